@@ -84,7 +84,7 @@ def test_it_has_every_type_of_problem_under_its_status() -> None:
 
 
 def test_any_request_can_meet_the_problems_of_any_request() -> None:
-    closing = {"400", "408", "413", "414", "417", "431", "500", "503", "505"}
+    closing = {"400", "401", "403", "408", "413", "414", "417", "431", "500", "503", "505"}
     for path, method, operation in operations():
         assert closing <= operation["responses"].keys(), f"{method} {path}"
 

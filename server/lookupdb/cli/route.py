@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ import click
 from lookupdb import schema
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
 from lookupdb.errors import UsageError
+from lookupdb.route.access.settings import AccessSettings
+from lookupdb.route.access.subjects import MAX_SUBJECTS, is_subject
 from lookupdb.route.limits import RouterLimits
 from lookupdb.runtime.launch import become_supervisor
 
@@ -93,6 +95,26 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     "shard servers are derived from them. It is watched.",
 )
 @option(
+    "--auth-tokens",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A folder of hashes of tokens, a file a client (see `lookupdb token`): who shows such a token may look up. It "
+    "is watched.  [default: anybody may look up]",
+)
+@option(
+    "--auth-keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The public keys of a cluster's service accounts (a JWKS): those of --auth-subject may look up, too. It is "
+    "watched.",
+)
+@option("--auth-audience", help="The one audience of the tokens of service accounts.")
+@option(
+    "--auth-subject",
+    "auth_subjects",
+    metavar="NAMESPACE/NAME",
+    multiple=True,
+    help="A service account that may look up, or all of a namespace: NAMESPACE/*. May be repeated.",
+)
+@option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help='Written when ready: {"pid": …, "port": …, "admin": …}.',
@@ -106,6 +128,10 @@ def command(
     tls_key: Path | None,
     tls_client_ca: Path | None,
     password_key_dir: Path | None,
+    auth_tokens: Path | None,
+    auth_keys: Path | None,
+    auth_audience: str | None,
+    auth_subjects: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Answer lookups over HTTP from the shards that a routing table names.
@@ -130,6 +156,7 @@ def command(
         "password_key_dir": None if password_key_dir is None else str(password_key_dir.absolute()),
         "limits": limits,
         "tls": _tls_files(tls_cert, tls_key, tls_client_ca),
+        "access": _read_access(auth_tokens, auth_keys, auth_audience, auth_subjects),
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.route.router", settings)
@@ -146,3 +173,31 @@ def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | Non
         return None
     paths = {"certificate": certificate, "key": key, "client_ca": client_ca}
     return {name: None if path is None else str(path.absolute()) for name, path in paths.items()}
+
+
+def _read_access(
+    tokens: Path | None, keys: Path | None, audience: str | None, subjects: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Who may look up, as AccessSettings; None for anybody. Raises UsageError."""
+    if len({keys is None, not audience, not subjects}) > 1:
+        raise UsageError(
+            "service accounts are let in by their cluster's keys, an audience and subjects, found only some of these",
+            hint="give --auth-keys, --auth-audience and --auth-subject together",
+        )
+    if len(subjects) > MAX_SUBJECTS:
+        raise UsageError(f"at most {MAX_SUBJECTS} --auth-subject can be given, found {len(subjects)}")
+    for subject in subjects:
+        if not is_subject(subject):
+            raise UsageError(
+                f"--auth-subject names a service account, found {subject!r}", hint="write NAMESPACE/NAME or NAMESPACE/*"
+            )
+    if tokens is None and keys is None:
+        return None
+    return asdict(
+        AccessSettings(
+            tokens=None if tokens is None else str(tokens.absolute()),
+            keys=None if keys is None else str(keys.absolute()),
+            audience=audience,
+            subjects=subjects,
+        )
+    )

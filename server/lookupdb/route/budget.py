@@ -9,6 +9,7 @@ large work makes way for small work, and nothing that has begun makes way for an
 | --- | --- | --- |
 | what is no whole request yet | ``HttpConnection._count_input`` | there, ``_drop`` |
 | a batch, or a request behind another | ``HttpConnection.charge`` | ``answer``, ``_drop``, ``BatchExchange.abandon`` |
+| a token that was accepted, to know it again | ``HttpConnection._authorize`` | ``_forget_admitted`` |
 | answers that wait for an earlier one | ``HttpConnection._count_waiting_answer`` | there, ``_drop`` |
 | answers that the client does not take | ``ConnectionLife._count_unsent`` | ``resume_writing``, ``connection_lost`` |
 | a part of a shard's reply | ``ServerConnection._keep`` | ``_forget_chunks``: it is whole, large or lost |
@@ -34,6 +35,8 @@ SUPERVISOR_BYTES: Final = 56 * MIB
 """Of a router's supervisor, which serves the admin port."""
 WORKER_BYTES: Final = 48 * MIB
 """Of a worker without clients: its program, its endpoints, the routing table."""
+ACCOUNTS_BYTES: Final = 24 * MIB
+"""Of a worker that judges service accounts, on top: the libraries, and the tokens that it remembers."""
 CONNECTION_BYTES: Final = 14 * 1024
 """Of a client connection with one lookup in flight: what is counted nowhere else."""
 TLS_CONNECTION_BYTES: Final = 48 * 1024

@@ -23,6 +23,8 @@ COUNTERS: Final = {
     "tls_handshakes_failed": "TLS handshakes that failed, or that the client did not end.",
     "tls_certificates_refused": "Times that a certificate, its key or the clients' authorities had changed and could "
     "not be used.",
+    "requests_unauthenticated": "Requests answered 401: without a token, or with one that is not accepted.",
+    "requests_forbidden": "Requests answered 403: of service accounts that may not look up.",
     "clients_timed_out": "Client connections closed because the client was too slow, sending or reading.",
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lookupdb.route import metrics
+from lookupdb.route.access.settings import AccessSettings
 from lookupdb.route.budget import (
+    ACCOUNTS_BYTES,
     CONNECTION_BYTES,
     TLS_CONNECTION_BYTES,
     affordable_connections,
@@ -50,15 +52,18 @@ class RouterSettings:
     ready_file: Path | None
     log_format: str
     limits: RouterLimits
+    access: AccessSettings | None = None
+    """Who may ask; None: anybody."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
     """Route until SIGTERM: the router's supervisor. ``settings`` are RouterSettings."""
-    ready_file = settings["ready_file"]
+    ready_file, access = settings["ready_file"], settings["access"]
     members = {
         **settings,
         "ready_file": None if ready_file is None else Path(ready_file),
         "limits": RouterLimits(**settings["limits"]),
+        "access": None if access is None else AccessSettings.from_json(access),
     }
     asyncio.run(run_service(router_service(RouterSettings(**members))))
 
@@ -70,7 +75,7 @@ def router_service(settings: RouterSettings) -> Service:
     counters = Counters(NAMES, settings.workers)
     limits, budget_bytes = _share_memory(
         replace(settings.limits, max_connections=possible),
-        settings.memory_limit or memory.container_memory().limit,
+        _spare_memory(settings),
         settings.workers,
         CONNECTION_BYTES if settings.tls is None else TLS_CONNECTION_BYTES,
     )
@@ -82,6 +87,7 @@ def router_service(settings: RouterSettings) -> Service:
         "password": settings.password,
         "tls": settings.tls,
         "password_key_dir": settings.password_key_dir,
+        "access": None if settings.access is None else asdict(settings.access),
     }
     fleet = Fleet(
         module="lookupdb.route.worker",
@@ -98,6 +104,14 @@ def router_service(settings: RouterSettings) -> Service:
         ready_file=settings.ready_file,
         collectors=lambda supervisor: metrics.collectors(counters, supervisor),
     )
+
+
+def _spare_memory(settings: RouterSettings) -> int | None:
+    """The memory limit without what workers need to judge service accounts; None: no limit is known."""
+    limit = settings.memory_limit or memory.container_memory().limit
+    if limit is None or settings.access is None or settings.access.keys is None:
+        return limit
+    return limit - settings.workers * ACCOUNTS_BYTES
 
 
 def _share_memory(

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvloop
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
+from lookupdb.route.entrance import Entrance
 from lookupdb.route.http.front import HttpFront
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
@@ -26,13 +26,9 @@ from lookupdb.route.servers.passwords import Passwords
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
-from lookupdb.runtime import start as process_start
 from lookupdb.runtime import worker
 from lookupdb.runtime.watched_files import Content, WatchedFiles, list_folder
 from lookupdb.runtime.worker import WorkerBoot
-
-if TYPE_CHECKING:
-    from lookupdb.route.http.certificates import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +58,9 @@ def endpoint_settings(
 class _StatusReports:
     """Reports to the supervisor what has changed, and once that the worker is ready."""
 
-    def __init__(self, boot: WorkerBoot, certificates: Certificates | None) -> None:
+    def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
-        self._certificates = certificates
+        self.entrance: Entrance | None = None
         self._is_ready = False
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,13 +72,11 @@ class _StatusReports:
 
     def _send(self, cutover: Cutover) -> None:
         """Report the status. The worker is ready once a routing table is in effect, its shards have been reached, and
-        there is a certificate, if one is needed."""
+        somebody could be let in."""
         self._timer = None
-        status = cutover.status()
-        certificates = self._certificates
-        if certificates is not None:
-            status["error"] = status["error"] or certificates.problem
-        if not self._is_ready and cutover.is_complete and (certificates is None or certificates.context is not None):
+        assert self.entrance is not None
+        status = self.entrance.describe(cutover.status())
+        if not self._is_ready and cutover.is_complete and self.entrance.is_open:
             self._is_ready = True
             self._boot.report_ready(**status)
         elif status != self._last:
@@ -100,11 +94,9 @@ async def route(boot: WorkerBoot) -> None:
     slot = boot.counters().slot(boot.index)
     for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
         slot[INDEX[gauge]] = 0  # what the worker before this one left
-    files = boot.config["tls"]
-    budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=bool(files))
+    budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=boot.config["tls"] is not None)
     lookups = LookupCore(limits, slot, budget)
-    certificates = _watch_certificates(files, slot, lambda: reports.schedule(cutover)) if files else None
-    reports = _StatusReports(boot, certificates)
+    reports = _StatusReports(boot)
     complete = asyncio.Event()
 
     def on_change() -> None:
@@ -115,6 +107,7 @@ async def route(boot: WorkerBoot) -> None:
     passwords = Passwords(boot.config["password"])
     endpoints = endpoint_settings(limits, slot, budget, passwords)
     cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
+    entrance = reports.entrance = Entrance(boot.config, slot, lambda: reports.schedule(cutover), logs=boot.index == 0)
     keys = _watch_keys(boot.config["password_key_dir"], passwords, on_change)
     watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
@@ -124,14 +117,10 @@ async def route(boot: WorkerBoot) -> None:
             extra={"table": boot.config["table"]},
         )
     reports.schedule(cutover)  # that there is no routing table yet, if so
-    front = HttpFront(lookups, limits, slot, certificates)
+    front = HttpFront(lookups, limits, slot, entrance.gatekeeper, entrance.certificates)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
-    if certificates is not None:
-        certificates.start()
-        await _wait_for_either(certificates.is_loaded, stop, math.inf)
-        if stop.is_set():
-            return
+    await entrance.wait_certificate(stop)
     for listener in boot.listeners():
         await front.listen(listener)
     await stop.wait()
@@ -139,8 +128,7 @@ async def route(boot: WorkerBoot) -> None:
     await asyncio.sleep(boot.drain_seconds)
     await front.close(FINISH_SECONDS)
     watcher.stop()
-    if certificates is not None:
-        certificates.stop()
+    entrance.stop()
     if keys:
         keys.stop()
     cutover.close()
@@ -160,17 +148,10 @@ def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[]
     return keys
 
 
-def _watch_certificates(files: dict[str, Any], slot: memoryview, on_change: Callable[[], None]) -> Certificates:
-    process_start.take_in_tls()
-    from lookupdb.route.http.certificates import Certificates, TlsFiles
-
-    return Certificates(TlsFiles.from_config(files), slot, on_change)
-
-
 async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds: float) -> None:
     """Return when either event is set, after ``seconds`` at the latest."""
     waits = [asyncio.create_task(event.wait()) for event in (first, second)]
-    await asyncio.wait(waits, timeout=None if seconds == math.inf else seconds, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for waiting in waits:
         waiting.cancel()
 

@@ -49,9 +49,9 @@ def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
     return VerificationKey(algorithm, key)
 
 
-def are_same(keys: Mapping[str, VerificationKey], others: Mapping[str, VerificationKey]) -> bool:
+def are_same(keys: Mapping[str, VerificationKey], other_keys: Mapping[str, VerificationKey]) -> bool:
     """Whether both verify the same tokens."""
-    return _identify(keys) == _identify(others)
+    return _identify(keys) == _identify(other_keys)
 
 
 def _identify(keys: Mapping[str, VerificationKey]) -> dict[str, tuple[str, Any]]:

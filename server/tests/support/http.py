@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
+from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.http.certificates import Certificates, TlsFiles
@@ -145,8 +146,15 @@ class ScriptedLookups:
 class Server:
     """An HttpFront that runs on uvloop in a thread of its own."""
 
-    def __init__(self, lookups: Any, limits: RouterLimits, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        lookups: Any,
+        limits: RouterLimits,
+        gatekeeper: Gatekeeper | None = None,
+        tls: TlsFiles | None = None,
+    ) -> None:
         self.lookups = lookups
+        self.gatekeeper = gatekeeper
         self.limits = limits
         self.tls = tls
         self._slot = Counters(NAMES, 1).slot(0)
@@ -165,7 +173,7 @@ class Server:
         self.certificates = Certificates(self.tls, self._slot, lambda: None) if self.tls else None
         if self.certificates:
             self.certificates.start()
-        self.front = HttpFront(self.lookups, self.limits, self._slot, self.certificates)
+        self.front = HttpFront(self.lookups, self.limits, self._slot, self.gatekeeper, self.certificates)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
@@ -213,8 +221,17 @@ class Server:
 @contextmanager
 def serving(lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any) -> Iterator[Server]:
     """A running server with ``limits`` other than the usual ones."""
+    with serving_to(None, lookups, tls, **limits) as server:
+        yield server
+
+
+@contextmanager
+def serving_to(
+    gatekeeper: Gatekeeper | None, lookups: Any = None, tls: TlsFiles | None = None, /, **limits: Any
+) -> Iterator[Server]:
+    """The same for those alone whom ``gatekeeper`` lets in."""
     with tls_files() if speaks_tls else nullcontext(tls) as files:
-        server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits), files)
+        server = Server(lookups or ScriptedLookups(), replace(LIMITS, **limits), gatekeeper, files)
         server.start()
         try:
             yield server

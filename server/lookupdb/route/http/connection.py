@@ -11,10 +11,14 @@ refused if it is not whole, or if it came before an earlier one was answered.
 from __future__ import annotations
 
 import asyncio
+import hmac
+import math
 from typing import Final, Protocol, cast
 
+from lookupdb.route.access.verdict import Admitted
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
+from lookupdb.route.http.admission import make_denial
 from lookupdb.route.http.answers import CLOSE, PERSISTENT
 from lookupdb.route.http.exchanges import Answer, ContinueExchange, Exchange, RefusalExchange
 from lookupdb.route.http.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
@@ -44,6 +48,8 @@ class HttpConnection(ConnectionLife):
     """One client connection, which ``registry`` knows until it is lost."""
 
     __slots__ = (
+        "_admitted",
+        "_admitted_until",
         "_is_advancing",
         "_last_request",
         "_registry",
@@ -59,7 +65,15 @@ class HttpConnection(ConnectionLife):
         self.answers = service.answers
         self.limits = service.limits
         self._registry = registry
-        self._reader = RequestReader(service.limits.max_body_bytes, self._on_request, self._on_continue)
+        self._reader = RequestReader(
+            service.limits.max_body_bytes,
+            self._on_request,
+            self._on_continue,
+            None if service.gatekeeper is None else self._authorize,
+        )
+        self._admitted: bytes | None = None
+        """The Authorization field that was accepted last: its repeats are accepted by their bytes alone."""
+        self._admitted_until = math.inf
         self._repeated: RepeatedRequest | None = None
         """The last request, to recognise its repeats."""
         self._last_request: tuple[Request, Exchange] | None = None
@@ -77,6 +91,7 @@ class HttpConnection(ConnectionLife):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, or broken."""
         self._registry.forget(self)
+        self._forget_admitted()
         super().connection_lost(error)
 
     # What comes in
@@ -157,6 +172,35 @@ class HttpConnection(ConnectionLife):
         """The budget is used up: no further request of this connection is read."""
         self.counts[_OVERLOADED] += 1
         self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
+
+    # Who may ask
+
+    def _authorize(self, field: bytes | None) -> HttpProblem | None:
+        """The problem with which a request with this Authorization field is answered; None if it may be asked."""
+        if field is not None and self._admitted is not None and hmac.compare_digest(field, self._admitted):
+            return None
+        gatekeeper = self.service.gatekeeper
+        assert gatekeeper is not None
+        verdict = gatekeeper.judge(field)
+        if not isinstance(verdict, Admitted):
+            return make_denial(verdict, self.counts)
+        self._forget_admitted()  # its repeats, too: what was good for one field need not be for as long
+        assert field is not None, "nobody is let in without a token"
+        self._admitted, self._admitted_until = field, verdict.until
+        self.budget.take(len(field))
+        return None
+
+    def forget_access(self, now: float) -> None:
+        """Judge the next request anew if who was let in may not be good any more, ``now`` in seconds since 1970.
+        ``math.inf``: in any case."""
+        if self._admitted_until <= now:
+            self._forget_admitted()
+
+    def _forget_admitted(self) -> None:
+        if self._admitted is not None:
+            self.budget.release(len(self._admitted))
+        self._admitted = self._repeated = None
+        self._admitted_until = math.inf
 
     # What the reader calls
 

@@ -6,10 +6,13 @@ There is no timer for a request or a connection: a few times a second one sweep 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
 from lookupdb.route.http.connection import HttpConnection
@@ -43,11 +46,13 @@ class HttpFront:
         lookups: LookupCore,
         limits: RouterLimits,
         counts: memoryview,
+        gatekeeper: Gatekeeper | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """Without ``certificates`` clients speak plain HTTP."""
-        self.service = HttpService(lookups, limits, counts)
+        """``gatekeeper``: who may ask; None is anybody. Without ``certificates`` clients speak plain HTTP."""
+        self.service = HttpService(lookups, limits, counts, gatekeeper)
         self._certificates = certificates
+        self._access_version = 0
         self._counts = counts
         self._descriptors = descriptors.raise_limit()
         self._connections: set[HttpConnection] = set()
@@ -135,4 +140,13 @@ class HttpFront:
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:
             connection.handle_deadline()
+        if self.service.gatekeeper is not None:
+            self._sweep_access(self.service.gatekeeper)
         self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep_access(self, gatekeeper: Gatekeeper) -> None:
+        """Have connections forget whom they let in: all of them after a change, else those whose time has passed."""
+        now = time.time() if gatekeeper.version == self._access_version else math.inf
+        self._access_version = gatekeeper.version
+        for connection in self._connections:
+            connection.forget_access(now)

@@ -3,6 +3,8 @@
 400 malformed-request      not HTTP as RFC 9112 has it; the connection is closed
 400 invalid-target         the key in the target cannot be decoded, or is given twice
 400 invalid-body           a batch that is not the JSON it should be
+401 unauthenticated        no token, or none that is accepted; the connection is closed if the request has a body
+403 forbidden              the service account may not look up in this dataset; the same of its connection
 404 missing                no record has the key
 404 no-such-resource       no resource has this path
 405 method-not-allowed     the resource is there, the method is not
@@ -36,6 +38,8 @@ REASONS: Final = {
     200: "OK",
     204: "No Content",
     400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     406: "Not Acceptable",
@@ -67,6 +71,8 @@ class ProblemType:
 MALFORMED: Final = ProblemType(400, "malformed-request", "The request is not well-formed HTTP")
 INVALID_TARGET: Final = ProblemType(400, "invalid-target", "The request target holds no key that can be read")
 INVALID_BODY: Final = ProblemType(400, "invalid-body", "The request body is not a batch")
+UNAUTHENTICATED: Final = ProblemType(401, "unauthenticated", "The request shows no token that is accepted")
+FORBIDDEN: Final = ProblemType(403, "forbidden", "Who asks may not look up in this dataset")
 MISSING: Final = ProblemType(404, "missing", "No record has this key")
 NO_SUCH_RESOURCE: Final = ProblemType(404, "no-such-resource", "There is no such resource")
 METHOD_NOT_ALLOWED: Final = ProblemType(405, "method-not-allowed", "The resource does not know this method")

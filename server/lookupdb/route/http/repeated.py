@@ -14,7 +14,7 @@ from lookupdb.route.http import target
 from lookupdb.route.http.answers import CLOSE
 from lookupdb.route.http.exchanges import ClientConnection, Exchange, LookupExchange
 from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES
-from lookupdb.route.http.request import ACCEPT, CONNECTION, GENERATION, HOST, Request
+from lookupdb.route.http.request import ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, HOST, Request
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
@@ -22,8 +22,9 @@ _BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
 """The smallest bytes greater than all that begin so: to compare with both costs half of ``startswith``."""
 _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
-_FIELDS: Final = frozenset((HOST, ACCEPT, CONNECTION, GENERATION))
-"""None of them announces a body, an upgrade or an expectation."""
+_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION))
+"""None of them announces a body, an upgrade or an expectation. What was accepted of Authorization is accepted until the
+connection is told to forget it (``HttpConnection.forget_access``)."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
 """Translates to itself what stands for itself in a path, and everything else to something else."""
 

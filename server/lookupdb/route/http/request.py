@@ -30,6 +30,7 @@ from lookupdb.route.http.problems import HttpProblem, ProblemType
 log = logging.getLogger(__name__)
 
 HOST: Final = "host"
+AUTHORIZATION: Final = "authorization"
 ACCEPT: Final = "accept"
 CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
@@ -46,7 +47,7 @@ _LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING))
 _LOWER: Final = {
     name.encode(): name
     for name in (
-        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION),
+        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, AUTHORIZATION),
         *(_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
@@ -72,7 +73,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 class Request:
     """One request: what of its head matters, and its body. ``connection_field`` is its answer's ``Connection``."""
 
-    __slots__ = ("body", "connection_field", "fields", "is_plain", "method", "target")
+    __slots__ = ("body", "connection_field", "fields", "is_plain", "method", "refusal", "target")
 
     def __init__(self, target: bytes) -> None:
         self.method = b""
@@ -81,6 +82,8 @@ class Request:
         """Name in lower case → value, for the fields above only."""
         self.body = b""
         self.connection_field = PERSISTENT
+        self.refusal: HttpProblem | None = None
+        """Who asks may not: with what the request is answered, whatever it asks."""
         self.is_plain = True
         """HTTP/1.1 that keeps the connection open, without a body, and with no field but Host."""
 
@@ -89,10 +92,13 @@ class RequestReader:
     """Cuts the bytes of one connection into requests.
 
     ``on_request`` is called with each request once it is whole, ``on_continue`` when a client waits for leave to
-    send its body. Both must not raise. ``is_partial`` tells whether a request has begun and is not whole.
+    send its body. ``authorize``, where only some may ask, says of the Authorization field (None: there is none) with
+    which problem its request is answered; a body that nobody may send is not read. None of them may raise.
+    ``is_partial`` tells whether a request has begun and is not whole.
     """
 
     __slots__ = (
+        "_authorize",
         "_body",
         "_body_bytes",
         "_is_body_skipped",
@@ -113,8 +119,10 @@ class RequestReader:
         max_body_bytes: int,
         on_request: Callable[[Request], None],
         on_continue: Callable[[], None],
+        authorize: Callable[[bytes | None], HttpProblem | None] | None = None,
     ) -> None:
         self.is_partial = False
+        self._authorize = authorize
         self._max_body_bytes = max_body_bytes
         self._on_request = on_request
         self._on_continue = on_continue
@@ -163,7 +171,7 @@ class RequestReader:
     def close(self) -> None:
         """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
         self.is_partial = False
-        del self._parser, self._on_request, self._on_continue
+        del self._parser, self._on_request, self._on_continue, self._authorize
 
     def _decline_upgrade(self, rest: bytes | memoryview) -> None:
         """Go on reading HTTP: an upgrade is declined by not answering it."""
@@ -253,7 +261,7 @@ class RequestReader:
         field = _FIELDS.get(name)
         if field is None:
             field = _LOWER.get(name.lower())
-        if not field or self._is_in_body:
+        if not field or self._is_in_body or (field is AUTHORIZATION and self._authorize is None):
             return
         fields = self._present_request().fields
         if field not in fields:
@@ -275,9 +283,21 @@ class RequestReader:
         host = fields.get(HOST)
         if host is None or host != self._known_host:
             self._check_host(host)
+        if self._authorize is not None:
+            self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)
+
+    def _check_authorization(self, request: Request, problem: HttpProblem | None) -> None:
+        """Answer ``problem``, if there is one; before a body that who asks may not send is read."""
+        if problem is None:
+            return
+        if _has_body(request.fields):
+            self._is_ended = True
+            raise problem
+        request.refusal = problem
+        request.is_plain = False
 
     def _check_host(self, host: bytes | None) -> None:
         if host is None:

@@ -46,6 +46,8 @@ def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
 
 
 def _route(request: Request, connection: ClientConnection) -> Exchange:
+    if request.refusal is not None:
+        raise request.refusal
     requested = request.target
     if not requested.startswith(b"/"):
         requested = target.to_origin_form(requested)

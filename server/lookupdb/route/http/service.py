@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.http.answers import Answers
 from lookupdb.route.http.batches import choose_batches
 from lookupdb.route.http.limits import LINGER_SECONDS
@@ -20,6 +21,7 @@ class HttpService:
         "budget",
         "counts",
         "draining",
+        "gatekeeper",
         "header_deadline",
         "idle_deadline",
         "limits",
@@ -28,13 +30,17 @@ class HttpService:
         "write_deadline",
     )
 
-    def __init__(self, lookups: LookupCore, limits: RouterLimits, counts: memoryview) -> None:
+    def __init__(
+        self, lookups: LookupCore, limits: RouterLimits, counts: memoryview, gatekeeper: Gatekeeper | None = None
+    ) -> None:
         self.lookups = lookups
         self.budget = lookups.budget
         self.limits = limits
         self.counts = counts
         self.answers = Answers()
         self.batches = choose_batches()
+        self.gatekeeper = gatekeeper
+        """Who may ask; None: anybody."""
         self.draining = False
         """Answers say ``Connection: close`` from now on."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf

@@ -1,0 +1,73 @@
+"""The tokens of service accounts, by their cluster's keys, which a file has. No I/O.
+
+Imports PyJWT and cryptography, 16 MB a worker: whoever has no service accounts to judge does not import this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from lookupdb.route.access.subjects import Subjects
+from lookupdb.route.access.verdict import Admitted, Denial, Denied
+from lookupdb.tokens.keys import are_same, parse_keys
+from lookupdb.tokens.verification import InvalidToken, TokenCache, VerificationKey, find_key_id
+
+NO_KEYS: Final = "the keys of the cluster's service accounts are not known yet"
+
+
+class ServiceAccounts:
+    """Judges tokens made for ``audience``. The last keys that could be read stay until there are others."""
+
+    def __init__(self, audience: str, subjects: Iterable[str], now: Callable[[], float] = time.time) -> None:
+        self._subjects = Subjects(subjects)
+        self.current: Mapping[str, VerificationKey] = {}
+        """The keys, by id: what the cache of tokens looks at."""
+        self._tokens = TokenCache(self, (audience,), now)
+        self._unread: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why no token can be judged, or that newer keys cannot be read."""
+        if self._unread:
+            return self._unread
+        return None if self.current else NO_KEYS
+
+    @property
+    def key_count(self) -> int:
+        """How many keys are known."""
+        return len(self.current)
+
+    def take_keys(self, text: bytes | None) -> bool:
+        """Judge by the keys of the JWKS ``text`` from now on; None: there is no file. Returns whether they changed."""
+        if text is None:
+            self._unread = "the file of the cluster's keys is gone; the last known ones hold" if self.current else None
+            return False
+        try:
+            keys = parse_keys(text)
+        except ValueError as error:
+            self._unread = f"the file of the cluster's keys cannot be read: {error}"
+            return False
+        self._unread = None
+        if are_same(keys, self.current):
+            return False
+        self.current = keys
+        return True
+
+    def judge(self, token: str) -> Admitted | Denied:
+        """What is said of ``token``."""
+        try:
+            if not self.current:
+                find_key_id(token)  # what is no such token at all is not good whatever the keys are
+                return Denied(Denial.UNDECIDED, NO_KEYS)
+            verified = self._tokens.verify_for_a_while(token)
+        except InvalidToken as error:
+            return Denied(Denial.UNAUTHENTICATED, error.detail)
+        if verified is None:
+            return Denied(Denial.UNAUTHENTICATED, "the token is signed with a key that is none of this cluster's")
+        caller, until = verified
+        if not self._subjects.allow(caller.namespace, caller.account):
+            detail = f"the service account {caller.namespace}/{caller.account} may not look up in this dataset"
+            return Denied(Denial.FORBIDDEN, f"{detail}; spec.router.auth.serviceAccounts.subjects lists those that may")
+        return Admitted(until)
