@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import kopf
 
 from lookupdb_operator import names
+from lookupdb_operator.account_keys import AccountKeys
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.api.listing import Listing
@@ -87,6 +88,7 @@ class _Operator:
 
     def __init__(self, options: OperatorOptions, api: Api, decide: Decide) -> None:
         self._options = options
+        self._api = api
         self._decide = decide
         self._metrics = Metrics()
         self._cluster = Cluster(api, admin_port=options.admin_port, on_write=self._metrics.count_write)
@@ -128,12 +130,14 @@ class _Operator:
             await _retry_until_done(store.refresh)
         await wait_for_api(self._listing)
         self._metrics.set_identity(config.identity)
+        account_keys = AccountKeys.of_cluster(self._api)
         reconciler = Reconciler(
             cache=self._cache,
             observer=Observer(self._cache, self._cluster, self._polls),
             cluster=self._cluster,
             config=config,
             store=lambda: store.access if store else StoreAccess(),
+            account_keys=lambda: account_keys.text,
             metrics=self._metrics,
             decide=self._decide,
             turns=TurnTaking(
@@ -152,6 +156,7 @@ class _Operator:
             store=store,
             live_datasets=self._live_datasets_writer(config),
             shard_key=shard_key,
+            account_keys=account_keys,
             metrics=self._metrics,
             health=health,
             seconds=options.resync_seconds,

@@ -287,6 +287,8 @@ class Observed:
     refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) → why the API server refused our last write of it."""
     store: StoreAccess = field(default_factory=StoreAccess)
+    account_keys: str = ""
+    """The public keys of the cluster's service accounts, as routers read them; empty while they are not known."""
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
     seconds_confirmed: float = 0.0

@@ -99,6 +99,11 @@ TLS_CERTIFICATE: Final = "tls.crt"
 TLS_KEY: Final = "tls.key"
 """In routers: a Secret of type kubernetes.io/tls, whose members these are."""
 TLS_CLIENT_CA_PATH: Final = "/etc/lookupdb/tls-client-ca"
+TOKENS_PATH: Final = "/etc/lookupdb/tokens"
+"""In routers: the Secret with the hashes of clients' tokens."""
+KEYS_PATH: Final = "/etc/lookupdb/keys"
+"""In routers: the public keys of the cluster's service accounts."""
+KEYS_FILE: Final = "jwks.json"
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
 """In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
@@ -152,6 +157,11 @@ def router(dataset: str) -> str:
 def routing_table(dataset: str) -> str:
     """The ConfigMap with the routing table: ``airports-routing-table``."""
     return f"{dataset}-routing-table"
+
+
+def router_keys(dataset: str) -> str:
+    """The ConfigMap with the keys by which routers judge service accounts: ``airports-router-keys``."""
+    return f"{dataset}-router-keys"
 
 
 def store_secret(dataset: str, uid: str) -> str:

@@ -34,6 +34,7 @@ _FILES: dict[str, tuple[Any, ...]] = {
     **{f"airports/{part}": objects for part, objects in rendered(airports()).items()},
     **{f"everything/{part}": objects for part, objects in rendered(everything(), FULL_CONFIG).items()},
     "everything/build": manifests.render_builder(everything(), _REBUILD, FULL_CONFIG),
+    "everything/router-keys": (manifests.render_router_keys(everything(), '{"keys":[]}\n'),),
     "configmap/build": manifests.render_builder(from_config_map(), BUILD, CONFIG),
     "gateway/build": manifests.render_builder(everything(), BUILD, GATEWAY_CONFIG),
     "passwords/key-secret": (manifests.render_key_secret(airports(), _PASSWORDS),),

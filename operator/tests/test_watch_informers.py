@@ -10,6 +10,7 @@ import pytest
 from operator_support.running import until
 
 from lookupdb_operator import kinds, names
+from lookupdb_operator.account_keys import AccountKeys
 from lookupdb_operator.api.client import Api
 from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.health import Health
@@ -126,6 +127,7 @@ def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
         listing=cast(Listing, bench.lists),
         store=cast(StoreAccessReader, Unchanged()),
         live_datasets=None,
+        account_keys=cast(AccountKeys, Unchanged()),
         metrics=metrics,
         health=Health(metrics, resync=600, is_alive=lambda: True, longest_look=lambda: 0.0),
         seconds=0.01,

@@ -10,17 +10,16 @@ from typing import Final
 
 from lookupdb.tokens.keys import are_same, parse_keys
 from lookupdb.tokens.verification import VerificationKey
+from lookupdb_operator.api.account_keys import SUBJECT, fetch_account_keys
 from lookupdb_operator.api.client import Answer, Api, ApiError
 
 log = logging.getLogger(__name__)
 
-JWKS_PATH: Final = "/openid/v1/jwks"
 REFRESH_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
 """Between two readings that an unknown key asks for."""
 _RETRY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
-_SUBJECT: Final = "the keys of service accounts"
 
 
 class Keys:
@@ -44,7 +43,7 @@ class Keys:
     @classmethod
     def of_cluster(cls, api: Api) -> Keys:
         """Read through ``api``."""
-        return cls(lambda: api.fetch(JWKS_PATH, subject=_SUBJECT))
+        return cls(lambda: fetch_account_keys(api))
 
     @property
     def age(self) -> float | None:
@@ -82,7 +81,7 @@ class Keys:
             async with asyncio.timeout(_READ_SECONDS):
                 answer = await self._fetch()
             if answer.status != 200:
-                raise answer.make_error(_SUBJECT)
+                raise answer.make_error(SUBJECT)
             keys = parse_keys(answer.body)
         except (ApiError, TimeoutError, ValueError) as error:
             log.warning("cannot read the keys of service accounts: %s", str(error) or "no answer in time")

@@ -54,6 +54,7 @@ class Reconciler:
         cluster: Cluster,
         config: Config,
         store: Callable[[], StoreAccess],
+        account_keys: Callable[[], str] = lambda: "",
         metrics: Metrics,
         decide: Decide,
         turns: TurnTaking,
@@ -65,6 +66,7 @@ class Reconciler:
         self._cluster = cluster
         self._config = config
         self._store = store
+        self._account_keys = account_keys
         self._metrics = metrics
         self._decide = decide
         self._turns = turns
@@ -132,6 +134,7 @@ class Reconciler:
             self._asked_at[key] = self._clock()
         observed = replace(
             observed,
+            account_keys=self._account_keys(),
             contests=self._repairs.list_contests(key),
             seconds_confirmed=self._confirmations.seconds_confirmed(observed),
         )

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lookupdb_operator import kinds
+from lookupdb_operator.account_keys import REFRESH_SECONDS, AccountKeys
 from lookupdb_operator.api.client import ApiError, NotFound
 from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.health import Health
@@ -51,6 +52,7 @@ class Resync:
         listing: Listing,
         store: StoreAccessReader | None,
         live_datasets: LiveDatasetsWriter | None,
+        account_keys: AccountKeys,
         shard_key: ShardKeyReader | None = None,
         metrics: Metrics,
         health: Health,
@@ -63,6 +65,7 @@ class Resync:
         self._store = store
         self._live_datasets = live_datasets
         self._shard_key = shard_key
+        self._account_keys = account_keys
         self._metrics = metrics
         self._health = health
         self._seconds = seconds
@@ -78,6 +81,7 @@ class Resync:
         async with asyncio.TaskGroup() as group:
             if self._live_datasets:
                 group.create_task(self._repeat(self._live_datasets.write, _LIVE_DATASETS_EVERY))
+            group.create_task(self._repeat(self._refresh_account_keys, REFRESH_SECONDS))
             group.create_task(self._resync())
 
     async def _resync(self) -> None:
@@ -93,6 +97,11 @@ class Resync:
             except ApiError as error:
                 log.warning("resync: %s", error)
                 continue
+            self._queue_all()
+
+    async def _refresh_account_keys(self) -> None:
+        if await self._account_keys.refresh():
+            log.info("the keys of service accounts have changed")
             self._queue_all()
 
     def _queue_all(self) -> None:

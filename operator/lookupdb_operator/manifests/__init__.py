@@ -11,6 +11,7 @@ from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, t
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import render_network_policies
 from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
+from lookupdb_operator.manifests.router_auth import render_router_keys, uses_service_accounts
 from lookupdb_operator.manifests.routers import render_routers, router_replicas, with_replicas
 from lookupdb_operator.manifests.routing_table import has_room_for_both, render_nudge, render_routing_table
 from lookupdb_operator.manifests.shards import (
@@ -37,6 +38,7 @@ __all__ = [
     "render_key_secret",
     "render_network_policies",
     "render_nudge",
+    "render_router_keys",
     "render_routers",
     "render_routing_table",
     "render_scale",
@@ -47,6 +49,7 @@ __all__ = [
     "shard_digests",
     "take_fingerprint",
     "template_digest",
+    "uses_service_accounts",
     "with_replicas",
     "write_mark",
 ]

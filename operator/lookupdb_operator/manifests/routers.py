@@ -10,6 +10,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.manifests import passwords, pods, resources, router_tls
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
 from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
+from lookupdb_operator.manifests.router_auth import render_auth_mounts, render_auth_options, render_auth_volumes
 from lookupdb_operator.model import Manifest, ObservedDataset
 
 _SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
@@ -90,6 +91,7 @@ def _render_template(
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *keys,
             *router_tls.render_volumes(dataset),
+            *render_auth_volumes(dataset),
         ],
         annotations=pods.SAFE_TO_EVICT,
     )
@@ -113,9 +115,14 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         config,
         names.ROUTER,
         "route",
-        ["route", *(str(word) for pair in options.items() for word in pair)],
+        ["route", *(str(word) for pair in options.items() for word in pair), *render_auth_options(dataset)],
         resources.router(dataset.spec),
-        [{"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True}, *keys, *router_tls.render_mounts(dataset)],
+        [
+            {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
+            *keys,
+            *router_tls.render_mounts(dataset),
+            *render_auth_mounts(dataset),
+        ],
         ports=[pods.render_port("http", names.ROUTER_PORT), pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
         **pods.render_probes(),

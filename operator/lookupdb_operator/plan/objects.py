@@ -72,6 +72,7 @@ def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manife
     return (
         *_list_build_objects(status, situation, present),
         *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients, keys)),
+        *_list_router_keys(situation),
         *_list_rollout_objects(status, situation, present),
         *_list_table_objects(status, situation, present),
     )
@@ -125,6 +126,12 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
     is_known = {table.generation, *(part.generation for part in table.parts)} <= known.keys()
     if is_known and not table_stamps(situation.ingredients, table, known) <= present:
         yield manifests.render_routing_table(situation.dataset, table, known)
+
+
+def _list_router_keys(situation: Situation) -> Iterator[Manifest]:
+    """While the keys are not known, the last ones that were written stay."""
+    if manifests.uses_service_accounts(situation.dataset) and situation.observed.account_keys:
+        yield manifests.render_router_keys(situation.dataset, situation.observed.account_keys)
 
 
 def _with_replicas(manifest: Manifest, situation: Situation) -> Manifest:
@@ -210,6 +217,8 @@ def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Itera
     # A routing table stays as long as the dataset: routers that start answer from it, whatever status remembers.
     table: Name = "ConfigMap", names.routing_table(observed.dataset.name)
     due = {object_name(manifest) for manifest in manifests_due} | {table}
+    if manifests.uses_service_accounts(observed.dataset):  # the last ones that are known, while nobody can read them
+        due.add(("ConfigMap", names.router_keys(observed.dataset.name)))
     return (
         *(job.ref for job in observed.jobs if not job.deleting and _is_past_build(job.generation, status)),
         *_find_lost_jobs(status, observed),

@@ -101,6 +101,7 @@ class World:
     secret: Manifest | None = None
     keys: dict[str, Manifest] = field(default_factory=dict)
     """The Secrets of keys of passwords, by name."""
+    account_keys: str = ""
     predecessors: tuple[Predecessor, ...] = ()
     refusals: dict[Key, str] = field(default_factory=dict)
     refuses: Callable[[Manifest], str] = lambda manifest: ""
@@ -224,6 +225,7 @@ class World:
             predecessors=self.predecessors,
             refusals=dict(self.refusals),
             store=self.store,
+            account_keys=self.account_keys,
             turns=self.turns,
         )
 

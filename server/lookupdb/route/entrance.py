@@ -64,14 +64,15 @@ class Entrance:
             error = "; ".join(described["problems"])
         return {**status, "error": error, "access": described}
 
-    async def wait_certificate(self, stop: asyncio.Event) -> None:
-        """Return once there is a certificate, if one is needed, or ``stop`` is set."""
+    async def wait_certificate(self, stop: asyncio.Event) -> bool:
+        """Return once there is a certificate, if one is needed, or ``stop`` is set. Whether there is."""
         if self.certificates is None:
-            return
+            return True
         waits = [asyncio.create_task(event.wait()) for event in (self.certificates.is_loaded, stop)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for waiting in waits:
             waiting.cancel()
+        return self.certificates.context is not None
 
     def stop(self) -> None:
         """Look no more."""

@@ -120,9 +120,9 @@ async def route(boot: WorkerBoot) -> None:
     front = HttpFront(lookups, limits, slot, entrance.gatekeeper, entrance.certificates)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
-    await entrance.wait_certificate(stop)
-    for listener in boot.listeners():
-        await front.listen(listener)
+    if await entrance.wait_certificate(stop):
+        for listener in boot.listeners():
+            await front.listen(listener)
     await stop.wait()
     front.drain()
     await asyncio.sleep(boot.drain_seconds)

@@ -1,0 +1,64 @@
+"""The cluster's keys as the operator hands them on: read, checked, written the same way each time."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from support.signers import ec_signer, jwks, rsa_signer
+
+from lookupdb_operator.account_keys import MAX_BYTES, AccountKeys
+from lookupdb_operator.api.client import Answer, Unreachable
+
+
+class Server:
+    """What the API server answers."""
+
+    def __init__(self, body: Any, status: int = 200) -> None:
+        self.status = status
+        self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    async def __call__(self) -> Answer:
+        if not self.status:
+            raise Unreachable("the keys", "no answer")
+        return Answer(self.status, {}, self.body)
+
+
+async def test_keys_are_the_same_text_whatever_the_order_of_their_members() -> None:
+    server = Server(jwks(ec_signer(), rsa_signer()))
+    keys = AccountKeys(server)
+    assert keys.text == ""
+    assert await keys.refresh()
+    assert json.loads(keys.text) == jwks(ec_signer(), rsa_signer())
+    reordered = [dict(reversed(key.items())) for key in jwks(ec_signer(), rsa_signer())["keys"]]
+    server.body = json.dumps({"keys": reordered}).encode()
+    assert not await keys.refresh()
+    server.body = json.dumps(jwks(ec_signer("ec-2"))).encode()
+    assert await keys.refresh()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        Server(b"", 0),
+        Server(b"no", 403),
+        Server(b"{}"),
+        Server({"keys": []}),
+        Server(b" " * MAX_BYTES + b'{"keys": 1}'),
+    ],
+)
+async def test_what_cannot_be_read_leaves_the_last_keys_and_is_logged_once(
+    failing: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(jwks(ec_signer()))
+    keys = AccountKeys(server)
+    await keys.refresh()
+    before = keys.text
+    server.status, server.body = failing.status, failing.body
+    with caplog.at_level(logging.WARNING):
+        assert not await keys.refresh()
+        assert not await keys.refresh()
+    assert keys.text == before
+    assert len(caplog.records) == 1
