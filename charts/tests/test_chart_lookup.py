@@ -18,7 +18,11 @@ PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mo
 
 class _Router(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path == "/v1/lookup/guarded":
+            is_known = self.headers.get("Authorization") == "Bearer the-token"
+            self.path = "/v1/lookup/KJFK" if is_known else "/v1/lookup/denied"
         status, body = {
+            "/v1/lookup/denied": (401, b"unauthenticated"),
             "/v1/lookup/KJFK": (200, b'{"name": "John F Kennedy"}'),
             "/v1/lookup/a%2Fb": (200, b"{}"),
             "/v1/lookup/down": (503, b"unavailable"),
@@ -51,6 +55,24 @@ def script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_token_is_shown_where_one_is_asked_for(
+    script: ModuleType, router: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOOKUPDB_TOKEN", raising=False)
+    assert "answered 401" in str(script.main("airports", "default", "guarded", router))
+    monkeypatch.setenv("LOOKUPDB_TOKEN", "the-token\n")
+    assert script.main("airports", "default", "guarded", router) is None
+    monkeypatch.setenv("LOOKUPDB_TOKEN", "the\ntoken")
+    assert "the\ntoken" not in (told := str(script.main("airports", "default", "guarded", router)))
+    assert "holds no token" in told
+
+
+def test_the_test_gets_its_token_from_a_secret() -> None:
+    (pod,) = render({"test": {"tokenSecret": "web"}}).find_all("Pod")
+    (variable,) = pod["spec"]["containers"][0]["env"]
+    assert variable == {"name": "LOOKUPDB_TOKEN", "valueFrom": {"secretKeyRef": {"name": "web", "key": "token"}}}
 
 
 def test_a_key_that_is_there(script: ModuleType, router: str, capsys: pytest.CaptureFixture[str]) -> None:

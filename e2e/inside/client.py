@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -32,7 +33,9 @@ class Connection:
     """Opens with the first request, and again after the router has said that it closes. All other faults raise."""
 
     def __init__(self, url: str, generation: str = "") -> None:
-        """``generation``: the one that lookups insist on; none when empty."""
+        """``generation``: the one that lookups insist on; none when empty. LOOKUPDB_TOKEN is shown to the router."""
+        token = os.environ.get("LOOKUPDB_TOKEN", "")
+        self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         parts = urlsplit(url)
         self._generation = generation
         self._host, self._port = parts.hostname or "", parts.port or 80
@@ -49,7 +52,8 @@ class Connection:
 
     async def _reaches_router(self) -> bool:
         try:
-            answer = await self._ask(f"GET /v1/dataset HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+            head = f"GET /v1/dataset HTTP/1.1\r\nHost: {self._host}\r\n{self._credentials}\r\n"
+            answer = await self._ask(head.encode())
         except (OSError, EOFError):
             return False
         return answer.media_type in ROUTER_MEDIA_TYPES
@@ -67,7 +71,7 @@ class Connection:
 
     def _head(self, request: str) -> str:
         insists = f"Lookupdb-Generation: {self._generation}\r\n" if self._generation else ""
-        return f"{request} HTTP/1.1\r\nHost: {self._host}\r\n{insists}"
+        return f"{request} HTTP/1.1\r\nHost: {self._host}\r\n{self._credentials}{insists}"
 
     def close(self) -> None:
         """The next request opens a new connection."""

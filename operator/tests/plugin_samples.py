@@ -104,7 +104,7 @@ VALUES = {"KJFK": b'{"name":"John F Kennedy","m":1e400}', "a/b c+": b'"odd"'}
 
 def answer_lookup(request: web.Request) -> web.Response:
     """A router, as far as `get` goes."""
-    assert request.path == ROUTER
+    assert request.path in (ROUTER, "/v1/lookup")
     key, headers = request.query["key"], {"Lookupdb-Generation": request.headers.get("Lookupdb-Generation", "g12")}
     if key == "away":
         problem = {"type": "https://lookupdb.dev/problems/unavailable", "detail": "shard 1 is away"}

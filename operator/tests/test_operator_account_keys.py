@@ -32,8 +32,8 @@ async def test_keys_are_the_same_text_whatever_the_order_of_their_members() -> N
     assert keys.text == ""
     assert await keys.refresh()
     assert json.loads(keys.text) == jwks(ec_signer(), rsa_signer())
-    reordered = [dict(reversed(key.items())) for key in jwks(ec_signer(), rsa_signer())["keys"]]
-    server.body = json.dumps({"keys": reordered}).encode()
+    turned = [dict(reversed(key.items())) for key in jwks(ec_signer(), rsa_signer())["keys"]]
+    server.body = json.dumps({"keys": turned}).encode()
     assert not await keys.refresh()
     server.body = json.dumps(jwks(ec_signer("ec-2"))).encode()
     assert await keys.refresh()
@@ -46,7 +46,7 @@ async def test_keys_are_the_same_text_whatever_the_order_of_their_members() -> N
         Server(b"no", 403),
         Server(b"{}"),
         Server({"keys": []}),
-        Server(b" " * MAX_BYTES + b'{"keys": 1}'),
+        Server(b" " * (MAX_BYTES + 1)),
     ],
 )
 async def test_what_cannot_be_read_leaves_the_last_keys_and_is_logged_once(

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from operator_support.kube import Kube
 from plugin_samples import VALUES, answer_lookup
-from test_plugin_cli import Run, _kube, _plugin
+from test_plugin_cli import Run, _kube, _plugin, _pod
+
+from lookupdb_operator.plugin import port_forward
 
 __all__ = ["_kube", "_plugin"]
 
@@ -94,3 +99,47 @@ async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin:
     kube.proxied = raw
     ended = await plugin("get", "airports", "a", "b")
     assert json.loads(ended.out.splitlines()[0])["value"] == base64.b64encode(b"\xff\x00").decode()
+
+
+async def test_who_may_not_look_up_is_told_to_give_a_token(kube: Kube, plugin: Run) -> None:
+    problem = {"type": "https://lookupdb.dev/problems/unauthenticated", "detail": "expected a token"}
+    kube.proxied = lambda _: web.json_response(problem, status=401, content_type="application/problem+json")
+    ended = await plugin("get", "airports", "KJFK")
+    assert (ended.code, ended.out) == (1, "")
+    assert "refused: expected a token" in ended.err
+    assert "--token-file" in ended.err
+
+
+async def test_a_token_is_shown_to_a_router_itself(
+    kube: Kube, plugin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server's proxy takes the header for its own, and hands none on."""
+    shown, forwarded = [], []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        shown.append((request.headers.get("Authorization"), request.headers.get("Lookupdb-Generation")))
+        return answer_lookup(request)
+
+    app = web.Application()
+    app.router.add_get("/v1/lookup", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+
+    @asynccontextmanager
+    async def forward(words: list[str]) -> AsyncIterator[str]:
+        forwarded.append(words[-3:])
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+
+    monkeypatch.setattr(port_forward, "_forward", forward)
+    (tmp_path / "token").write_text("the-token-of-a-client")
+    words = "get", "airports", "KJFK", "nowhere", "--generation", "g13", "--token-file", str(tmp_path / "token")
+    try:
+        assert "none is ready" in (await plugin(*words)).err
+        kube.put(_pod("airports-router-1", "router"))
+        ended = await plugin(*words)
+    finally:
+        await runner.cleanup()
+    assert ended.code == 3, ended.err
+    assert shown == [("Bearer the-token-of-a-client", "g13")] * 2
+    assert forwarded == [["port-forward", "pod/airports-router-1", ":8080"]]

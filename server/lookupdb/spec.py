@@ -148,6 +148,8 @@ class DatasetSpec:
     refresh: Refresh
     serving_workers: int
     router: Router
+    is_guarded: bool = False
+    """``spec.router.auth`` says who may look up."""
 
     def to_json(self) -> bytes:
         """JSON, for another process of the same version."""
@@ -301,6 +303,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"], metadata["name"]),
+        is_guarded="auth" in spec["router"],
     )
 
 

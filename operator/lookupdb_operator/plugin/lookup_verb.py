@@ -8,7 +8,9 @@ from typing import Final
 
 import click
 
+from lookupdb.cli.options import token_file
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
+from lookupdb_operator.api.client import Answer
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.options import check_generation, name_argument, output_option, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
@@ -29,6 +31,7 @@ _AT_ONCE: Final = 16
     callback=check_generation,
     help="Ask this generation, e.g. a candidate, instead of the active one.",
 )
+@token_file("Routers are shown the token in this file (or in LOOKUPDB_TOKEN), through `kubectl port-forward`.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -37,6 +40,7 @@ def command(
     target: Target,
     output: str | None,
     generation: str | None,
+    token: str | None,
 ) -> None:
     """Look keys up in the dataset NAME, through its routers.
 
@@ -45,8 +49,9 @@ def command(
     "value": …}, with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a
     look: a program asks a router itself (status.endpoint).
 
-    Needs the right to get services/proxy. Exit code 3: a key is missing. 4: a key is unavailable, and may or may not
-    exist.
+    Needs the right to get services/proxy. The proxy keeps the header that shows a token, so with a token a router is
+    asked through `kubectl port-forward` (the right to create pods/portforward). Exit code 3: a key is missing. 4: a key
+    is unavailable, and may or may not exist.
 
     \b
         kubectl lookupdb get airports KJFK
@@ -57,11 +62,13 @@ def command(
     async def look(session: ClusterSession) -> list[Lookup]:
         dataset, turns = await session.get_dataset(name), asyncio.Semaphore(_AT_ONCE)
 
-        async def ask(key: str) -> Lookup:
-            async with turns:
-                return await _look_up(session, dataset, key, generation)
+        async with session.open_router(dataset, token) as ask_router:
 
-        return await asyncio.gather(*map(ask, asked))
+            async def ask(key: str) -> Lookup:
+                async with turns:
+                    return _read(dataset, key, await ask_router(key, generation))
+
+            return await asyncio.gather(*map(ask, asked))
 
     lookups = run(target, look)
     if output is None and keys != ("-",) and len(asked) == 1:
@@ -72,13 +79,14 @@ def command(
     context.exit(_exit_code(lookups))
 
 
-async def _look_up(session: ClusterSession, dataset: Dataset, key: str, generation: str | None) -> Lookup:
+def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
     subject = f"a router of {dataset.key}"
-    answer = await session.look_up(dataset, key, generation)
     lookup = lookup_view.read_answer(key, answer.status, answer.headers, answer.body)
     if lookup is None:
         if (why := lookup_view.read_unknown_generation(answer.status, answer.body)) is not None:
             raise LookupFailed(f"{subject} refused: {why}", hint="leave --generation out to ask what is active")
+        if (why := lookup_view.read_denial(answer.status, answer.body)) is not None:
+            raise LookupFailed(f"{subject} refused: {why}", hint="give a client's token, by --token-file")
         raise answer.make_error(subject)
     return lookup
 

@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import re
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
 
-from lookupdb_operator.api.client import Unreachable
+from lookupdb_operator.api.client import Answer, Unreachable
 
 _ADDRESS: Final = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
 _PATIENCE: Final = 10.0
@@ -40,6 +40,46 @@ async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -
     if response.status != 200:
         raise Unreachable(subject, f"it answers {response.status}")
     return text.decode(errors="replace")
+
+
+@asynccontextmanager
+async def open_port(
+    kubectl: Sequence[str], pod: str, port: int, *, is_encrypted: bool = False
+) -> AsyncIterator[PodPort]:
+    """``port`` of ``pod``, until the block ends. Raises Unreachable. ``is_encrypted``: it speaks TLS; that it is the
+    pod's, the API server says, and no certificate is verified."""
+    subject = f"port {port} of pod {pod}"
+    forwarding = _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"])
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                address = await stack.enter_async_context(forwarding)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield PodPort(http, f"{'https' if is_encrypted else 'http'}://{address}", subject)
+
+
+class PodPort:
+    """What answers at one port of a pod."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, subject: str) -> None:
+        self._http = http
+        self._url = url
+        self._subject = subject
+
+    async def get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
+        """The answer to GET ``path``. Raises Unreachable."""
+        try:
+            async with (
+                asyncio.timeout(_PATIENCE),
+                self._http.get(
+                    f"{self._url}{path}", params=query, headers=headers, allow_redirects=False, ssl=False
+                ) as response,
+            ):
+                return Answer(response.status, response.headers, await response.read())
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            raise Unreachable(self._subject, str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager

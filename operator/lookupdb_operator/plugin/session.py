@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,14 @@ _SHOWN_CONTEXTS: Final = 20
 _A_PAGE: Final = 500
 _PROXY_PATIENCE: Final = 4.0
 """Seconds. A packet that a NetworkPolicy drops is not answered, and the API server waits for half a minute."""
+
+
+Ask = Callable[[str, str | None], Awaitable[Answer]]
+"""What a router answers to a key, of a generation."""
+
+
+def _insist(generation: str | None) -> dict[str, str]:
+    return {"Lookupdb-Generation": generation} if generation else {}
 
 
 class NoSuchDataset(LookupdbError):
@@ -152,13 +160,33 @@ class ClusterSession:
         )
         return Dataset.from_body(answer)
 
-    async def look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
-        """What a router answers to one key, through the API server's proxy of their Service."""
+    @asynccontextmanager
+    async def open_router(self, dataset: Dataset, token: str | None) -> AsyncIterator[Ask]:
+        """What asks a router of ``dataset`` for a key, of a generation or of the active one.
+
+        Without ``token`` through the API server's proxy of their Service. That keeps the header with a token to itself,
+        so with one it is ``kubectl port-forward`` to the first router that is ready. Raises Unreachable.
+        """
+        if token is None:
+            yield lambda key, generation: self._look_up(dataset, key, generation)
+            return
+        pods = [parse_pod(body) for body in await self.list_pods(dataset, **{names.COMPONENT: names.ROUTER})]
+        ready = [pod.name for pod in pods if pod.ready and not pod.deleting]
+        if not ready:
+            raise Unreachable(f"a router of {dataset.key}", "none is ready")
+        kubectl = self._target.render_kubectl(dataset.namespace)
+        opened = port_forward.open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls)
+        async with opened as port:
+            yield lambda key, generation: port.get(
+                "/v1/lookup", {"key": key}, {**_insist(generation), "Authorization": f"Bearer {token}"}
+            )
+
+    async def _look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
         service = quote(names.router(dataset.name), safe="")
         scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
         path = f"{kinds.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
-        headers = {"Lookupdb-Generation": generation} if generation else {}
-        return await self._api.fetch(path, subject=f"a router of {dataset.key}", query={"key": key}, headers=headers)
+        subject = f"a router of {dataset.key}"
+        return await self._api.fetch(path, subject=subject, query={"key": key}, headers=_insist(generation))
 
     async def read_metrics(self, namespace: str, pod: str) -> str:
         """The metrics of a pod's admin port, through the API server's proxy, or where that does not reach it through

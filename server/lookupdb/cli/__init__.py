@@ -26,6 +26,7 @@ VERBS: Final = {
     "serve": "Serve one shard over RESP, the Redis protocol.",
     "route": "Answer lookups over HTTP from the shards of a routing table.",
     "get": "Look keys up, through a router.",
+    "token": "Make a token for a client of a router, and its hash.",
     "inspect": "Show what a shard file or a generation holds.",
     "diff": "Compare the records of two generations.",
     "copy": "Copy generations from one store, or one cluster's part of it, into another.",

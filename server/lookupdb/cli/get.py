@@ -11,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from lookupdb.cli.options import option
+from lookupdb.cli.options import option, token_file
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
@@ -25,8 +25,16 @@ from lookupdb.wording import format_count
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
 )
 @option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
 @click.pass_context
-def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: Path, generation: str | None) -> None:
+def command(
+    ctx: click.Context,
+    dataset: str,
+    keys: tuple[str, ...],
+    data_dir: Path,
+    generation: str | None,
+    token: str | None,
+) -> None:
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
     One key prints its value. Several, or `-` for one key a line on standard input, print a JSON object a line:
@@ -45,11 +53,11 @@ def command(ctx: click.Context, dataset: str, keys: tuple[str, ...], data_dir: P
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
         try:
-            click.echo(client.find_value(url, keys[0], generation))
+            click.echo(client.find_value(url, keys[0], generation, token))
         except KeyMissing as error:
             raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
-    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation)))
+    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation, token=token)))
 
 
 def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> int:

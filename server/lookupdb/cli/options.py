@@ -12,11 +12,13 @@ import click
 
 from lookupdb import logs
 from lookupdb.errors import UsageError
+from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PASSWORD_BYTES: Final = 1024
 """A client that has not authenticated may send only little (see ``serve.limits``)."""
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNITS: Final = {
     "": 1,
     "K": 1000,
@@ -72,6 +74,31 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
         raise UsageError("the password is empty", hint="unset LOOKUPDB_PASSWORD, or write one into the file")
     if text is not None and len(text.encode()) > MAX_PASSWORD_BYTES:
         raise UsageError(f"the password has {len(text.encode())} bytes, {MAX_PASSWORD_BYTES} are the most")
+    return text
+
+
+def token_file(help_text: str) -> Callable[[F], F]:
+    """Return an option whose command takes ``token``: text from the file, or from LOOKUPDB_TOKEN, or None.
+
+    A flag never holds it: any process listing would show that.
+    """
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return option("--token-file", "token", type=kind, callback=_read_token, help=help_text)
+
+
+def _read_token(_ctx: click.Context, _param: click.Parameter, file: Path | None) -> str | None:
+    if file is None:
+        text = os.environ.get("LOOKUPDB_TOKEN")
+        where = "LOOKUPDB_TOKEN"
+    else:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_TOKEN_BYTES + 2).decode("ascii", "replace").strip()
+        where = str(file)
+    if text is not None and (len(text) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(text)):
+        raise UsageError(
+            f"{where} holds no token: expected a word of at most {MAX_TOKEN_BYTES} bytes, of A-Z a-z 0-9 - . _ ~ + / =",
+            hint="give a file that has the token and nothing else",
+        )
     return text
 
 

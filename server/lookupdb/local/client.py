@@ -32,6 +32,7 @@ MAX_ANSWER_BYTES: Final = 2 * budget.MAX_ANSWER_BYTES
 _MAX_REASON_CHARACTERS: Final = 80
 _MAX_PROBLEM_CHARACTERS: Final = 1000
 _NO_GENERATION: Final = "leave --generation out to ask what is active; a router's /v1/dataset lists its candidates"
+_UNAUTHENTICATED: Final = "give the token that this client was given, by --token-file or in LOOKUPDB_TOKEN"
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 """Of a request, the generation that is asked; of an answer, the one that it is from."""
 _MAX_REFUSAL_BYTES: Final = 1 << 16
@@ -54,9 +55,12 @@ class BatchTooLarge(LookupFailed):
     reason = "TooLarge"
 
 
-def find_value(url: str, key: str, generation: str | None = None) -> bytes:
-    """Return the value of ``key``, byte for byte. Raises KeyMissing, or what ``find_values`` raises."""
-    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation)
+def find_value(url: str, key: str, generation: str | None = None, token: str | None = None) -> bytes:
+    """Return the value of ``key``, byte for byte; the router is shown ``token``.
+
+    Raises KeyMissing, or what ``find_values`` raises.
+    """
+    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token)
 
 
 def check_url(url: str) -> None:
@@ -64,7 +68,7 @@ def check_url(url: str) -> None:
     if "@" in _AUTHORITY.sub(r"\1", url):  # first of all: the messages below show the URL
         raise UsageError(
             "a router's URL has no user and no password, found an @ before its host",
-            hint="leave out what ends with the @: `lookupdb get` sends no credentials",
+            hint="leave out what ends with the @: a router takes a token, by --token-file",
         )
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"a router's URL begins with http:// or https://, found {url!r}")
@@ -92,11 +96,11 @@ class BatchAnswer:
     """Nothing can be said of these now."""
 
 
-def find_values(url: str, keys: list[str], generation: str | None = None) -> BatchAnswer:
+def find_values(url: str, keys: list[str], generation: str | None = None, token: str | None = None) -> BatchAnswer:
     """Ask for ``keys`` at once. Raises Unavailable when the router cannot be reached or serves nothing, LookupFailed
     for any other refusal."""
     request = orjson.dumps({"keys": keys, "partial": True})
-    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation)
+    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token)
     try:
         answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits, parse_constant=_refuse_constant)
         found, unavailable = answer["found"], frozenset(answer["unavailable"])
@@ -111,7 +115,11 @@ def find_values(url: str, keys: list[str], generation: str | None = None) -> Bat
 
 
 def find_in_batches(
-    url: str, keys: Iterable[str], generation: str | None = None, size: int = BATCH_KEYS
+    url: str,
+    keys: Iterable[str],
+    generation: str | None = None,
+    size: int = BATCH_KEYS,
+    token: str | None = None,
 ) -> Iterator[tuple[list[str], BatchAnswer]]:
     """Yield batches of ``keys``, in their order, with what ``find_values`` returns for each.
 
@@ -121,7 +129,7 @@ def find_in_batches(
     refused: list[str] = []
     while batch := refused[:size] or list(islice(remaining, size)):
         try:
-            answer = find_values(url, batch, generation)
+            answer = find_values(url, batch, generation, token)
         except BatchTooLarge:
             if len(batch) == 1:
                 raise
@@ -149,11 +157,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _request(url: str, body: bytes | None, generation: str | None) -> bytes:
+def _request(url: str, body: bytes | None, generation: str | None, token: str | None) -> bytes:
     check_url(url)
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if generation:
         headers[GENERATION_FIELD] = generation
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         return call_interruptibly(_exchange, request, seconds=ANSWER_SECONDS)
@@ -224,6 +234,8 @@ def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     if kind == "unknown-generation":
         refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
         return LookupFailed(f"the router answered {error.code}: {refused}", hint=_NO_GENERATION)
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        return LookupFailed(f"the router answered {error.code}: {text}", hint=_UNAUTHENTICATED)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return BatchTooLarge(f"the router answered {error.code}: {text}")
     refusal: type[LookupFailed] = LookupFailed

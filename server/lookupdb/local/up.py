@@ -122,6 +122,8 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
+        if self._spec.is_guarded:
+            self._say(f"{self._spec.name}: spec.router.auth holds in a cluster alone: here, no token is asked for")
         self._note_pin(self._spec)
         self._override_gates()
         manifest = builds.find_reusable_generation(self._dataset, self._spec)

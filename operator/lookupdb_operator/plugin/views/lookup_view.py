@@ -13,6 +13,7 @@ import orjson
 _PROBLEM: Final = "application/problem+json"
 _JSON: Final = "application/json"
 _PROBLEMS: Final = "https://lookupdb.dev/problems/"
+_DENIALS: Final = ((401, "unauthenticated"), (403, "forbidden"))
 GENERATION_HEADER: Final = "Lookupdb-Generation"
 
 
@@ -68,6 +69,13 @@ def read_unknown_generation(status: int, body: bytes) -> str | None:
     if status != 412 or str(problem.get("type", "")).removeprefix(_PROBLEMS) != "unknown-generation":
         return None
     return str(problem.get("detail", "")).partition(f"; leave {GENERATION_HEADER} out")[0]
+
+
+def read_denial(status: int, body: bytes) -> str | None:
+    """Why a router does not let who asks look up; None if it does, or if it is the API server that does not."""
+    problem = _read_problem(body)
+    name = str(problem.get("type", "")).removeprefix(_PROBLEMS)
+    return str(problem.get("detail", "")) if (status, name) in _DENIALS else None
 
 
 def render_line(lookup: Lookup) -> bytes:

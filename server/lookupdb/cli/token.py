@@ -1,0 +1,56 @@
+"""`lookupdb token`."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Final
+
+import click
+
+from lookupdb.cli.options import option
+from lookupdb.errors import UsageError
+from lookupdb.route.access.authorization import NoToken, read_bearer_token
+from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.tokens import MAX_TOKEN_BYTES
+
+RANDOM_BYTES: Final = 32
+"""256 bits: nobody guesses them, so a fast hash of them is safe to keep."""
+
+
+@click.command()
+@option("--hash", "hashes", is_flag=True, help="Hash the token on standard input, and make none.")
+def command(hashes: bool) -> None:
+    """Make a token for a client of a dataset that says who may look up (spec.router.auth.tokens).
+
+    Standard output gets the token alone. Its hash, for the Secret, is told on standard error, with the command that
+    makes one. The token itself belongs nowhere but to the client: keep it in a file, or in a Secret of the client's.
+
+    \b
+        lookupdb token > web.token
+        lookupdb token --hash < web.token
+    """
+    if hashes:
+        click.echo(hash_token(_read_token()))
+        return
+    token = secrets.token_urlsafe(RANDOM_BYTES)
+    hashed = hash_token(token.encode())
+    click.echo(token)
+    click.echo(
+        f"its hash: {hashed}\n"
+        f"for example: kubectl create secret generic lookup-tokens --from-literal=web={hashed}\n"
+        "and, in the dataset: spec.router.auth.tokens.secretName: lookup-tokens",
+        err=True,
+    )
+
+
+def _read_token() -> bytes:
+    """The token on standard input. Raises UsageError, which does not show it."""
+    token = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
+    try:
+        return read_bearer_token(b"Bearer " + token)
+    except NoToken as error:
+        raise UsageError(
+            f"standard input holds no token that a router would take: {error}",
+            hint="make one with `lookupdb token`",
+        ) from error

@@ -1,0 +1,74 @@
+"""`lookupdb token`, and `lookupdb get` with a token: what is printed, what is refused, and what no message shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.command_line import run_here
+from support.routers import Router, routing
+from support.routing import entry, table_file
+from support.shards import serving, write_generation
+
+from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
+
+
+def test_a_token_is_made_with_its_hash_and_the_command_that_keeps_it() -> None:
+    first, second = run_here("token"), run_here("token")
+    assert first.returncode == 0
+    token = first.stdout.strip()
+    assert len(token) == 43
+    assert token != second.stdout.strip()
+    hashed = hash_token(token)
+    assert hashed in first.stderr.decode()
+    assert "kubectl create secret generic" in first.stderr.decode()
+    assert token not in first.stderr
+    assert run_here("token", "--hash", asked=token + b"\n").stdout.decode() == hashed + "\n"
+    assert not read_token_hashes({Path("web"): hashed.encode()}).problems
+
+
+@pytest.mark.parametrize("text", [b"", b"too-short", b"two words-that-are-long-enough", b"x" * 20_000, b"\xff" * 30])
+def test_what_no_router_would_take_is_not_hashed_and_not_shown(text: bytes) -> None:
+    done = run_here("token", "--hash", asked=text)
+    assert done.returncode == 2
+    assert b"holds no token" in done.stderr
+    assert not text or text not in done.stderr
+    assert b"sha256:" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    home = tmp_path_factory.mktemp("token")
+    (home / "tokens").mkdir()
+    (home / "tokens" / "web").write_text(hash_token(b"the-token-of-the-web-client"))
+    with serving(write_generation(home, {"k1": b"v1"})) as shard:
+        table = home / "table.json"
+        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
+        with routing(table, "--auth-tokens", str(home / "tokens")) as running:
+            yield running
+
+
+def test_get_shows_the_token_of_a_file_or_of_its_variable(
+    router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, file = f"http://127.0.0.1:{router.port}", tmp_path / "token"
+    file.write_text("the-token-of-the-web-client\n")
+    for keys in (("k1",), ("k1", "k2")):
+        refused = run_here("get", url, *keys)
+        assert refused.returncode == 1
+        assert b"401" in refused.stderr
+        assert b"--token-file" in refused.stderr
+    assert run_here("get", url, "k1", "--token-file", str(file)).stdout == b"v1\n"
+    assert run_here("get", url, "k1", "k2", "--token-file", str(file)).returncode == 3
+    monkeypatch.setenv("LOOKUPDB_TOKEN", "the-token-of-the-web-client")
+    assert run_here("get", url, "k1").stdout == b"v1\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"two words-of-a-secret", b"x" * 20_000, "secr\u00e9t".encode()])
+def test_a_file_that_holds_no_token_is_refused_and_not_shown(router: Router, tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "token").write_bytes(text)
+    done = run_here("get", f"http://127.0.0.1:{router.port}", "k1", "--token-file", str(tmp_path / "token"))
+    assert done.returncode == 2
+    assert b"holds no token" in done.stderr
+    assert not text or text not in done.stderr
