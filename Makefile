@@ -27,7 +27,7 @@ check: $(VENV)/.test ## lint, types, layers, words, the native kernels, the char
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
 	$(BIN)/python server/native/native_check.py
-	@$(BIN)/python -m supply_chain.audit --report
+	$(BIN)/python -m supply_chain.audit --report
 	@$(MAKE) --no-print-directory chart
 
 audit: $(VENV)/.test ## ask OSV for advisories about what is locked; fails by those that supply_chain/ignored.toml does not name
