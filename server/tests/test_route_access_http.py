@@ -280,7 +280,7 @@ def test_what_is_remembered_of_a_token_is_counted_and_given_back(entrance: Entra
     eventually(lambda: budget.used == 0)
 
 
-def test_thousands_of_wrong_tokens_cost_about_what_lookups_do(server: Server, client: Client) -> None:
+def test_thousands_of_wrong_tokens_cost_about_what_refused_requests_do(server: Server, client: Client) -> None:
     wrong = b"".join(request("/v1/lookup/a", bearer(f"{WRONG}-{number}")) for number in range(50))
     began = time.process_time()
     for _ in range(60):
