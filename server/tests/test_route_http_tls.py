@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.fleets import fleet, fleet_entry
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
+from support.routers import routing
+from support.routing import table_file
+from support.shards import write_generation
 from support.tls import Identity, TlsSocket, authority, client_context, make_identity, server_identity
 
 from lookupdb.route.http.certificates import TlsFiles, find_expiry
+from lookupdb.runtime.memory import private_bytes
 from support import tls
 
 LOOKUP = request("/v1/lookup/a")
@@ -70,18 +75,14 @@ class TestProtocol:
         assert (client.tls.version(), client.tls.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
         client.raw.close()
 
-    def test_versions_before_1_2_are_refused(self, server: Server) -> None:
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2])
+    def test_versions_before_1_3_are_refused(self, server: Server, version: ssl.TLSVersion) -> None:
         context = client_context()
         context.set_ciphers("DEFAULT@SECLEVEL=0")
         with warnings.catch_warnings(action="ignore"):  # Python's: that these are old
-            context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+            context.minimum_version = context.maximum_version = version
         with pytest.raises((ssl.SSLError, EOFError)):
             ask(server, context)
-
-    def test_tls_1_2_is_spoken(self, server: Server) -> None:
-        context = client_context()
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        assert ask(server, context).endswith(b"\r\n1")
 
     def test_handshake_and_requests_in_single_bytes(self, server: Server) -> None:
         client = connect(server)
@@ -223,6 +224,16 @@ class TestClientCertificates:
         eventually(lambda: server.count("tls_handshakes_failed") == 1)
         assert server.lookups.asked == []
 
+    def test_session_is_not_resumed(self, server: Server, tmp_path: Path) -> None:
+        """It would show no certificate, and the client's may have expired since."""
+        pair = make_identity("client", by=authority()).write(tmp_path, "client")
+        context = client_context(pair)
+        first = connect(server, context).handshake()
+        first.sendall(LOOKUP)
+        assert first.recv(1 << 16)
+        assert first.tls.session is None or not first.tls.session.has_ticket
+        first.raw.close()
+
     def test_authority_that_is_replaced_holds_for_the_next_handshake(self, server: Server, tmp_path: Path) -> None:
         pair = make_identity("client", by=authority()).write(tmp_path, "client")
         context = client_context(pair)
@@ -308,3 +319,33 @@ def test_resumed_session_is_let_in(server: Server) -> None:
     assert second.tls.session_reused
     first.raw.close()
     raw.close()
+
+
+def test_connection_at_rest_holds_nothing_of_what_passed(tmp_path: Path) -> None:
+    """A buffer stays as large as it once was: no connection has one."""
+    values = {"large": b'"%b"' % (b"v" * (1 << 20))}
+    folder = write_generation(tmp_path / "store", values, shards=1)
+    table = tmp_path / "table.json"
+    certificate, key = server_identity().write(tmp_path / "tls")
+    with fleet(folder) as shards:
+        table.write_bytes(table_file(fleet_entry(folder, shards)))
+        with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key)) as router:
+            worker = router.status()["workers"][0]["pid"]
+            clients = [_ask_much(router.port) for _ in range(20)]
+            before = private_bytes(worker) or 0
+            clients += [_ask_much(router.port) for _ in range(60)]
+            grown = ((private_bytes(worker) or 0) - before) / 60
+            for client in clients:
+                client.raw.close()
+    assert grown < 100 << 10, f"{grown / 1024:.0f} KiB for each connection"
+
+
+def _ask_much(port: int) -> TlsSocket:
+    """A connection over which a large request and a large answer have passed."""
+    client = TlsSocket(socket.create_connection(("127.0.0.1", port), timeout=30)).handshake()
+    body = b'{"keys":["large"]%b}' % (b" " * 200_000)
+    client.sendall(request("/v1/lookup", f"Content-Length: {len(body)}", method="POST") + body)
+    received = 0
+    while received < 1 << 20:
+        received += len(client.recv(1 << 18))
+    return client

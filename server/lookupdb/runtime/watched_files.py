@@ -59,7 +59,7 @@ class WatchedFiles:
         signature = [(path, _sign(path)) for path in paths]
         if signature == self._signature:
             return
-        content = {path: _read(path) for path in paths}
+        content = {path: read_file(path) for path in paths}
         self._signature = signature if _is_settled(paths) else None
         if content != self._content:
             self._content = content
@@ -82,7 +82,8 @@ def _sign(path: Path) -> tuple[int, int, int, int] | None:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
-def _read(path: Path) -> bytes | None:
+def read_file(path: Path) -> bytes | None:
+    """What ``path`` holds; None as in ``Content``."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)

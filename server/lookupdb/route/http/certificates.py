@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.route.counters import CERTIFICATE_EXPIRY, INDEX
-from lookupdb.runtime.watched_files import Content, WatchedFiles
+from lookupdb.runtime.watched_files import Content, WatchedFiles, read_file
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,8 @@ class Certificates:
             reason = getattr(error, "reason", None) or type(error).__name__
             self._refuse(f"the certificate, its key or the clients' authorities cannot be used: {reason}")
             return
+        if any(read_file(path) != held for path, held in content.items()):
+            return  # replaced in between: the next look finds the whole of it
         now = datetime.datetime.now(datetime.UTC)
         if expires <= now < self._expires:
             self._refuse(f"the certificate has expired: {expires:%Y-%m-%dT%H:%M:%SZ}")
@@ -106,13 +108,16 @@ class Certificates:
 def make_context(files: TlsFiles) -> ssl.SSLContext:
     """What a server's handshake begins with. Raises OSError (SSLError is one)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Below it OpenSSL remembers sessions by itself, thousands of them, and lets clients in by these.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["http/1.1"])
     context.load_cert_chain(files.certificate, files.key, password=_no_password)
     if files.client_ca:
         context.load_verify_locations(files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
+        # A session that is resumed shows no certificate: the client's may have expired since.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
     return context
 
 

@@ -77,11 +77,13 @@ class HttpFront:
 
     def _encrypt(self, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
         """Makes connections behind TLS, each with the certificate of the moment."""
-        from lookupdb.route.http.tls import TlsConnection  # here, because it brings OpenSSL
+        from lookupdb.route.http.tls import TlsBuffers, TlsConnection  # here, because it brings OpenSSL
+
+        buffers = TlsBuffers()
 
         def accept() -> TlsConnection:
             assert certificates.context is not None, "nothing listens before there is a certificate"
-            return TlsConnection(self.connection(), certificates.context)
+            return TlsConnection(self.connection(), certificates.context, buffers)
 
         return accept
 

@@ -2,8 +2,11 @@
 
 Nothing is kept here. What comes is decrypted and handed on as it comes, whether the connection reads or not, and what
 is answered is encrypted and written at once: what the client does not take waits in the socket's transport, encrypted,
-and is counted there as without TLS. A handshake is a request that is not whole: the connection is counted from its
-first packet on, and the front's sweep ends it after ``header_timeout_seconds``.
+and is counted there as without TLS. All connections of a worker encrypt and decrypt through the same two buffers, which
+every call leaves empty, because a buffer stays as large as it once was.
+
+A handshake is a request that is not whole: the connection is counted from its first packet on, and the front's sweep
+ends it after ``header_timeout_seconds``.
 
 Either end may close its half of the stream (close_notify): answers that are due still go out. A client whose stream
 ends without is treated alike: a request says itself how long it is.
@@ -34,6 +37,16 @@ _HANDSHAKE: Final = 0x16
 """The first byte of whoever begins with a handshake."""
 
 
+class TlsBuffers:
+    """What came, and what is to be sent, encrypted: of one connection at a time, and of none between two calls."""
+
+    __slots__ = ("incoming", "outgoing")
+
+    def __init__(self) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+
+
 class TlsConnection(asyncio.Protocol):
     """One client's TLS. ``connection`` is what is behind it; ``context`` has the certificate of the moment."""
 
@@ -50,10 +63,10 @@ class TlsConnection(asyncio.Protocol):
     )
     _transport: asyncio.Transport
 
-    def __init__(self, connection: HttpConnection, context: ssl.SSLContext) -> None:
+    def __init__(self, connection: HttpConnection, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
         self._connection = connection
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
+        self._incoming = buffers.incoming
+        self._outgoing = buffers.outgoing
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._has_begun = False
         self._is_open = False
@@ -105,6 +118,8 @@ class TlsConnection(asyncio.Protocol):
         except ssl.SSLError:
             self._break()
             return
+        if incoming.pending:
+            incoming.read()  # what came behind the end is dropped
         if self._outgoing.pending:  # what TLS itself has to say
             self._flush()
         if plain:
@@ -162,6 +177,7 @@ class TlsConnection(asyncio.Protocol):
             return False
         except ssl.SSLError as error:
             log.debug("a TLS handshake failed", extra={"reason": error.reason})
+            self._incoming.read()
             self._flush()  # the alert that tells the client why
             self._leave()
             return False
@@ -184,6 +200,7 @@ class TlsConnection(asyncio.Protocol):
 
     def _break(self) -> None:
         """What came is no TLS."""
+        self._incoming.read()
         self._flush()
         self._connection.abort()
 
@@ -193,36 +210,38 @@ class TlsConnection(asyncio.Protocol):
         """Send ``data``."""
         if self._is_shut or not self._is_open:
             return
-        try:
-            written = self._object.write(data)
-        except ssl.SSLError:
-            self._transport.abort()
-            return
-        if written < len(data):
-            self._write_rest(memoryview(data)[written:])
-        self._transport.write(self._outgoing.read())
+        if len(data) > TLS_PIECE_BYTES:
+            self._write_pieces(memoryview(data))
+        elif data:
+            try:
+                self._object.write(data)  # all of it: a buffer in memory takes any number of records
+            except ssl.SSLError:
+                self._fail()
+        self._flush()
 
     def writelines(self, pieces: Any) -> None:
         """Send ``pieces``, small ones together."""
         if self._is_shut or not self._is_open:
             return
-        outgoing = self._outgoing
         for piece in pieces:
-            self._write_rest(memoryview(piece))
-            if outgoing.pending >= TLS_PIECE_BYTES:
-                self._flush()
+            self._write_pieces(memoryview(piece))
         self._flush()
 
-    def _write_rest(self, rest: memoryview) -> None:
-        """Encrypt ``rest``, record by record."""
+    def _write_pieces(self, data: memoryview) -> None:
+        """Encrypt ``data``, and send it as soon as there is a piece of some size."""
         write, outgoing = self._object.write, self._outgoing
         try:
-            while rest:
-                rest = rest[write(rest) :]
+            while data:
+                data = data[write(data[:TLS_PIECE_BYTES]) :]
                 if outgoing.pending >= TLS_PIECE_BYTES:
                     self._flush()
         except ssl.SSLError:
-            self._transport.abort()
+            self._fail()
+
+    def _fail(self) -> None:
+        """Nothing more can be encrypted."""
+        self._outgoing.read()
+        self._transport.abort()
 
     def _flush(self) -> None:
         if data := self._outgoing.read():
