@@ -49,7 +49,8 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
 
 SECONDS ?= 60
-fuzz: $(VENV)/.test ## send damaged files, values, requests, replies and rows for SECONDS, half of them to the native kernels, and see that promises are kept
+fuzz: $(VENV)/.test ## send damaged files, values, requests, replies, rows and tokens for SECONDS, half of them to the native kernels, and see that promises are kept
+	LOOKUPDB_FUZZ_EXAMPLES=$$(($(SECONDS) * 50)) $(BIN)/pytest -q -n0 --timeout=0 server/tests/test_route_access.py -k "no_mutation or no_random"
 	$(BIN)/python server/native/native_fuzz.py $$(($(SECONDS) / 2))
 	$(BIN)/python -m fuzzing $$(($(SECONDS) / 2))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import time
 from pathlib import Path
@@ -262,6 +263,8 @@ async def test_files_are_taken_up_as_they_change(tmp_path: Path) -> None:
         access.stop()
 
 
+FUZZ_EXAMPLES = int(os.environ.get("LOOKUPDB_FUZZ_EXAMPLES", "400"))
+"""`make fuzz` tries more."""
 RANDOM_TOKENS = st.builds(bearer, st.from_regex(rb"[A-Za-z0-9._~+/=-]{0,200}", fullmatch=True))
 MUTATIONS = st.tuples(st.integers(0, 4000), st.binary(min_size=0, max_size=3), st.integers(0, 3))
 GOOD_FIELDS = [bearer(TOKEN), bearer(sign(ec_signer())), bearer(sign(rsa_signer()))]
@@ -273,7 +276,7 @@ def make_fuzzed() -> Gatekeeper:
     return gatekeeper
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
 @given(st.sampled_from(GOOD_FIELDS), st.lists(MUTATIONS, min_size=1, max_size=4))
 def test_no_mutation_of_a_good_token_is_let_in(field: bytes, mutations: list[tuple[int, bytes, int]]) -> None:
     """But for what means the same: the case of the scheme, spaces around, bits that base64 does not use."""
@@ -292,7 +295,7 @@ def _normalise(field: bytes) -> tuple[bytes, ...]:
     return scheme.lower(), *parts, last[:-1] if parts else last
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
 @given(st.one_of(st.binary(max_size=300), RANDOM_TOKENS))
 def test_no_random_field_is_let_in(field: bytes) -> None:
     assert isinstance(make_fuzzed().judge(field), Denied)
