@@ -83,7 +83,7 @@ class Certificates:
             reason = getattr(error, "reason", None) or type(error).__name__
             self._refuse(f"the certificate, its key or the clients' authorities cannot be used: {reason}")
             return
-        if any(read_file(path) != held for path, held in content.items()):
+        if any(read_file(path) != text for path, text in content.items()):
             return  # replaced in between: the next look finds the whole of it
         now = datetime.datetime.now(datetime.UTC)
         if expires <= now < self._expires:
