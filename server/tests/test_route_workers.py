@@ -239,7 +239,7 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
 
 def test_the_defaults_of_the_command_line_are_the_resources() -> None:
     fields = dict(schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"])
-    for of_pods_only in ("replicas", "resources", "autoscaling", "pod", "service", "clients", "tls"):
+    for of_pods_only in ("replicas", "resources", "autoscaling", "pod", "service", "clients", "tls", "auth"):
         del fields[of_pods_only]
     units = {"deadline_ms": "deadlineMilliseconds", "hedge_ms": "hedgeMilliseconds"}
     units |= {f"{name}_timeout": f"{name}TimeoutSeconds" for name in ("header", "idle", "write")}
