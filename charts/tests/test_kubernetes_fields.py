@@ -34,7 +34,7 @@ def test_what_an_api_server_holds_is_as_it_was_written(manifest: Json) -> None:
 def test_every_change_of_a_field_is_noticed(manifest: Json) -> None:
     body, fields = held(manifest), fields_of_manifest(manifest)
     paths = list(leaves(fields))
-    assert len(paths) > 10
+    assert len(paths) >= 10
     fingerprint = manifests.take_fingerprint(body)
     for path in paths:
         if path[-1] in IGNORED:
