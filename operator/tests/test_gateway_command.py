@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from support.signers import AUDIENCE, jwks, rsa_signer
 
 from lookupdb.errors import StoreError, UsageError
 from lookupdb_operator.gateway.command import command
-from lookupdb_operator.gateway.credentials import StoreClient
+from lookupdb_operator.gateway.credentials import StoreClient, read_variables
 
 NEEDED = ["--store", "s3://bucket/path", "--audience", AUDIENCE]
 OBJECT = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d/x"
@@ -149,7 +150,12 @@ async def test_a_rotated_secret_needs_no_restart(url: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("AWS_ENDPOINT_URL", b"no url"), ("AWS_REGION", b"a\x00b"), ("AWS_REGION", b"\xff")]
+    ("name", "value"),
+    [
+        *[("AWS_ENDPOINT_URL", url) for url in (b"no url", b"http://127.0.0.1:99999", b"http://[::1", b"http://:::")],
+        *[("AWS_ENDPOINT_URL", url) for url in (b"http://[]", b"http://[]:80", b"https://:443", b"http://a:0")],
+        *[("AWS_REGION", b"a\x00b"), ("AWS_REGION", b"\xff"), ("AWS_REGION", b"two\nlines")],
+    ],
 )
 async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_start(
     url: str,
@@ -168,6 +174,37 @@ async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_st
         assert (await gateway.ask("PUT", OBJECT, body=b"x")).status == 200
     with pytest.raises(StoreError, match=r"credentials in .* cannot be read"):
         StoreClient(store, secret)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9000", "https://s3.eu.example.com/path", "http://[::1]:9000", "http://s3"]
+)
+def test_an_endpoint_is_a_url(tmp_path: Path, url: str) -> None:
+    (tmp_path / "AWS_ENDPOINT_URL").write_text(url)
+    assert read_variables(tmp_path) == {"AWS_ENDPOINT_URL": url}
+
+
+def test_a_key_of_google_may_have_lines(tmp_path: Path) -> None:
+    key = json.dumps({"type": "service_account", "private_key": "-----BEGIN\nx\n-----END\n"}, indent=2)
+    (tmp_path / "GOOGLE_SERVICE_ACCOUNT_KEY").write_text(key + "\n")
+    assert read_variables(tmp_path) == {"GOOGLE_SERVICE_ACCOUNT_KEY": key}
+
+
+def test_what_is_replaced_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_secret(tmp_path, 1, {"AWS_ACCESS_KEY_ID": "old", "AWS_SECRET_ACCESS_KEY": "old"})
+    read_bytes = Path.read_bytes
+
+    def read_and_replace(file: Path) -> bytes:
+        data = read_bytes(file)
+        if data == b"old" and file.name == "AWS_ACCESS_KEY_ID":
+            write_secret(tmp_path, 2, {"AWS_ACCESS_KEY_ID": "new", "AWS_SECRET_ACCESS_KEY": "new"})
+            (file.parent / "AWS_SECRET_ACCESS_KEY").unlink()
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_replace)
+    with pytest.raises((ValueError, OSError)):
+        read_variables(tmp_path)
+    assert set(read_variables(tmp_path).values()) == {"new"}
 
 
 async def test_every_metric_is_documented(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from operator_support.running import until
 from lookupdb.store import obstore_objects
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import STREAM_HEADER
+from lookupdb_operator.gateway.bodies import CHUNK_BYTES
 
 pytest_plugins = ["operator_support.gateway_fixtures"]
 
@@ -116,10 +117,12 @@ async def test_a_version_that_cannot_stand_in_a_header_is_none(gateway: Standing
 
 
 async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
-    too_large = {"Lookupdb-Mode": "create", "Content-Length": str(16 * MIB + 1)}
-    answer = await gateway.ask("PUT", f"{OWN}/claim", body=iter_body(16 * MIB + 1), headers=too_large)
+    most = gateway.gateway.short_budget.most - 2 * CHUNK_BYTES
+    assert 7 * MIB < most < 8 * MIB
+    too_large = {"Lookupdb-Mode": "create", "Content-Length": str(most + 1)}
+    answer = await gateway.ask("PUT", f"{OWN}/claim", body=iter_body(most + 1), headers=too_large)
     assert (answer.status, answer.kind) == (413, "too-large")
-    largest = await gateway.ask("PUT", f"{OWN}/c", body=bytes(16 * MIB), headers={"Lookupdb-Mode": "create"})
+    largest = await gateway.ask("PUT", f"{OWN}/c", body=bytes(most), headers={"Lookupdb-Mode": "create"})
     assert largest.status == 200
 
 

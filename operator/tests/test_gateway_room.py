@@ -7,16 +7,21 @@ import contextlib
 import logging
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from operator_support.gateways import CLUSTER, MIB, Standing, head, standing
 from operator_support.kube import Refusal
 from operator_support.running import until
+from support.buckets import variables
 from support.signers import Signer, ec_signer, jwks, rsa_signer
 
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import MODE_HEADER
+from lookupdb_operator.api.client import Answer
 from lookupdb_operator.gateway.admission import Places
+from lookupdb_operator.gateway.budget import WAIT_SECONDS, Budget
+from lookupdb_operator.gateway.keys import MOST_WAITING
 from lookupdb_operator.gateway.problems import RequestProblem
 
 pytest_plugins = ["operator_support.gateway_fixtures"]
@@ -146,10 +151,10 @@ async def test_uploads_of_one_namespace_leave_room_for_another(bucket: Bucket, t
         await until(lambda: gateway.gateway.admission.in_flight == 0, "nothing in flight")
 
 
-def test_however_many_namespaces_transfer_files_another_finds_a_place() -> None:
+def test_it_takes_many_namespaces_to_leave_another_no_place() -> None:
     places = Places(192)
     with contextlib.ExitStack() as taken:
-        for number in range(6):
+        for number in range(7):
             with contextlib.suppress(RequestProblem):
                 while True:
                     taken.enter_context(places.take(f"team-{number}"))
@@ -165,15 +170,124 @@ async def begin_upload(gateway: Standing, size: int) -> asyncio.StreamWriter:
 
 
 async def test_uploads_of_one_namespace_leave_memory_for_another(bucket: Bucket, tmp_path: Path) -> None:
-    async with standing(tmp_path, bucket.url, memory=64 * MIB) as gateway:
-        begun = [await begin_upload(gateway, 64 * MIB) for _ in range(4)]  # of 16 MiB of memory each, and a little
-        await until(lambda: gateway.gateway.admission.in_flight == 4, "all of them")
-        assert 16 * MIB < gateway.gateway.budget.used <= 32 * MIB
+    async with standing(tmp_path, bucket.url) as gateway:
+        begun = [await begin_upload(gateway, 64 * MIB) for _ in range(7)]  # of 16 MiB of memory each, and a little
+        await until(lambda: gateway.gateway.admission.in_flight == 7, "all of them")
+        assert 80 * MIB < gateway.gateway.budget.used <= 96 * MIB, "half of it"
         other = await gateway.ask("PUT", f"/v1/object/{CLUSTER}/other/d/x", namespace="other", body=bytes(MIB))
         assert other.status == 200
         for writer in begun:
             writer.close()
         await until(lambda: gateway.gateway.budget.used == 0, "all memory to be free")
+
+
+async def test_what_many_namespaces_hold_leaves_room_for_what_is_short(bucket: Bucket, tmp_path: Path) -> None:
+    async with standing(tmp_path, bucket.url) as gateway:
+        budget = gateway.gateway.short_budget
+        begun = []
+        for team in ("one", "two", "three", "four"):
+            for _ in range(9):
+                begun.append(await begin_conditional(gateway, team, budget.most - MIB))
+        await until(lambda: budget.used > 0.8 * budget.total, "most of the memory to be taken")
+        for method, target in (("GET", f"{OWN}/d/x"), ("GET", f"/v1/list?prefix={FOLDER}")):
+            async with asyncio.timeout(WAIT_SECONDS / 2):
+                assert (await gateway.ask(method, target)).status in (200, 404)
+        claim = await gateway.ask("PUT", f"{OWN}/d/claim.json", body=b"{}", headers={MODE_HEADER: "create"})
+        assert claim.status == 200
+        for writer in begun:
+            writer.close()
+        await until(lambda: budget.used == 0, "all memory to be free")
+
+
+async def begin_conditional(gateway: Standing, namespace: str, size: int) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    lines = (f"Content-Length: {size}", f"{MODE_HEADER}: create")
+    target = f"/v1/object/{CLUSTER}/{namespace}/d/x"
+    writer.write(head("PUT", target, *lines, token=rsa_signer().token(namespace)) + b"x")
+    return writer
+
+
+async def test_who_waits_keeps_no_other_namespace_waiting() -> None:
+    budget = Budget(8 * MIB, wait_seconds=60)
+    async with contextlib.AsyncExitStack() as held:
+        for namespace in ("one", "one", "one", "one", "two", "two"):
+            await held.enter_async_context(budget.reserve(namespace, MIB))
+        waiting = [asyncio.create_task(hold(budget, name, MIB)) for name in ("one", "two", "three", "three")]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5), budget.reserve("four", MIB // 8):
+            assert not waiting[0].done()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*waiting)
+    assert budget.used == 0
+
+
+async def hold(budget: Budget, namespace: str, amount: int) -> None:
+    async with budget.reserve(namespace, amount):
+        pass
+
+
+async def test_one_request_has_an_eighth_at_most() -> None:
+    budget = Budget(8 * MIB)
+    with pytest.raises(RequestProblem, match="body-memory"):
+        await hold(budget, "team", MIB + 1)
+
+
+async def test_a_short_body_that_trickles_in_does_not_take_for_ever(bucket: Bucket, tmp_path: Path) -> None:
+    async with standing(tmp_path, bucket.url, short_seconds=1.0) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head("PUT", f"{OWN}/d/x", f"Content-Length: {2 * MIB}", f"{MODE_HEADER}: create"))
+        async with asyncio.timeout(20):
+            answer = asyncio.create_task(reader.readline())
+            while not answer.done():
+                writer.write(bytes(1000))
+                await asyncio.wait([answer], timeout=0.05)
+        assert answer.result().startswith(b"HTTP/1.1 408"), answer.result()
+        assert gateway.gateway.short_budget.used == 0
+        writer.close()
+
+
+@pytest.mark.parametrize("request_line", [f"GET {OWN}/d/x", f"HEAD {OWN}/d/x", f"GET /v1/list?prefix={FOLDER}"])
+async def test_who_goes_while_the_store_is_silent_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_line: str
+) -> None:
+    silent = await asyncio.start_server(read_all, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    for name, value in variables(f"http://127.0.0.1:{port}").items():
+        monkeypatch.setenv(name, value)
+    async with silent, standing(tmp_path, "s3://bucket") as gateway:
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head(*request_line.split(" ", 1)))
+        await until(lambda: gateway.gateway.admission.in_flight == 1, "the request")
+        writer.close()
+        async with asyncio.timeout(3):
+            await until(lambda: gateway.gateway.admission.in_flight == 0, "its end")
+        assert gateway.gateway.short_budget.used == 0
+
+
+async def read_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def test_few_wait_for_keys_that_do_not_come(gateway: Standing) -> None:
+    never = asyncio.Event()
+
+    async def fetch() -> Answer:
+        await never.wait()
+        raise AssertionError("it is never set")
+
+    keys = gateway.gateway.keys
+    keys._fetch, keys._tried_at = fetch, -1e9
+    token = rsa_signer("unheard-of").token()
+    asked = [asyncio.create_task(gateway.ask("GET", f"{OWN}/x", token=token)) for _ in range(MOST_WAITING + 9)]
+    done: set[asyncio.Task[Any]] = set()
+    async with asyncio.timeout(5):
+        while len(done) < 9:
+            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
+    assert {(task.result().status, task.result().kind) for task in done} == {(503, "busy")}
+    assert len(done) == 9
+    for task in asked:
+        task.cancel()
 
 
 async def test_a_client_that_does_not_read_is_cut_off(gateway: Standing, bucket: Bucket) -> None:

@@ -1,8 +1,8 @@
 """How many requests are worked on at once, in all and of one namespace.
 
 Transfers of files take long, so they never take all places: a quarter is left for requests that are short, without
-which no build goes on. And however many namespaces transfer, each finds a place: one may have half of what the others
-leave.
+which no build goes on. One namespace may have half of what the others leave: of 192 places, it takes nine that take all
+they can to leave none for a tenth, which is told to come again in a second.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -14,6 +16,8 @@ from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_larg
 CHUNK_BYTES: Final = 256 << 10
 IDLE_SECONDS: Final = 60.0
 """In which a chunk must have come, or gone: 4 KiB a second at least."""
+SHORT_SECONDS: Final = 30.0
+"""In which all of a short body must have come."""
 _MAX_DIGITS: Final = 18
 
 
@@ -34,26 +38,36 @@ def read_length(request: web.BaseRequest, most: int) -> int:
 class Body:
     """Reads the bytes of one body."""
 
-    def __init__(self, request: web.BaseRequest, length: int, *, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        length: int,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        whole_seconds: float = math.inf,
+    ) -> None:
+        """``whole_seconds`` after the first chunk was asked for, the last must be there."""
         self._request = request
         self.length = length
         self.received = 0
         self._idle_seconds = idle_seconds
-
-    async def read(self) -> bytes:
-        """All of it. Raises RequestProblem if it ends early."""
-        return b"".join([chunk async for chunk in self.chunks()])
+        self._whole_seconds = whole_seconds
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield it, ``length`` bytes in all. Raises RequestProblem if it ends early, or nothing comes for long."""
+        """Yield it, ``length`` bytes in all. Raises RequestProblem if it ends early, or takes too long."""
         self._accept()
+        end = time.monotonic() + self._whole_seconds
         while self.received < self.length:
             size = min(CHUNK_BYTES, self.length - self.received)
+            seconds = min(self._idle_seconds, end - time.monotonic())
             try:
-                async with asyncio.timeout(self._idle_seconds):
+                async with asyncio.timeout(seconds):
                     chunk = await self._request.content.readexactly(size)
             except TimeoutError as error:
-                raise self._end_early(f"{size} bytes did not come within {self._idle_seconds:g} s", 408) from error
+                limit = f"{size} bytes did not come within {seconds:.3g} s"
+                if seconds < self._idle_seconds:
+                    limit = f"it did not come within {self._whole_seconds:g} s"
+                raise self._end_early(limit, 408) from error
             except (EOFError, OSError, web.RequestPayloadError) as error:
                 raise self._end_early("the client went away", 400) from error
             self.received += size

@@ -1,10 +1,10 @@
 """The bytes that requests may hold together, and how much of them one namespace may have.
 
-One namespace may have half of what the others leave, and what one request needs in any case. Transfers of files have a
-budget of their own, so that what is short finds room beside them.
+One namespace may have half of what the others leave, and one request an eighth of all. So what one namespace may have
+is always free: nobody waits for another namespace that waits, and however many hold what they may, a smaller part is
+left. Transfers of files have a budget of their own, so that what is short finds room beside them.
 
-Who finds no room waits in order. Who waits for room of their own namespace lets others pass; who waits for room at all
-lets nobody pass, so that large requests have their turn.
+Who finds no room waits for a while, in the order of its namespace.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Final
 from lookupdb_operator.gateway.problems import busy, too_large
 
 WAIT_SECONDS: Final = 10.0
+_REQUESTS: Final = 8
+"""Of the largest kind, that the whole budget is worth."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +35,8 @@ class Budget:
 
     def __init__(self, total: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self.total = total
-        self.share = total // 2
-        """Of one namespace, while no other has any."""
+        self.most = total // _REQUESTS
+        """Of one request."""
         self.used = 0
         self._wait_seconds = wait_seconds
         self._used_by: Counter[str] = Counter()
@@ -43,8 +45,10 @@ class Budget:
     @asynccontextmanager
     async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
         """Have ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for long."""
-        if amount > self.total:
-            raise too_large(f"it needs {amount} bytes of memory, {self.total} are all")
+        if amount > self.most:
+            raise too_large(
+                f"it needs {amount} bytes of memory, {self.most} are the most of one request (--body-memory)"
+            )
         await self._acquire(namespace, amount)
         try:
             yield
@@ -77,16 +81,14 @@ class Budget:
 
     def _grant(self) -> None:
         full: set[str] = set()
-        """Namespaces of which somebody waits for its own share."""
+        """Namespaces of which somebody goes on waiting."""
         for waiter in tuple(self._waiters):
             if waiter.namespace in full:
                 continue
             of_others = self.used - self._used_by[waiter.namespace]
-            if self._used_by[waiter.namespace] + waiter.amount > max(waiter.amount, (self.total - of_others) // 2):
+            if self._used_by[waiter.namespace] + waiter.amount > (self.total - of_others) // 2:
                 full.add(waiter.namespace)
                 continue
-            if self.used + waiter.amount > self.total:
-                return
             self._waiters.remove(waiter)
             self.used += waiter.amount
             self._used_by[waiter.namespace] += waiter.amount

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from lookupdb_operator.gateway.service import GatewayOptions
 
 _STORES: Final = ("s3://", "gs://", "az://")
-_LEAST_MEMORY: Final = 64 << 20
+_LEAST_MEMORY: Final = 192 << 20
+"""An eighth of what files have of it must do for two parts of an upload."""
 
 
 @click.command()

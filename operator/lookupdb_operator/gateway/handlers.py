@@ -14,8 +14,9 @@ from lookupdb_operator.gateway.access import owns_folder, owns_object
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.keys import Keys
 from lookupdb_operator.gateway.metrics import GatewayMetrics
-from lookupdb_operator.gateway.problems import RequestProblem, Unauthenticated, busy, invalid
-from lookupdb_operator.gateway.reads import BrokenOff, Reads
+from lookupdb_operator.gateway.problems import BrokenOff, RequestProblem, Unauthenticated, busy, invalid
+from lookupdb_operator.gateway.reads import Reads
+from lookupdb_operator.gateway.server import Connection
 from lookupdb_operator.gateway.targets import Operation, RequestTarget, parse_target
 from lookupdb_operator.gateway.writes import Writes
 
@@ -119,18 +120,26 @@ class Handlers:
 
     async def _dispatch(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         match target.operation:
-            case Operation.READ:
-                return await self._reads.get(request, target, caller)
-            case Operation.HEAD:
-                return await self._reads.head(request, target)
-            case Operation.LIST:
-                return await self._reads.list(request, target, caller)
+            case Operation.READ | Operation.HEAD | Operation.LIST:
+                connection = request.protocol
+                assert isinstance(connection, Connection)
+                async with connection.lasting():
+                    return await self._read(request, target, caller)
             case Operation.WRITE:
                 return await self._writes.put(request, target, caller)
             case Operation.COPY:
                 return await self._writes.copy(request, caller)
             case Operation.DELETE:
                 return await self._writes.delete(request, caller)
+
+    async def _read(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
+        match target.operation:
+            case Operation.READ:
+                return await self._reads.get(request, target, caller)
+            case Operation.HEAD:
+                return await self._reads.head(request, target)
+            case _:
+                return await self._reads.list(request, target, caller)
 
     def _refuse(self, request: web.BaseRequest, problem: RequestProblem) -> web.StreamResponse:
         response = problem.render()

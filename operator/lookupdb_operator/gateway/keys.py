@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
 """Between two readings that an unknown key asks for."""
+MOST_WAITING: Final = 16
+"""Requests that wait for a reading: whoever sends what looks like a token can be one."""
 _RETRY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
 
@@ -38,6 +40,7 @@ class Keys:
         self._read_at: float | None = None
         self._tried_at: float | None = None
         self._reading: asyncio.Task[bool] | None = None
+        self._waiting = 0
         self.current: Mapping[str, VerificationKey] = {}
 
     @classmethod
@@ -58,12 +61,18 @@ class Keys:
 
     async def look_again(self) -> bool:
         """Read them because a key is unknown, unless that was tried just now. Returns whether what is known is what the
-        API server had a moment ago."""
+        API server had a moment ago: not while as many wait for it as may."""
         if self._reading is None and self._tried_at is not None:
             age = self._clock() - self._tried_at
             if age < UNKNOWN_KEY_SECONDS:
                 return self._read_at is not None and self._read_at >= self._tried_at
-        return await self._read_shared()
+        if self._waiting >= MOST_WAITING:
+            return False
+        self._waiting += 1
+        try:
+            return await self._read_shared()
+        finally:
+            self._waiting -= 1
 
     async def _read_shared(self) -> bool:
         """Read them, or wait for the reading that goes on. Returns whether it succeeded."""

@@ -62,7 +62,7 @@ class Objects:
         """A sentence for the log about a read that broke off."""
         return self._client.store.error("read", error).message
 
-    async def put(self, path: str, body: bytes, mode: Any) -> Version:
+    async def put(self, path: str, body: bytearray, mode: Any) -> Version:
         """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "write to", path):
@@ -87,7 +87,7 @@ class Objects:
     async def copy(self, source: str, target: str, size: int) -> bool:
         """Copy the object at ``source``, of ``size`` bytes, to ``target``; False if the store does not copy so many by
         itself. Raises RequestProblem."""
-        store = self._client.store
+        store = self._client.patient_store
         if not store.can_copy(size):
             return False
         with self._translate(store, "copy within", source):

@@ -64,6 +64,10 @@ class RequestProblem(Exception):
         return web.Response(status=self.status, body=orjson.dumps(body), content_type=CONTENT_TYPE, headers=headers)
 
 
+class BrokenOff(Exception):
+    """A response ended early; the connection must be closed so that the client sees it."""
+
+
 class Unauthenticated(RequestProblem):
     """Who asks is not known. ``reason`` is a word for metrics."""
 

@@ -17,7 +17,7 @@ from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, STREAM_HEADER, V
 from lookupdb.tokens.verification import Caller
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES
 from lookupdb_operator.gateway.objects import Objects, object_version
-from lookupdb_operator.gateway.problems import RequestProblem, invalid
+from lookupdb_operator.gateway.problems import BrokenOff, RequestProblem, invalid
 from lookupdb_operator.gateway.room import Room
 from lookupdb_operator.gateway.targets import RequestTarget
 
@@ -29,10 +29,6 @@ NDJSON: Final = "application/x-ndjson"
 _BYTES: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-")
 _LINE: Final = orjson.OPT_APPEND_NEWLINE
-
-
-class BrokenOff(Exception):
-    """A response ended early; the connection must be closed so that the client sees it."""
 
 
 class Reads:

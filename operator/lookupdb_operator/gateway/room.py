@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lookupdb_operator.gateway.bodies import IDLE_SECONDS
+from lookupdb_operator.gateway.bodies import IDLE_SECONDS, SHORT_SECONDS
 from lookupdb_operator.gateway.budget import Budget
 from lookupdb_operator.gateway.metrics import GatewayMetrics
 
@@ -22,3 +22,5 @@ class Room:
     """The cluster's id, with which every path begins."""
     idle_seconds: float = IDLE_SECONDS
     """For which a client may send or take nothing."""
+    short_seconds: float = SHORT_SECONDS
+    """In which what is short must have come."""

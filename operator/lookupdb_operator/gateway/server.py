@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 
 from lookupdb.runtime import listeners
 from lookupdb.tokens import MAX_TOKEN_BYTES
-from lookupdb_operator.gateway.problems import invalid
+from lookupdb_operator.gateway.problems import BrokenOff, invalid
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,33 @@ _ABORT_SECONDS: Final = 5.0
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class _Connection(web.RequestHandler):
+class Connection(web.RequestHandler):
     """One client."""
 
-    __slots__ = ()
+    _scope: asyncio.Timeout | None = None
+
+    @contextlib.asynccontextmanager
+    async def lasting(self) -> AsyncIterator[None]:
+        """End the block as soon as the client is gone. Raises BrokenOff then."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._scope = scope
+                if self.transport is None or self.transport.is_closing():
+                    scope.reschedule(0)
+                yield
+        except TimeoutError as error:
+            if scope.expired():
+                raise BrokenOff("the client went away") from error
+            raise
+        finally:
+            self._scope = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End what goes on for the client."""
+        if self._scope:
+            self._scope.reschedule(0)
+        super().connection_lost(exc)
 
     def handle_error(
         self,
@@ -72,7 +95,7 @@ class _Connections(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         """The protocol of a new client."""
-        return _Connection(
+        return Connection(
             self,
             loop=self._loop,
             access_log=None,  # type: ignore[arg-type] # as web.Server gives it

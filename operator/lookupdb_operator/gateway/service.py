@@ -24,7 +24,7 @@ from lookupdb.tokens.verification import TokenCache
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.gateway.admission import Admission
-from lookupdb_operator.gateway.bodies import IDLE_SECONDS
+from lookupdb_operator.gateway.bodies import IDLE_SECONDS, SHORT_SECONDS
 from lookupdb_operator.gateway.budget import Budget
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.handlers import Handlers
@@ -64,6 +64,7 @@ class GatewayOptions:
     """Between SIGTERM and the last accepted client: until then, the cluster sends new ones."""
     drain_seconds: float = 20.0
     idle_seconds: float = IDLE_SECONDS
+    short_seconds: float = SHORT_SECONDS
     keepalive_seconds: float = KEEPALIVE_SECONDS
     part_bytes: int = PART_BYTES
     look_seconds: float = 5.0
@@ -111,7 +112,9 @@ class Gateway:
     def _make_server(self) -> Server:
         options = self._options
         objects = Objects(self._client)
-        room = Room(self.budget, self.short_budget, self.metrics, self._cluster, options.idle_seconds)
+        room = Room(
+            self.budget, self.short_budget, self.metrics, self._cluster, options.idle_seconds, options.short_seconds
+        )
         handlers = Handlers(
             cluster=self._cluster,
             keys=self.keys,

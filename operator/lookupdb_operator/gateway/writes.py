@@ -19,6 +19,7 @@ from lookupdb.store.gateway_wire import (
     REDIRECTED_SUFFIX,
     ErrorKind,
 )
+from lookupdb.store.object_store import Version
 from lookupdb.tokens.verification import Caller
 from lookupdb_operator.gateway.access import owns_object
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, Body, read_length
@@ -51,27 +52,48 @@ class Writes:
 
     @property
     def most(self) -> int:
-        """Bytes of the largest object: its parts must fit a namespace's share of the budget."""
-        largest_part = (self._room.budget.share - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
+        """Bytes of the largest object: its parts must fit what one request may have of the budget."""
+        largest_part = (self._room.budget.most - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
         return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
+
+    @property
+    def most_conditional(self) -> int:
+        """Bytes of the largest object that is put on a condition."""
+        return min(MAX_CONDITIONAL_BYTES, self._room.short_budget.most - _hold_whole(0))
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
         """Put the body at the target's path."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
-        length = read_length(request, self.most if mode is None else MAX_CONDITIONAL_BYTES)
-        body = Body(request, length, idle_seconds=self._room.idle_seconds)
-        if mode is not None or length <= self._part_bytes:
-            budget = self._room.budget if mode is None else self._room.short_budget
-            async with budget.reserve(caller.namespace, 2 * length + CHUNK_BYTES):  # the chunks, and all of them
-                version = await self._objects.put(target.path, await self._read(body), mode)
+        length = read_length(request, self.most if mode is None else self.most_conditional)
+        if mode is not None:
+            version = await self._put_short(self._short_body(request, length), mode, target, caller)
         else:
-            part_bytes = choose_part_bytes(length, self._part_bytes)
-            async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
-                version = await self._objects.put_parts(target.path, self._count(body), part_bytes)
+            body = Body(request, length, idle_seconds=self._room.idle_seconds)
+            version = await self._put_file(body, target, caller)
         return web.Response(body=orjson.dumps(version), content_type="application/json")
 
-    async def _read(self, body: Body) -> bytes:
-        return b"".join([chunk async for chunk in self._count(body)])
+    async def _put_short(self, body: Body, mode: Any, target: RequestTarget, caller: Caller) -> Version:
+        async with self._room.short_budget.reserve(caller.namespace, _hold_whole(body.length)):
+            return await self._objects.put(target.path, await self._read(body), mode)
+
+    async def _put_file(self, body: Body, target: RequestTarget, caller: Caller) -> Version:
+        if body.length <= self._part_bytes:
+            async with self._room.budget.reserve(caller.namespace, _hold_whole(body.length)):
+                return await self._objects.put(target.path, await self._read(body), None)
+        part_bytes = choose_part_bytes(body.length, self._part_bytes)
+        async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+            return await self._objects.put_parts(target.path, self._count(body), part_bytes)
+
+    def _short_body(self, request: web.BaseRequest, length: int) -> Body:
+        room = self._room
+        return Body(request, length, idle_seconds=room.idle_seconds, whole_seconds=room.short_seconds)
+
+    async def _read(self, body: Body) -> bytearray:
+        data, end = bytearray(body.length), 0
+        async for chunk in self._count(body):
+            begin, end = end, end + len(chunk)
+            data[begin:end] = chunk
+        return data
 
     async def _count(self, body: Body) -> AsyncIterator[bytes]:
         async for chunk in body.chunks():
@@ -82,7 +104,7 @@ class Writes:
         """Delete the objects that the body names, if all of them are the caller's."""
         length = read_length(request, MAX_DELETE_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            paths = parse_paths(await Body(request, length, idle_seconds=self._room.idle_seconds).read())
+            paths = parse_paths(await self._read(self._short_body(request, length)))
             for path in paths:
                 if not owns_object(check_path(path), self._room.cluster, caller.namespace):
                     detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was deleted"
@@ -96,7 +118,7 @@ class Writes:
         builders agree, are not copied."""
         length = read_length(request, MAX_COPY_REQUEST_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
-            source, target = parse_copy(await Body(request, length, idle_seconds=self._room.idle_seconds).read())
+            source, target = parse_copy(await self._read(self._short_body(request, length)))
         for path in (source, target):
             if not owns_object(check_path(path), self._room.cluster, caller.namespace):
                 detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was copied"
@@ -115,6 +137,11 @@ class Writes:
                 return
             raise
         raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there; nothing was copied")
+
+
+def _hold_whole(length: int) -> int:
+    """Bytes of memory for a body of ``length`` that is put at once: a chunk, and what has come."""
+    return length + 2 * CHUNK_BYTES
 
 
 def choose_part_bytes(length: int, least: int) -> int:
@@ -143,7 +170,7 @@ def _is_version_text(value: object) -> bool:
     return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
 
 
-def parse_copy(text: bytes) -> tuple[str, str]:
+def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
     """The paths of a copy: from where, and to where. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
@@ -158,7 +185,7 @@ def parse_copy(text: bytes) -> tuple[str, str]:
     return paths[0], paths[1]
 
 
-def parse_paths(text: bytes) -> list[str]:
+def parse_paths(text: bytes | bytearray) -> list[str]:
     """The paths of a deletion. Raises RequestProblem."""
     try:
         members = orjson.loads(text)

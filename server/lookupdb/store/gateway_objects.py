@@ -14,7 +14,7 @@ import orjson
 from lookupdb.errors import StoreError
 from lookupdb.store.directory import store_errors
 from lookupdb.store.gateway_answer import GatewayAnswer
-from lookupdb.store.gateway_client import PROBE_TIMEOUT, UPLOAD_TIMEOUT, GatewayClient
+from lookupdb.store.gateway_client import CLAIM_TIMEOUT, PROBE_TIMEOUT, REQUEST_TIMEOUT, UPLOAD_TIMEOUT, GatewayClient
 from lookupdb.store.gateway_listing import BrokenListing, InvalidListing, read_folders, read_objects
 from lookupdb.store.gateway_problem import TransientFailure, absent_error, no_gateway_error
 from lookupdb.store.gateway_wire import (
@@ -34,6 +34,8 @@ from lookupdb.store.object_store import MAX_COPY_BYTES, RETRIES, PutMode, Versio
 _PROBE: Final = "lookupdb-is-there"
 _NO_COPY: Final = (400, 413)
 """The gateway knows no such request, or its store takes none for so many bytes: then nothing was copied."""
+_MOST_OF_CLAIM: Final = 4 << 10
+"""Bytes. Manifests, which are larger, may take their time."""
 _UPLOAD_SECONDS: Final = float("inf")
 """Retries of an upload are limited by their number: one that breaks off at its end has taken longer than any patience.
 """
@@ -114,9 +116,13 @@ class GatewayObjects:
     def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
         """A retry of a conditional put whose answer was lost is refused: ``Bucket.put_if`` reads what stands."""
         headers = {} if mode is None else {MODE_HEADER: mode if isinstance(mode, str) else json.dumps(mode)}
+        timeout = CLAIM_TIMEOUT if mode and len(body) <= _MOST_OF_CLAIM else REQUEST_TIMEOUT
+        target = _object_target(path)
 
         def attempt() -> Version:
-            with self._client.exchange("write to", "PUT", _object_target(path), headers=headers, body=body) as answer:
+            with self._client.exchange(
+                "write to", "PUT", target, headers=headers, body=body, timeout=timeout
+            ) as answer:
                 answer.expect(200)
                 return answer.put_version()
 

@@ -33,7 +33,7 @@ MAX_CONDITIONAL_BYTES: Final = 16 << 20
 """Of an object that is put on a condition: manifests and claims."""
 MAX_DELETED_PATHS: Final = 1000
 """Of one request."""
-MAX_DELETE_BYTES: Final = 2 << 20
+MAX_DELETE_BYTES: Final = MAX_DELETED_PATHS * (MAX_PATH_BYTES + 16)
 MAX_COPY_REQUEST_BYTES: Final = 4 << 10
 LISTING_TYPE: Final = "application/x-ndjson"
 END: Final = "end"

@@ -32,11 +32,7 @@ from lookupdb.store.object_store import (
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-_CLIENT: Final = {
-    "connect_timeout": f"{CONNECT_SECONDS}s",
-    "read_timeout": f"{SILENCE_SECONDS}s",
-    "timeout": "7days",
-}
+_CLIENT: Final = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": "7days"}
 """``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
 _PROBE_CLIENT: Final = {
     "connect_timeout": f"{PROBE_CONNECT_SECONDS}s",
@@ -53,11 +49,12 @@ _PARTS_AT_ONCE: Final = 4
 class ObstoreObjects:
     """The objects of a bucket, or of a folder of one."""
 
-    def __init__(self, url: str, retries: int = RETRIES) -> None:
+    def __init__(self, url: str, retries: int = RETRIES, silence_seconds: int = SILENCE_SECONDS) -> None:
+        """A request fails, and is tried again, when the store sends nothing for ``silence_seconds``."""
         self.url = url.rstrip("/")
         self._label = self.url
         self._prober: Any = None
-        self.store: Any = self._client(_CLIENT, retries)
+        self.store: Any = self._client({**_CLIENT, "read_timeout": f"{silence_seconds}s"}, retries)
 
     def _client(self, options: Mapping[str, Any], retries: int) -> Any:
         with self.translate_errors("use"):
