@@ -131,7 +131,7 @@ class LostGeneration:
     """One of ``plan.reasons.DAMAGE_REASONS``."""
     message: str
     count: int
-    """How many were lost in a row, with no build between that something else has asked for."""
+    """How many were lost in a row: soon after they were built, with no build between that something else asked for."""
     retry_at: str = ""
     """From when on it is built again. Empty: the store has it again."""
 

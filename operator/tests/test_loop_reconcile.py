@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
@@ -123,8 +124,8 @@ def bench() -> Bench:
     return Bench()
 
 
-def manifest(kind: str) -> Manifest:
-    return {"kind": kind, "metadata": {"namespace": "shop", "name": "airports"}}
+def manifest(kind: str, name: str = "airports") -> Manifest:
+    return {"kind": kind, "metadata": {"namespace": "shop", "name": name}}
 
 
 async def test_status_first_then_what_should_be_then_what_should_not(bench: Bench) -> None:
@@ -200,6 +201,28 @@ async def test_a_refusal_is_told_to_the_next_plan_until_it_is_no_more(bench: Ben
     assert await bench.look() == 3600.0
     refusals = [refusals for _, refusals in bench.observer.asked]
     assert refusals == [{}, {("Job", "airports"): "exceeded quota"}, {}]
+
+
+@pytest.mark.parametrize(("there", "begins"), [((), False), (("NetworkPolicy",), True), (("Deployment",), True)])
+async def test_routers_do_not_begin_without_the_policy_that_says_who_may_reach_them(
+    bench: Bench, there: tuple[str, ...], begins: bool
+) -> None:
+    policy, routers = manifest("NetworkPolicy", "airports-router"), manifest("Deployment", "airports-router")
+    for one in (policy, routers):
+        one["metadata"]["labels"] = names.labels("airports", "u-1", names.ROUTER)
+    observed = tuple(ExistingObject(ObjectRef(kind, "airports-router", kind), "digest") for kind in there)
+    bench.observer.observed = Observed(DATASET, other_objects=observed)
+    bench.plan = Plan(status=DATASET.status, apply=(policy, routers, manifest("Service")))
+    gently = "" if "NetworkPolicy" in there else " gently"
+    bench.cluster.failures[f"apply NetworkPolicy{gently}"] = Refused("NetworkPolicy airports-router", "no more of them")
+    with pytest.raises(RequeueRequested):
+        await bench.look()
+    assert any(done.startswith("apply Deployment") for done in bench.cluster.done) is begins
+    assert "apply Service gently" in bench.cluster.done
+    if not begins:
+        with pytest.raises(RequeueRequested):
+            await bench.look()
+        assert bench.observer.asked[-1][1]["Deployment", "airports-router"].startswith("it waits for its NetworkPolicy")
 
 
 async def test_of_a_namespace_that_is_being_deleted_one_object_is_tried_and_not_all(bench: Bench) -> None:

@@ -158,6 +158,34 @@ def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:
     assert world.status.lost is None, "what else asks for a build begins anew"
 
 
+def test_what_was_there_for_hours_was_not_lost_in_a_row() -> None:
+    world = losing()
+    world.settle()
+    assert world.status.lost is not None
+    world.now += timedelta(hours=2)
+    lose(world, "g2")
+    world.reconcile()
+    assert (world.status.lost.generation, world.status.lost.count) == ("g2", 1)
+
+
+def test_servers_that_are_replaced_all_the_time_do_not_put_the_build_off() -> None:
+    """As by a node that is drained, or whose memory is short: at many a look nobody reports the loss."""
+    world = losing()
+    world.reconcile()
+    assert world.status.lost is not None
+    retry_at = world.status.lost.retry_at
+    for _ in range(25):
+        for server in [pod for pod in world.pods.values() if pod.component == names.SHARDS and not pod.ready]:
+            del world.pods[server.name]
+        world.reconcile()
+        assert world.status.lost.retry_at == retry_at
+        world.step()
+        world.reconcile()
+    world.settle(until=lambda: world.status.build is not None)
+    world.settle()
+    assert world.status.generation == "g2"
+
+
 def test_a_refresh_waits_for_nothing() -> None:
     world = losing()
     world.reconcile()

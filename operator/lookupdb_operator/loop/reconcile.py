@@ -243,12 +243,17 @@ class Reconciler:
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
         """Apply one after the other; the refusals, by kind and name. A refused one does not keep the others from being
-        written, unless their namespace is being deleted: then all that could be missing would be refused."""
+        written, unless their namespace is being deleted: then all that could be missing would be refused. But servers
+        do not begin without the policy that says who may reach them."""
         refused: dict[tuple[str, str], str] = {}
         ours = observed.object_names
         is_terminating = False
         for manifest in manifests:
             kind, name = manifest["kind"], manifest["metadata"]["name"]
+            guard = manifests_of.guarding_policy(manifest)
+            if guard in refused and not ours & {guard, (kind, name)}:
+                refused[kind, name] = "it waits for its NetworkPolicy, which is refused"
+                continue
             try:
                 if manifests_of.is_made_once(manifest):
                     await self._cluster.create_secret(manifest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lookupdb_operator.manifests.builder import adopted_address, build_digest, render_builder
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
-from lookupdb_operator.manifests.network_policy import render_network_policies
+from lookupdb_operator.manifests.network_policy import guarding_policy, render_network_policies
 from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
 from lookupdb_operator.manifests.router_auth import render_router_keys, uses_service_accounts
 from lookupdb_operator.manifests.routers import render_routers, router_replicas, with_replicas
@@ -29,6 +29,7 @@ __all__ = [
     "build_digest",
     "field_manager",
     "find_changer",
+    "guarding_policy",
     "has_room_for_both",
     "hash_held_fields",
     "is_made_once",

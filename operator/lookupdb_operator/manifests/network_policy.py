@@ -13,6 +13,9 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 _MOST_WORKERS: Final = 64
 """Of a shard server, by the CRD: a rollout with another number of workers needs no other policy."""
 
+_KIND: Final = "NetworkPolicy"
+_MAKERS: Final = ("Deployment", "StatefulSet")
+
 Rule = dict[str, Any]
 
 
@@ -36,11 +39,19 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
     )
 
 
+def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
+    """Kind and name of the policy of the pods that ``manifest`` makes; None if it makes none."""
+    if manifest["kind"] not in _MAKERS:
+        return None
+    labels = manifest["metadata"].get("labels", {})
+    return _KIND, names.network_policy(labels.get(names.DATASET, ""), labels.get(names.COMPONENT, ""))
+
+
 def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]) -> Manifest:
     return stamp(
         {
             "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
+            "kind": _KIND,
             "metadata": render_metadata(dataset, names.network_policy(dataset.name, component), component),
             "spec": {
                 "podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)},

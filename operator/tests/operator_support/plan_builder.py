@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, Trouble
-from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan import clock, reasons
 from operator_support.plan_objects import NAME, UID, Process, Thing, label
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
 
-_BUILT_AT = "2026-01-01T00:00:00Z"
 _NO_SECRET: Final = Trouble(reasons.SECRET_MISSING, "the store's Secret does not exist")
 _STORE_SECRET: Final = {"secretRef": {"name": names.store_secret(NAME, UID)}}
 _LOST: Final = Trouble(reasons.GENERATION_MISSING, "the store has no such generation")
@@ -90,7 +90,7 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     if known not in (None, content):
         return BuildResult("failed", reason=reasons.GENERATION_EXISTS, message=f"{generation} exists", exit_code=5)
     if generation in world.refused:
-        return _refusal(generation, content)
+        return _refusal(generation, content, world.now)
     flags = dict(itertools.pairwise(words))
     is_there = any(known == content and name not in world.lost for name, known in world.published.items())
     is_unchanged = is_there and flags.get("--unless-fingerprint") == content[-64:]
@@ -101,20 +101,21 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     if is_unchanged:
         return BuildResult("unchanged", fingerprint=content[-64:])
     if is_refused_again:
-        return _refusal(known_refusal, content)
+        return _refusal(known_refusal, content, world.now)
     world.published[generation] = content
     if known is None and world.closes_gate(content):
         world.refused[generation] = judged_by
         world.invariants.refuse(generation)
-        return _refusal(generation, content)
+        return _refusal(generation, content, world.now)
     outcome = "built" if known is None else "adopted"
-    return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, _BUILT_AT)  # type: ignore[arg-type]
+    built_at = clock.format_moment(world.now)
+    return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, built_at)  # type: ignore[arg-type]
 
 
-def _refusal(generation: str, content: str) -> BuildResult:
+def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
     message = "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
     return BuildResult(
-        *("failed", generation, content[-64:], 10, 1000, 500, _BUILT_AT),
+        *("failed", generation, content[-64:], 10, 1000, 500, clock.format_moment(moment)),
         exit_code=4,
         reason=reasons.GATE_CLOSED,
         message=message,

@@ -8,8 +8,9 @@ generation. So there is one build for each loss, whenever an operator ends.
 What serves is not touched: its servers have their files. It is replaced when the new generation's servers are ready.
 
 The build waits: 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. A store
-that loses whatever it is given would else be given it all the time. A build that something else asks for waits for
-nothing. Until a build has begun, the loss is forgotten when no server reports it any more.
+that loses whatever it is given would else be given it all the time. What was there for longer than that was not lost
+in a row. A build that something else asks for waits for nothing. Until a build has begun, the loss is forgotten when
+all servers of the generation are ready: that none reports it means no more than that none looks just now.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, LostGeneration
 
+LASTING_SECONDS: Final = 3600.0
+"""A generation as old as that was not lost as soon as it was built."""
 _MOST_IN_STATUS: Final = 999_999_999
 """As the CRD has it."""
 
@@ -40,14 +43,15 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     if damage is not None and not is_noted:
         return replace(status, lost=_describe_loss(newest, damage, status.lost, situation))
     if damage is None and is_noted and status.build is None and status.failure is None:
-        return _with_found_generation(status)
+        return _with_found_generation(status) if _is_served(newest, situation) else status
     return status
 
 
 def _describe_loss(
     generation: GenerationStatus, damage: Trouble, before: LostGeneration | None, situation: Situation
 ) -> LostGeneration:
-    count = 1 if before is None else min(before.count + 1, _MOST_IN_STATUS)
+    is_in_a_row = before is not None and not _has_lasted(generation, situation)
+    count = min(before.count + 1, _MOST_IN_STATUS) if before and is_in_a_row else 1
     return LostGeneration(
         generation=generation.generation,
         reason=damage.reason,
@@ -55,6 +59,18 @@ def _describe_loss(
         count=count,
         retry_at=clock.format_moment(situation.now + timedelta(seconds=retries.retry_delay(count))),
     )
+
+
+def _has_lasted(generation: GenerationStatus, situation: Situation) -> bool:
+    return (situation.now - clock.parse_moment(generation.built_at)).total_seconds() > LASTING_SECONDS
+
+
+def _is_served(generation: GenerationStatus, situation: Situation) -> bool:
+    """Whether there are servers of ``generation``, and all of them have its files."""
+    observed, name = situation.observed, generation.generation
+    sets = [shard_set for shard_set in observed.shard_sets if shard_set.generation == name]
+    are_ready = all(0 < shard_set.replicas <= shard_set.ready for shard_set in sets)
+    return bool(sets) and are_ready and all(pod.ready for pod in observed.pods if pod.generation == name)
 
 
 def _with_found_generation(status: DatasetStatus) -> DatasetStatus:
