@@ -12,11 +12,11 @@ from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKin
 from lookupdb.tokens.verification import Caller, InvalidToken, TokenCache
 from lookupdb_operator.gateway.access import owns_folder, owns_object
 from lookupdb_operator.gateway.admission import Admission
+from lookupdb_operator.gateway.connection import Connection
 from lookupdb_operator.gateway.keys import Keys
 from lookupdb_operator.gateway.metrics import GatewayMetrics
 from lookupdb_operator.gateway.problems import BrokenOff, RequestProblem, Unauthenticated, busy, invalid
 from lookupdb_operator.gateway.reads import Reads
-from lookupdb_operator.gateway.server import Connection
 from lookupdb_operator.gateway.targets import Operation, RequestTarget, parse_target
 from lookupdb_operator.gateway.writes import Writes
 

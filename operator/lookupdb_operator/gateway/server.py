@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 
 from lookupdb.runtime import listeners
 from lookupdb.tokens import MAX_TOKEN_BYTES
-from lookupdb_operator.gateway.problems import BrokenOff, invalid
+from lookupdb_operator.gateway.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -27,49 +27,6 @@ _ABORT_SECONDS: Final = 5.0
 """In which uploads whose clients were cut off are taken back."""
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class Connection(web.RequestHandler):
-    """One client."""
-
-    _scope: asyncio.Timeout | None = None
-
-    @contextlib.asynccontextmanager
-    async def lasting(self) -> AsyncIterator[None]:
-        """End the block as soon as the client is gone. Raises BrokenOff then."""
-        scope = asyncio.timeout(None)
-        try:
-            async with scope:
-                self._scope = scope
-                if self.transport is None or self.transport.is_closing():
-                    scope.reschedule(0)
-                yield
-        except TimeoutError as error:
-            if scope.expired():
-                raise BrokenOff("the client went away") from error
-            raise
-        finally:
-            self._scope = None
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """End what goes on for the client."""
-        if self._scope:
-            self._scope.reschedule(0)
-        super().connection_lost(exc)
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """What is not HTTP, or over a limit. Neither answer nor log repeat it: it may hold a token."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("the response has begun")
-        response = invalid("the request is not HTTP/1.1 as it should be, or larger than its limits").render()
-        response.force_close()
-        return response
 
 
 class _Request(web.BaseRequest):
