@@ -41,6 +41,8 @@ CONNECTION_BYTES: Final = 14 * 1024
 """Of a client connection with one lookup in flight: what is counted nowhere else."""
 TLS_CONNECTION_BYTES: Final = 48 * 1024
 """The same with TLS: 17 KiB more at rest, and a record that has not come whole."""
+CLIENT_CERTIFICATE_BYTES: Final = 100 * 1024
+"""With an authority of clients, on top: OpenSSL makes room for as large a chain as a client announces, up to this."""
 PARSED_FACTOR: Final = 8
 """Bytes that a byte of a body becomes at most while it is parsed: copies, and text of four bytes a character."""
 COUNTED_SHARE: Final = 0.75

@@ -13,6 +13,7 @@ from lookupdb.route import metrics
 from lookupdb.route.access.settings import AccessSettings
 from lookupdb.route.budget import (
     ACCOUNTS_BYTES,
+    CLIENT_CERTIFICATE_BYTES,
     CONNECTION_BYTES,
     TLS_CONNECTION_BYTES,
     affordable_connections,
@@ -77,7 +78,7 @@ def router_service(settings: RouterSettings) -> Service:
         replace(settings.limits, max_connections=possible),
         _spare_memory(settings),
         settings.workers,
-        CONNECTION_BYTES if settings.tls is None else TLS_CONNECTION_BYTES,
+        _connection_bytes(settings),
     )
     config = {
         "table": settings.table,
@@ -104,6 +105,12 @@ def router_service(settings: RouterSettings) -> Service:
         ready_file=settings.ready_file,
         collectors=lambda supervisor: metrics.collectors(counters, supervisor),
     )
+
+
+def _connection_bytes(settings: RouterSettings) -> int:
+    if settings.tls is None:
+        return CONNECTION_BYTES
+    return TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
 
 
 def _spare_memory(settings: RouterSettings) -> int | None:

@@ -50,6 +50,7 @@ class HttpConnection(ConnectionLife):
     __slots__ = (
         "_admitted",
         "_admitted_until",
+        "_answered_at_once",
         "_is_advancing",
         "_last_request",
         "_registry",
@@ -80,6 +81,8 @@ class HttpConnection(ConnectionLife):
         """What the reader read from the present bytes."""
         self._is_advancing = False
         """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        self._answered_at_once = 0
+        """Requests that were answered as they came, since the others had their turn."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -222,11 +225,25 @@ class HttpConnection(ConnectionLife):
     # Requests in, answers out
 
     def _submit(self, exchange: Exchange) -> None:
-        if self._pending or self._waiting or self.is_blocked or self.service.draining:
+        at_once = self._answered_at_once < MAX_PIPELINE
+        if self._pending or self._waiting or self.is_blocked or self.service.draining or not at_once:
             self._enqueue(exchange)
         else:
-            self._pending.append(exchange)
-            exchange.start()
+            self._begin(exchange)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._pending.append(exchange)
+        exchange.start()
+        if not self._pending:
+            self._answered_at_once += 1
+            if self._answered_at_once == MAX_PIPELINE:
+                asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        """Go on after the others had their turn."""
+        self._answered_at_once = 0
+        if self._waiting:
+            self._advance()
 
     def _enqueue(self, exchange: Exchange) -> None:
         """Begin ``exchange`` beside earlier ones that are not answered, or let it wait."""
@@ -239,8 +256,7 @@ class HttpConnection(ConnectionLife):
             self._waiting.append(exchange)
             self._transport.pause_reading()
         else:
-            self._pending.append(exchange)
-            exchange.start()
+            self._begin(exchange)
 
     def charge(self, exchange: Exchange) -> None:
         """Count what ``exchange`` holds until it is answered."""
@@ -252,6 +268,8 @@ class HttpConnection(ConnectionLife):
         """Whether the bounds allow ``exchange`` to be looked up beside those that are."""
         pending = self._pending
         if self.is_blocked or self._waiting_answer_bytes > MAX_HELD_ANSWERS_BYTES:
+            return False
+        if self._answered_at_once >= MAX_PIPELINE:
             return False
         return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
 
@@ -334,9 +352,7 @@ class HttpConnection(ConnectionLife):
     def _begin_waiting(self) -> None:
         waiting = self._waiting
         while waiting and self.phase < LINGERING and self._may_begin(waiting[0]):
-            exchange = waiting.popleft()
-            self._pending.append(exchange)
-            exchange.start()
+            self._begin(waiting.popleft())
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""

@@ -26,6 +26,7 @@ from lookupdb.route.http.answers import CLOSE
 from lookupdb.route.http.connection import HttpConnection
 from lookupdb.route.http.life import READING
 from lookupdb.route.http.limits import TLS_PIECE_BYTES
+from lookupdb.route.http.plain_records import HANDSHAKE, PlainRecords
 from lookupdb.route.http.problems import HttpProblem
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,10 @@ log = logging.getLogger(__name__)
 _HANDSHAKES_FAILED: Final = INDEX["tls_handshakes_failed"]
 _RECORD_BYTES: Final = 16 << 10
 """The most of one TLS record: no read gives more."""
-_HANDSHAKE: Final = 0x16
-"""The first byte of whoever begins with a handshake."""
+_MAX_EMPTY_BYTES: Final = 32 << 10
+"""That may come and give the connection nothing: two records that are not whole. TLS takes messages of its own, too."""
+_OVERHEAD: Final = 64
+"""Bytes that may come for each that they give."""
 
 
 class TlsBuffers:
@@ -52,6 +55,7 @@ class TlsConnection(asyncio.Protocol):
 
     __slots__ = (
         "_connection",
+        "_empty_bytes",
         "_has_begun",
         "_incoming",
         "_is_ended",
@@ -59,6 +63,7 @@ class TlsConnection(asyncio.Protocol):
         "_is_shut",
         "_object",
         "_outgoing",
+        "_plain_records",
         "_transport",
     )
     _transport: asyncio.Transport
@@ -68,7 +73,10 @@ class TlsConnection(asyncio.Protocol):
         self._incoming = buffers.incoming
         self._outgoing = buffers.outgoing
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._plain_records: PlainRecords | None = PlainRecords()
         self._has_begun = False
+        self._empty_bytes = 0
+        """That came since anything was handed on."""
         self._is_open = False
         """The handshake is done."""
         self._is_ended = False
@@ -90,18 +98,27 @@ class TlsConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The client sent something."""
+        if len(data) <= _RECORD_BYTES:
+            self._receive(data)
+            return
+        for start in range(0, len(data), _RECORD_BYTES):  # the first ones may end it
+            self._receive(data[start : start + _RECORD_BYTES])
+
+    def _receive(self, data: bytes) -> None:
         if self._is_ended or self._is_shut:
             return
-        self._incoming.write(data)
         if not self._is_open:
-            if not self._has_begun:
-                self._has_begun = True
-                if data[0] != _HANDSHAKE:
-                    self._refuse_plain()
-                    return
+            if not self._may_go_on(data):
+                return
+            self._incoming.write(data)
             if not self._continue_handshake():
                 return
+        else:
+            self._incoming.write(data)
+        self._empty_bytes += len(data)
         self._read()
+        if self._empty_bytes > _MAX_EMPTY_BYTES and not self._is_shut:
+            self._break()
 
     def _read(self) -> None:
         """Hand on all that has come."""
@@ -123,6 +140,7 @@ class TlsConnection(asyncio.Protocol):
         if self._outgoing.pending:  # what TLS itself has to say
             self._flush()
         if plain:
+            self._empty_bytes = max(0, self._empty_bytes - _OVERHEAD * len(plain))
             self._connection.data_received(plain)
         if self._is_ended and not self._transport.is_closing() and not self._connection.eof_received():
             self.close()
@@ -168,6 +186,20 @@ class TlsConnection(asyncio.Protocol):
 
     # The handshake
 
+    def _may_go_on(self, data: bytes) -> bool:
+        """Whether OpenSSL may have ``data``. Nothing of it is in the buffers if not."""
+        if not self._has_begun:
+            self._has_begun = True
+            if data[0] != HANDSHAKE:
+                self._refuse_plain()
+                return False
+        assert self._plain_records is not None, "it is there until the handshake is done"
+        if self._plain_records.are_small(data):
+            return True
+        self._is_ended = self._is_shut = True
+        self._connection.abort()
+        return False
+
     def _continue_handshake(self) -> bool:
         """Go on with the handshake. Returns whether it is done."""
         try:
@@ -182,6 +214,7 @@ class TlsConnection(asyncio.Protocol):
             self._leave()
             return False
         self._is_open = True
+        self._plain_records = None
         self._flush()
         self._connection.deadline = self._connection.service.idle_deadline
         return True
@@ -199,7 +232,8 @@ class TlsConnection(asyncio.Protocol):
         self._connection.finish()
 
     def _break(self) -> None:
-        """What came is no TLS."""
+        """What came is no TLS, or nothing else."""
+        self._is_ended = self._is_shut = True
         self._incoming.read()
         self._flush()
         self._connection.abort()
