@@ -13,7 +13,7 @@ from support.sweeps import HOUR, Clock, Place, run, swept
 
 from lookupdb.errors import StoreError
 from lookupdb.manifest import Refusal
-from lookupdb.store.sweep import MARK_NOTE
+from lookupdb.store.sweep import MARK_NOTE, Sweep
 
 pytest_plugins = ["support.sweep_fixtures"]
 
@@ -154,6 +154,24 @@ class TestDead:
         assert swept(place)[1]["marked"] == 1
         assert people.generations() == ("g1",)
 
+    @pytest.mark.parametrize(
+        "since",
+        [
+            *("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00", "1969-12-31T23:59:59Z"),
+            *("9999-12-31T23:59:59-14:00", "2999-01-01T00:00:00Z"),
+        ],
+    )
+    def test_a_mark_of_a_time_at_which_no_sweep_ran_is_written_again(
+        self, place: Place, clock: Clock, since: str
+    ) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        people.write_note(MARK_NOTE, json.dumps({"formatVersion": 1, "notLivingSince": since}).encode())
+        place.living()
+        assert swept(place)[1]["marked"] == 1
+        assert people.generations() == ("g1",)
+        clock.ahead = 25 * HOUR
+        assert swept(place)[1]["removedDatasets"] == 1
+
 
 class TestNeverTouched:
     def test_what_is_not_known(self, place: Place, clock: Clock) -> None:
@@ -202,7 +220,18 @@ def _content(place: Place, path: str) -> bytes:
     return (Path(place.url) / path).read_bytes()
 
 
-def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (StoreError("the disk is broken"), "team/one: the disk is broken"),
+        (ValueError("year 0 is out of range"), "team/one: ValueError: year 0 is out of range"),
+        (MemoryError(), "team/one: MemoryError"),
+    ],
+    ids=["store", "defect", "memory"],
+)
+def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, said: str
+) -> None:
     place = Place(tmp_path, str(tmp_path / "store"), None)
     one, other = (place.publish(place.dataset(name), "g1", "g2") for name in ("one", "other"))
     place.living(one, other, keep=1, protect=("g2",))
@@ -210,12 +239,25 @@ def test_a_dataset_that_cannot_be_swept_keeps_no_other_from_it(tmp_path: Path, m
 
     def failing(self: Any, generation: str) -> None:
         if self.address == one.address:
-            raise StoreError("the disk is broken")
+            raise failure
         remove(self, generation)
 
     monkeypatch.setattr(type(one), "remove", failing)
     result = run(place)
     assert isinstance(result.exception, StoreError)
-    assert "team/one: the disk is broken" in str(result.exception)
+    assert said in str(result.exception)
     assert json.loads(result.stdout.splitlines()[-1])["outcome"] == "failed"
     assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
+
+
+def test_whoever_interrupts_the_sweep_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, str(tmp_path / "store"), None)
+    one = place.publish(place.dataset("one"), "g1", "g2")
+
+    def interrupted(_self: Any, _name: str) -> bytes | None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(one), "read_note", interrupted)
+    sweep = Sweep({}, grace=0, now=0, dry=False)
+    with pytest.raises(KeyboardInterrupt):
+        list(sweep.run(iter([one])))

@@ -85,6 +85,9 @@ class Sweep:
                 yield from self._sweep_live(dataset, live) if live else self._sweep_absent(dataset)
             except StoreError as error:
                 self.summary.problems.append(f"{dataset.address}: {error.message}")
+            except Exception as error:  # whoever owns the dataset writes its files, and must not stop the sweep
+                log.exception("a dataset cannot be swept, by a defect", extra={"dataset": str(dataset.address)})
+                self.summary.problems.append(f"{dataset.address}: {type(error).__name__}: {error}")
 
     def _sweep_live(self, dataset: StoredDataset, live: LiveDataset) -> Iterator[str]:
         if dataset.read_note(MARK_NOTE) is not None:
@@ -111,7 +114,7 @@ class Sweep:
         if self._is_retained(dataset):
             yield from self._keep_absent(dataset, is_marked=mark is not None)
             return
-        marked_at = None if mark is None else _parse_mark(mark)
+        marked_at = None if mark is None else _parse_mark(mark, self._now)
         if marked_at is None:
             yield f"{_describe_dataset(dataset)}: marked: the dataset no longer exists"
             self.summary.marked += 1
@@ -196,15 +199,17 @@ def _render_mark(now: float) -> bytes:
     return orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _parse_mark(mark: bytes) -> float | None:
-    """The time of the mark; None if the note is no mark, and will be written again."""
+def _parse_mark(mark: bytes, now: float) -> float | None:
+    """The time of the mark; None if the note is no mark, and will be written again. No sweep has written one that is
+    of before 1970, or that is yet to come at ``now``: that one would keep the dataset for ever."""
     try:
         members = orjson.loads(mark)
         if members["formatVersion"] != 1:
             return None
-        return datetime.datetime.fromisoformat(members["notLivingSince"]).timestamp()
-    except (ValueError, KeyError, TypeError):
+        moment = datetime.datetime.fromisoformat(members["notLivingSince"]).timestamp()
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
+    return moment if 0 <= moment <= now else None
 
 
 def _format_time(moment: float) -> str:
