@@ -430,6 +430,12 @@ class DatasetStatus:
                 return generation
         return None
 
+    @property
+    def has_nothing_of_its_own(self) -> bool:
+        """Whether the dataset has never had a generation that could serve, as far as this and its objects tell; its
+        builder looks into the store, too. Adopting would go back to older data else."""
+        return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
+
     def find_rollout(self, name: str) -> RolloutStatus | None:
         """The rollout ``name``."""
         for rollout in self.rollouts:

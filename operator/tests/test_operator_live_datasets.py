@@ -12,12 +12,19 @@ import orjson
 import pytest
 
 from lookupdb.errors import UsageError
-from lookupdb.store import live_datasets
+from lookupdb.store import StoreAddress, live_datasets
 from lookupdb_operator.api.client import Refused
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.status import (
+    BuildStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RefusedGeneration,
+    RolloutStatus,
+    TableStatus,
+)
 from lookupdb_operator.store.live_datasets import (
     MOST_RETAINED,
     REFRESH_SECONDS,
@@ -30,6 +37,7 @@ from lookupdb_operator.watch.cache import ObjectCache
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
 GENERATION = GenerationStatus("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
+REFUSED = RefusedGeneration("g1", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
 STATUS = DatasetStatus(
     generation="g9",
     generations=(GENERATION,),
@@ -173,6 +181,37 @@ def test_the_pin_of_a_number_yet_to_come_gives_nothing_up_to_the_sweep(status: D
     pinned = replace(dataset("airports", generation="g999"), status=status)
     (entry,) = render_live_datasets("c", (), [pinned], NOON)["datasets"]
     assert set(entry["protect"]) == protected_generations(status)
+
+
+class TestAdopted:
+    """What a dataset is to adopt is named as long as a builder may be told to adopt it."""
+
+    def entry(self, adopt: Any, status: DatasetStatus) -> dict[str, Any]:
+        waiting = replace(dataset("airports"), spec={"adopt": adopt}, status=status)
+        (entry,) = render_live_datasets("c", (), [waiting], NOON)["datasets"]
+        return cast(dict[str, Any], entry)
+
+    @pytest.mark.parametrize("uid", ["89abcdef", "89abcdef-0123-4567-89ab-cdef01234567"])
+    @pytest.mark.parametrize(
+        "status",
+        [DatasetStatus(), DatasetStatus(build=STATUS.build), DatasetStatus(refused=REFUSED)],
+        ids=["new or lost", "adopting", "refused"],
+    )
+    def test_the_sweep_spares_it(self, tmp_path: Path, uid: str, status: DatasetStatus) -> None:
+        waiting = replace(dataset("airports"), spec={"adopt": {"uid": uid, "generation": "g7"}}, status=status)
+        file = tmp_path / "living.json"
+        file.write_bytes(orjson.dumps(render_live_datasets("c", (), [waiting], NOON)))
+        (found,) = live_datasets.read_live_datasets(file, "c").values()
+        assert found.predecessor == StoreAddress("c", "shop", "airports", "89abcdef")
+        assert live_datasets.read_retained(file, "c") == frozenset(), "it gets no note"
+
+    def test_nothing_when_the_dataset_has_a_generation(self) -> None:
+        assert "adopt" not in self.entry({"uid": "89abcdef"}, STATUS)
+        assert "adopt" not in self.entry({"uid": "89abcdef"}, DatasetStatus(generations=(GENERATION,)))
+
+    @pytest.mark.parametrize("adopt", [None, {}, "89abcdef", {"uid": 7}, {"uid": ""}, {"uid": "../other"}])
+    def test_nothing_that_the_sweep_would_refuse_the_list_for(self, adopt: Any) -> None:
+        assert "adopt" not in self.entry(adopt, DatasetStatus())
 
 
 def _listed(cluster: FakeCluster) -> dict[str, Any]:

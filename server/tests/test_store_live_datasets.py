@@ -29,6 +29,8 @@ class TestRefused:
                 {"datasets": [{"namespace": "t", "name": "p", "uid": "1", "keep": 1, "protect": ["newest"]}]},
                 "g1, g2",
             ),
+            ({"datasets": [{"namespace": "t", "name": "p", "uid": "1", "keep": 1, "adopt": 7}]}, "uid is 7"),
+            ({"datasets": [{"namespace": "t", "name": "p", "uid": "1", "keep": 1, "adopt": "../x"}]}, "uid begins"),
         ],
     )
     def test_a_living_list_that_is_not_one(self, tmp_path: Path, changes: dict[str, Any], said: str) -> None:

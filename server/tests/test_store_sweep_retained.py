@@ -92,3 +92,39 @@ class TestRetained:
     def test_a_list_that_does_not_say_what_is_retained_is_refused(self, place: Place, changes: dict[str, Any]) -> None:
         place.living(**changes)
         assert isinstance(run(place).exception, UsageError)
+
+
+class TestToBeAdopted:
+    """What a living dataset is to begin with, and has not adopted yet."""
+
+    def test_it_stays_while_it_is_named_and_gets_no_note(self, place: Place, clock: Clock) -> None:
+        old = place.publish(place.dataset("people"), "g1", "g2")
+        new = place.dataset("people", uid="77aa4bcd")
+        for days in range(3):
+            clock.ahead = days * 24 * HOUR
+            place.living(new, adopt="3f2b9c1e-77aa-4bcd")
+            sentences, sums = swept(place)
+            assert (sentences, sums["marked"], sums["retainedDatasets"]) == ([], 0, 1)
+        assert old.generations() == ("g1", "g2")
+        assert (old.read_note(MARK_NOTE), old.read_note(RETAIN_NOTE)) == (None, None)
+
+    def test_it_goes_when_it_is_not_named_any_more(self, place: Place, clock: Clock) -> None:
+        old = place.publish(place.dataset("people"), "g1")
+        new = place.publish(place.dataset("people", uid="77aa4bcd"), "g1")
+        place.living()
+        swept(place)
+        assert old.read_note(MARK_NOTE) is not None
+        clock.ahead = 25 * HOUR
+        place.living(new, adopt=old.address.uid, protect=("g1",))
+        swept(place)
+        assert old.read_note(MARK_NOTE) is None, "the grace period begins anew"
+        place.living(new, protect=("g1",))
+        assert swept(place)[1]["marked"] == 1
+        clock.ahead = 50 * HOUR
+        assert swept(place)[1]["removedDatasets"] == 1
+        assert (old.generations(), new.generations()) == ((), ("g1",))
+
+    def test_another_of_that_uid_does_not(self, place: Place) -> None:
+        place.publish(place.dataset("persons"), "g1")
+        place.living(place.dataset("people", uid="77aa4bcd"), adopt="3f2b9c1e")
+        assert swept(place)[1]["marked"] == 1

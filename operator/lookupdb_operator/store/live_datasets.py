@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ RETAIN: Final = "Retain"
 MOST_RETAINED: Final = 2000
 """Deleted datasets that the list names: the sweep, which runs every night, notes in the store that they are retained.
 Some 200 KB."""
+_SHORT_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
+"""As a folder in the store ends with it. The sweep refuses a list with another one."""
 _DEFAULT_KEEP: Final = 3
 """keepGenerations of a dataset whose spec cannot be read."""
 REFRESH_SECONDS: Final = 600.0
@@ -155,6 +158,7 @@ def render_live_datasets(
                 "keep": _keep(dataset),
                 "protect": sorted(_protected(dataset), key=_number),
                 **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
+                **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
             }
             for dataset in datasets
         ],
@@ -183,6 +187,15 @@ def protected_generations(status: DatasetStatus) -> frozenset[str]:
     if status.build:
         generations.update((status.build.generation, status.build.active))
     return frozenset(generations - {""})
+
+
+def _find_predecessor(dataset: ObservedDataset) -> str:
+    """The short uid of the earlier dataset that builders are told to adopt, as long as they are; else empty."""
+    adopt = dataset.spec.get("adopt")
+    uid = adopt.get("uid") if isinstance(adopt, dict) else None
+    if not isinstance(uid, str) or not dataset.status.has_nothing_of_its_own:
+        return ""
+    return uid[:8] if _SHORT_UID.fullmatch(uid[:8]) else ""
 
 
 def _keep(dataset: ObservedDataset) -> int:

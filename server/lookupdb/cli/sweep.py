@@ -90,10 +90,11 @@ def command(
     known.
 
     The list has the members formatVersion (1), cluster, writtenAt (ISO 8601), and datasets: [{namespace, name, uid,
-    keep, protect, retain}]; with namespaces: [...], only what is in those is swept. What a dataset with retain: true
-    leaves when it is deleted stays, and so does what those in retained: [{namespace, name, uid}] have left. A list of
-    another cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed,
-    with --json as {"message": …}, and then the sums as one line of JSON.
+    keep, protect, retain, adopt}]; with namespaces: [...], only what is in those is swept. What a dataset with retain:
+    true leaves when it is deleted stays, and so does what those in retained: [{namespace, name, uid}] have left. What
+    the dataset of the same name and the uid adopt has left stays for as long as that is named. A list of another
+    cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed, with
+    --json as {"message": …}, and then the sums as one line of JSON.
     """
     with ended_in_time(end_at_once):
         cluster_id = cluster_id or live_datasets.read_cluster(living_list)

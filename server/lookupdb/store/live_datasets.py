@@ -28,6 +28,9 @@ class LiveDataset:
     there are none, everything is kept."""
     retain: bool = False
     """Whether its generations stay in the store when it is deleted."""
+    predecessor: StoreAddress | None = None
+    """The earlier dataset whose generation it is to begin with, and does not have yet: what that one has left stays
+    meanwhile."""
 
 
 def check_age(path: Path, now: float, max_seconds: float) -> None:
@@ -124,7 +127,9 @@ def _parse_dataset(entry: dict[str, Any], cluster: str) -> LiveDataset:
     if not isinstance(retain, bool):
         raise TypeError(f"retain is {retain!r}, expected true or false")
     protected = frozenset(check_generation(_check_type(name, str, "protect")) for name in protect)
-    return LiveDataset(address, keep, protected, retain)
+    adopt = entry.get("adopt")
+    predecessor = None if adopt is None else _parse_address({**entry, "uid": adopt}, cluster)
+    return LiveDataset(address, keep, protected, retain, predecessor)
 
 
 def _parse_address(entry: dict[str, Any], cluster: str) -> StoreAddress:

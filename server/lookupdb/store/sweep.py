@@ -9,7 +9,8 @@ refused one are removed once they are as old as that.
 The sweep never touches files that it does not know, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
-deleted. With the note it is never marked, and its generations stay until somebody deletes the folder.
+deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. What a live
+dataset is to adopt, and has not adopted yet, is spared without a note: as long as the list says so, and no longer.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Sweep:
         """``retained`` are deleted datasets whose generations stay."""
         self._live_datasets = live
         self._retained = retained
+        self._predecessors = {dataset.predecessor for dataset in live.values()}
         self._grace = grace
         self._now = now
         self._dry = dry
@@ -111,7 +113,7 @@ class Sweep:
         )
         if not (published or unfinished or mark is not None):
             return  # nothing of ours
-        if self._is_retained(dataset):
+        if self._is_retained(dataset) or dataset.address in self._predecessors:
             yield from self._keep_absent(dataset, is_marked=mark is not None)
             return
         marked_at = None if mark is None else _parse_mark(mark, self._now)
@@ -132,9 +134,9 @@ class Sweep:
         return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
 
     def _keep_absent(self, dataset: StoredDataset, *, is_marked: bool) -> Iterator[str]:
-        """What a deleted dataset with a note has left stays, but for remains."""
+        """What a deleted dataset has left that is retained, or is to be adopted, stays, but for remains."""
         self.summary.retained_datasets += 1
-        if dataset.read_note(RETAIN_NOTE) is None:
+        if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
             yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
             self._note(dataset, RETAIN_NOTE, _RETAINED)
         if is_marked:

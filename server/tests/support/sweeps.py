@@ -68,6 +68,7 @@ class Place:
         keep: int = 3,
         protect: tuple[str, ...] = (),
         retain: bool = False,
+        adopt: str | None = None,
         **changes: Any,
     ) -> None:
         entries = [
@@ -78,6 +79,7 @@ class Place:
                 "keep": keep,
                 "protect": list(protect),
                 "retain": retain,
+                **({} if adopt is None else {"adopt": adopt}),
             }
             for one in datasets
         ]

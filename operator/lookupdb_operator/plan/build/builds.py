@@ -134,16 +134,10 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         active=status.generation,
         active_records=_count_records(status),
         unless_refused=_refused_name(status, desired),
-        adopt=desired.adopt if _has_nothing_of_its_own(status) else "",
+        adopt=desired.adopt if status.has_nothing_of_its_own else "",
     )
     ticket = turns.take_turn(status.build_ticket)
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
-
-
-def _has_nothing_of_its_own(status: DatasetStatus) -> bool:
-    """Whether the dataset has never had a generation that could serve, as far as ``status`` and its objects tell; its
-    builder looks into the store, too. Adopting would go back to older data else."""
-    return not (status.generations or status.rollouts or status.generation or status.table or status.last_table)
 
 
 def _count_records(status: DatasetStatus) -> int:
