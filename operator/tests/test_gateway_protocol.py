@@ -77,7 +77,7 @@ async def test_a_read_goes_on_where_it_broke_off(gateway: Standing) -> None:
 async def test_large_objects_travel_in_parts(gateway: Standing, bucket: Bucket, size: int) -> None:
     body = os.urandom(size)
     assert (await gateway.ask("PUT", f"{OWN}/g1/shard.lmdb", body=body)).status == 200
-    assert bucket.read(f"{CLUSTER}/team/people-1a2b3c4d/g1/shard.lmdb").body == body
+    assert b"".join(bucket.objects.stream(f"{CLUSTER}/team/people-1a2b3c4d/g1/shard.lmdb") or ()) == body
     got = await gateway.ask("GET", f"{OWN}/g1/shard.lmdb")
     assert got.body == body
     await until(lambda: gateway.gateway.budget.used == 0, "what was reserved to be free")
@@ -124,6 +124,21 @@ async def test_what_is_put_on_a_condition_is_small(gateway: Standing) -> None:
     assert (answer.status, answer.kind) == (413, "too-large")
     largest = await gateway.ask("PUT", f"{OWN}/c", body=bytes(most), headers={"Lookupdb-Mode": "create"})
     assert largest.status == 200
+
+
+@pytest.mark.parametrize("name", ["swept.json", "g1/manifest.json", "g1/claim.json", "g1/x.lmdb/y"])
+async def test_what_is_no_shard_file_is_small(gateway: Standing, bucket: Bucket, name: str) -> None:
+    """The sweep reads it at once, and is the one of all namespaces."""
+    most = gateway.gateway.short_budget.most - 2 * CHUNK_BYTES
+    answer = await gateway.ask(
+        "PUT", f"{OWN}/{name}", body=iter_body(most + 1), headers={"Content-Length": str(most + 1)}
+    )
+    assert (answer.status, answer.kind) == (413, "too-large")
+    assert (await gateway.ask("PUT", f"{OWN}/{name}", body=bytes(most))).status == 200
+
+
+async def test_a_shard_file_may_be_larger(gateway: Standing) -> None:
+    assert (await gateway.ask("PUT", f"{OWN}/g1/a.lmdb", body=bytes(9 * MIB))).status == 200
 
 
 async def iter_body(size: int) -> AsyncIterator[bytes]:

@@ -77,9 +77,9 @@ async def test_the_log_tells_of_refusals_now_and_then_and_never_of_a_token(
 @pytest.mark.parametrize("size", [100, 12 * MIB])
 async def test_a_body_that_ends_early_puts_nothing(gateway: Standing, bucket: Bucket, url: str, size: int) -> None:
     sent = bytes(size - 1)
-    await gateway.send(head("PUT", f"{OWN}/d/x", f"Content-Length: {size}") + sent, close=True)
+    await gateway.send(head("PUT", f"{OWN}/d/x.lmdb", f"Content-Length: {size}") + sent, close=True)
     await until(lambda: gateway.gateway.metrics.requests["write", 400], "the upload to be given up")
-    assert bucket.read(f"{FOLDER}/d/x").body is None
+    assert bucket.read(f"{FOLDER}/d/x.lmdb").body is None
     assert await count_uploads(gateway, bucket, url) == 0
     assert gateway.gateway.budget.used == 0
 
@@ -92,9 +92,9 @@ async def count_uploads(gateway: Standing, bucket: Bucket, url: str) -> int:
 
 @pytest.mark.parametrize("size", [100, 12 * MIB])
 async def test_a_body_that_stops_coming_puts_nothing(gateway: Standing, bucket: Bucket, url: str, size: int) -> None:
-    raw = await gateway.send(head("PUT", f"{OWN}/d/x", f"Content-Length: {size}") + bytes(size // 2))
+    raw = await gateway.send(head("PUT", f"{OWN}/d/x.lmdb", f"Content-Length: {size}") + bytes(size // 2))
     assert raw.startswith(b"HTTP/1.1 408"), raw[:200]
-    assert bucket.read(f"{FOLDER}/d/x").body is None
+    assert bucket.read(f"{FOLDER}/d/x.lmdb").body is None
     assert await count_uploads(gateway, bucket, url) == 0
 
 
@@ -165,7 +165,7 @@ def test_it_takes_many_namespaces_to_leave_another_no_place() -> None:
 
 async def begin_upload(gateway: Standing, size: int) -> asyncio.StreamWriter:
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-    writer.write(head("PUT", f"{OWN}/d/x", f"Content-Length: {size}") + b"x")
+    writer.write(head("PUT", f"{OWN}/d/x.lmdb", f"Content-Length: {size}") + b"x")
     return writer
 
 

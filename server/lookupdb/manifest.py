@@ -22,6 +22,8 @@ serves nothing of it."""
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
 
+_MIN_PARTS: Final = 100_000
+"""However small the parts are, so many may be."""
 SAMPLES: Final = 10
 """How many rejected or duplicate rows a manifest names; it counts all of them."""
 
@@ -167,6 +169,7 @@ class Manifest:
         Ignores members of a later minor revision.
         """
         try:
+            check_density(text)
             members: dict[str, Any] = orjson.loads(text)
             version = members.pop("formatVersion")
             if version not in (FORMAT_VERSION, REFUSED_VERSION):
@@ -196,6 +199,14 @@ class Manifest:
             return _parse_members(cls, members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptFile(f"{where} is not a manifest: {error}", hint="build the generation again") from error
+
+
+def check_density(text: bytes) -> None:
+    """Raises ValueError for JSON of so many small parts that it takes thirty times its size in memory, as ``[[],[],…``
+    does: no manifest is like that, nor a claim with one."""
+    containers, members = text.count(b"[") + text.count(b"{"), text.count(b",")
+    if containers > _MIN_PARTS + len(text) // 32 or members > _MIN_PARTS + len(text) // 8:
+        raise ValueError(f"{containers} lists and objects, {members} members in {len(text)} bytes are too many")
 
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:

@@ -233,8 +233,12 @@ class TestListings:
     def test_have_what_a_bucket_lists(self, gateway: FakeGateway) -> None:
         gateway.put(PATH, b"1234")
         bucket = gateway_bucket(gateway.url)
-        (entry,) = bucket.entries(FOLDER)["g1"].values()
-        assert (entry["path"], entry["size"], entry["e_tag"]) == (PATH, 4, gateway.objects[PATH].version["e_tag"])
+        ((name, entry),) = bucket.entries(FOLDER)["g1"].items()
+        assert (f"{FOLDER}/g1/{name}", entry["size"], entry["e_tag"]) == (
+            PATH,
+            4,
+            gateway.objects[PATH].version["e_tag"],
+        )
         assert entry["last_modified"] == gateway.objects[PATH].changed
         assert (bucket.folders("local"), bucket.folders(FOLDER)) == (["default"], ["g1"])
 

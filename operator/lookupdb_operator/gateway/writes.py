@@ -62,9 +62,11 @@ class Writes:
         return min(MAX_CONDITIONAL_BYTES, self._room.short_budget.most - _hold_whole(0))
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
-        """Put the body at the target's path."""
+        """Put the body at the target's path. Shard files alone may be large: whoever reads anything else has all of it
+        in memory, and the sweep reads that of every namespace."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
-        length = read_length(request, self.most if mode is None else self.most_conditional)
+        is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
+        length = read_length(request, self.most if is_file else self.most_conditional)
         if mode is not None:
             version = await self._put_short(self._short_body(request, length), mode, target, caller)
         else:

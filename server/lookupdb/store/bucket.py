@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,6 +26,11 @@ LEASE_SECONDS: Final = 15.0
 """The builder of a claim that did not change for this long is dead."""
 PATIENCE_SECONDS: Final = 20.0
 """How long a builder retries one step of a publication, beyond the retries of a request."""
+MAX_LISTING_BYTES: Final = 40 << 20
+"""Of one listing, with ``_ENTRY_BYTES`` for an object besides its path: some 150,000 objects, 100 MiB of memory. A
+dataset keeps 100 generations of 1,024 shards at most."""
+_ENTRY_BYTES: Final = 200
+_ENTRY: Final = ("size", "e_tag", "version", "last_modified")
 _PROBE_PAUSE_SECONDS: Final = 0.5
 """Between two probes of a store that does not answer yet."""
 
@@ -104,13 +109,26 @@ class Bucket:
         return self.objects.list_folders(path)
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
-        """Every object under ``path``: its relative name, and its entry in the store's listing."""
-        return {entry["path"].removeprefix(path + "/"): dict(entry) for entry in self.objects.list_objects(path)}
+        """Every object under ``path``: its relative name, and its entry in the store's listing. Raises StoreError, also
+        if there are more than fit into memory."""
+        return dict(self._list(path))
+
+    def _list(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        held = 0
+        for entry in self.objects.list_objects(path):
+            held += len(entry["path"]) + _ENTRY_BYTES
+            if held > MAX_LISTING_BYTES:
+                raise StoreError(
+                    f"{self.url}/{path} has more objects than a dataset can have: its listing has more than"
+                    f" {MAX_LISTING_BYTES} bytes",
+                    hint="look who else writes there, and remove what is no generation's",
+                )
+            yield entry["path"].removeprefix(path + "/"), {name: entry.get(name) for name in _ENTRY}
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
         """The same as ``files``, grouped by the first part of the names."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
-        for name, entry in self.files(path).items():
+        for name, entry in self._list(path):
             folder, _, file = name.partition("/")
             found.setdefault(folder, {})[file] = entry
         return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,36 +43,41 @@ class BucketDataset(StoredDataset):
         """Takes one listing, and a GET for each manifest.json that is not in memory."""
         listings = self.bucket.entries(self.address.path)
         found = (
-            (generation, self._whole_manifest(generation, listings[generation]))
+            (generation, _find_whole(listings[generation], partial(self._cached_manifest, generation)))
             for generation in _published_generations(listings)
         )
         return {generation: manifest for generation, manifest in found if manifest is not None}
 
+    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
+        """Takes the same requests."""
+        listings = self.bucket.entries(self.address.path)
+        for generation in _published_generations(listings):
+            yield generation, _find_whole(listings.pop(generation), partial(self._read_manifest, generation))
+
     def published_generations(self) -> tuple[str, ...]:
         """Takes one listing."""
         return _published_generations(self.bucket.entries(self.address.path))
-
-    def _whole_manifest(self, generation: str, files: ObjectListing) -> Manifest | None:
-        try:
-            manifest = self._cached_manifest(generation, object_version(files[FILE_NAME]))
-        except (CorruptFile, GenerationMissing):  # missing: removed after the listing
-            return None
-        return None if describe_missing_files(manifest, _object_sizes(files)) else manifest
 
     def _cached_manifest(self, generation: str, version: Version) -> Manifest:
         cached = self._manifests.get(generation)
         return cached[1] if cached and version and cached[0] == version else self.manifest(generation)
 
     def manifest(self, generation: str) -> Manifest:
-        """Gets manifest.json."""
+        """Gets manifest.json, and remembers it."""
+        version, manifest = self._get_manifest(generation)
+        self._manifests[generation] = (version, manifest)
+        return manifest
+
+    def _read_manifest(self, generation: str, _version: Version) -> Manifest:
+        return self._get_manifest(generation)[1]
+
+    def _get_manifest(self, generation: str) -> tuple[Version, Manifest]:
         path = f"{self._prefix(generation)}/{FILE_NAME}"
         standing = self.bucket.read(path)
         if standing.body is None:
             self._manifests.pop(generation, None)
             raise self._missing_generation_error(generation)
-        manifest = parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
-        self._manifests[generation] = (standing.version, manifest)
-        return manifest
+        return standing.version, parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
         """Puts it on the condition that it is still the version that was read."""
@@ -183,6 +189,15 @@ class BucketDataset(StoredDataset):
 
 def _published_generations(listings: Mapping[str, ObjectListing]) -> tuple[str, ...]:
     return sort_generations({name for name, files in listings.items() if is_generation(name) and FILE_NAME in files})
+
+
+def _find_whole(files: ObjectListing, read: Callable[[Version], Manifest]) -> Manifest | None:
+    """The manifest among ``files``, which ``read`` reads, if all that it names are there too."""
+    try:
+        manifest = read(object_version(files[FILE_NAME]))
+    except (CorruptFile, GenerationMissing):  # missing: removed after the listing
+        return None
+    return None if describe_missing_files(manifest, _object_sizes(files)) else manifest
 
 
 def _object_sizes(files: ObjectListing) -> dict[str, int]:

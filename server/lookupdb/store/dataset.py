@@ -25,7 +25,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -37,6 +37,17 @@ from lookupdb.store.layout import StoreAddress, check_generation
 OnCopied = Callable[[int], None]
 _CHUNK: Final = 1 << 20
 _DAMAGED: Final = "the generation is damaged: build another, or fetch it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The published generations of a dataset, oldest first."""
+
+    usable: list[str] = field(default_factory=list)
+    """Whole, and refused by no gate."""
+    refused: list[str] = field(default_factory=list)
+    """Whole, and refused by one."""
+    damaged: list[str] = field(default_factory=list)
 
 
 class BuildClaim(ABC):
@@ -101,6 +112,22 @@ class StoredDataset(ABC):
     @abstractmethod
     def whole_manifests(self) -> dict[str, Manifest]:
         """The manifests of all whole generations, by name, oldest first. Raises StoreError."""
+
+    @abstractmethod
+    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
+        """Every published generation, oldest first, with its manifest if it is whole. Keeps none in memory. Raises
+        StoreError."""
+
+    def take_inventory(self) -> Inventory:
+        """What there is, one manifest in memory at a time: whoever writes here may have put many large ones. Raises
+        StoreError."""
+        found = Inventory()
+        for name, manifest in self._published_manifests():
+            if manifest is None:
+                found.damaged.append(name)
+            else:
+                (found.usable if manifest.refused is None else found.refused).append(name)
+        return found
 
     @abstractmethod
     def published_generations(self) -> tuple[str, ...]:
@@ -262,7 +289,8 @@ class StoredDataset(ABC):
         """A sentence for each shard of a published generation that is missing or has the wrong size."""
 
     def _missing_generation_error(self, generation: str) -> GenerationMissing:
-        available = ", ".join(self.whole_manifests()) or "none"
+        found = self.take_inventory()
+        available = ", ".join(sort_generations([*found.usable, *found.refused])) or "none"
         return GenerationMissing(
             f"{self.url} has no generation {check_generation(generation)}", hint=f"it has: {available}"
         )

@@ -63,8 +63,11 @@ class DirectoryDataset(StoredDataset):
 
     def whole_manifests(self) -> dict[str, Manifest]:
         """Of folders whose files are what their manifest.json says."""
-        found = ((generation, self._whole_manifest(generation)) for generation in self.published_generations())
-        return {generation: manifest for generation, manifest in found if manifest is not None}
+        return {generation: manifest for generation, manifest in self._published_manifests() if manifest is not None}
+
+    def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
+        for generation in self.published_generations():
+            yield generation, self._whole_manifest(generation)
 
     def published_generations(self) -> tuple[str, ...]:
         """Folders with a manifest.json."""

@@ -29,7 +29,7 @@ from lookupdb.store.gateway_wire import (
     REDIRECTED_SUFFIX,
     STREAM_HEADER,
 )
-from lookupdb.store.object_store import MAX_COPY_BYTES, RETRIES, PutMode, Version
+from lookupdb.store.object_store import MAX_COPY_BYTES, RETRIES, PutMode, Version, check_small
 
 _PROBE: Final = "lookupdb-is-there"
 _NO_COPY: Final = (400, 413)
@@ -60,6 +60,7 @@ class GatewayObjects:
                 if answer.is_missing():
                     return None
                 answer.expect(200)
+                check_small(f"{self._client.describe('read')}/{path}", answer.length())
                 return answer.body(MAX_CONDITIONAL_BYTES), answer.version()
 
         return self._client.retry(attempt)

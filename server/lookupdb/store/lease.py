@@ -23,7 +23,9 @@ from typing import Final
 import orjson
 
 from lookupdb.errors import StoreError
+from lookupdb.manifest import check_density
 from lookupdb.store.bucket import Bucket, ObjectState
+from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
 from lookupdb.store.object_store import PutMode, Version
 from lookupdb.store.retry import call_with_retries
 
@@ -102,8 +104,7 @@ class Lease:
     def _put_claim(self, mode: PutMode, manifest: bytes | None = None) -> ObjectState:
         """Put the claim, and repeat it if an older put of our own arrived late and replaced the known version."""
         self._beat += 1
-        members = {"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()}
-        body = orjson.dumps(members)
+        body = self._render(manifest)
         for _ in range(_TRIES):
             standing = self._bucket.put_if(self._path, body, mode)
             if not self._is_ours(standing):
@@ -112,6 +113,9 @@ class Lease:
             if standing.body == body:
                 break
         return standing
+
+    def _render(self, manifest: bytes | None) -> bytes:
+        return orjson.dumps({"owner": self._owner, "beat": self._beat, "manifest": manifest and manifest.decode()})
 
     def _is_ours(self, standing: ObjectState) -> bool:
         return _read_member(standing, "owner") == self._owner
@@ -143,6 +147,12 @@ class Lease:
         ``is_published`` tells whether it is published already: whoever meets a decision completes it and removes the
         claim, so a missing claim is no loss then. Raises StoreError, with ``state`` set to what is known.
         """
+        if (size := len(self._render(manifest))) > MAX_CONDITIONAL_BYTES:
+            raise StoreError(
+                f"{self._subject} cannot be published: its manifest takes {size} bytes of the claim, expected at most"
+                f" {MAX_CONDITIONAL_BYTES}",
+                hint="it names every file of the source: let there be fewer",
+            )
         self.end_heartbeat()
         self.check()
 
@@ -177,7 +187,9 @@ class Lease:
 def _read_member(standing: ObjectState, name: str) -> str | None:
     """A member of the claim; None if it is missing, or if the object is no claim."""
     try:
-        value = orjson.loads(standing.body or b"{}")[name]
+        text = standing.body or b"{}"
+        check_density(text)
+        value = orjson.loads(text)[name]
     except (ValueError, KeyError, TypeError):
         return None
     return value if isinstance(value, str) else None

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
+from lookupdb.errors import CorruptFile
+from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
+
 PART_BYTES: Final = 8 << 20
 """Of a large object that is put or read in parts."""
 MAX_COPY_BYTES: Final = 5_000_000_000
@@ -34,7 +37,8 @@ class ObjectStore(Protocol):
     may have happened."""
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """A small object and its version; None if there is none."""
+        """A small object and its version; None if there is none. Raises CorruptFile, and has read nothing, if it has
+        more than ``MAX_CONDITIONAL_BYTES``."""
 
     def size(self, path: str) -> int | None:
         """The bytes of an object; None if there is none."""
@@ -65,6 +69,15 @@ class ObjectStore(Protocol):
     def probe(self, folder: str) -> None:
         """Ask once, and not for long, whether the store is there: any answer proves it, even a refusal. ``folder`` is
         one that the caller may list. Raises StoreUnreachable."""
+
+
+def check_small(message: str, size: int) -> None:
+    """Raises CorruptFile, which begins with ``message``, if an object that is read at once is too large for that."""
+    if size > MAX_CONDITIONAL_BYTES:
+        raise CorruptFile(
+            f"{message}: it has {size} bytes, expected at most {MAX_CONDITIONAL_BYTES}",
+            hint="no manifest, claim or note is as large: look who else writes there, and remove it",
+        )
 
 
 def object_version(entry: Mapping[str, Any]) -> Version:

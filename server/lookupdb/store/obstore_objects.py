@@ -26,6 +26,7 @@ from lookupdb.store.object_store import (
     SILENCE_SECONDS,
     PutMode,
     Version,
+    check_small,
     object_version,
 )
 
@@ -99,10 +100,11 @@ class ObstoreObjects:
         return StoreError(f"{message}: {describe_failure(error)}", hint="check its address, credentials and rights")
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """One GET."""
+        """One GET. The store says how large the object is before its bytes come."""
         with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
+                check_small(f"cannot read {self.url}/{path}", result.meta["size"])
                 return bytes(result.bytes()), object_version(result.meta)
             except FileNotFoundError:
                 return None

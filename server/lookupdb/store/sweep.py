@@ -37,6 +37,7 @@ MARK_NOTE: Final = "swept.json"
 """The note that says since when a dataset has not existed."""
 RETAIN_NOTE: Final = "retained.json"
 """The note that says that a dataset's generations stay when it is deleted."""
+_MAX_MARK_BYTES: Final = 1024
 _RETAINED: Final = orjson.dumps({"formatVersion": 1, "deletionPolicy": "Retain"}, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -100,8 +101,8 @@ class Sweep:
         if live.retain != has_note and dataset.published_generations():
             yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
             self._note(dataset, RETAIN_NOTE, _RETAINED if live.retain else None)
-        unusable = (*dataset.damaged_generations(), *dataset.refused_generations())
-        for generation in _find_superseded(dataset.generations(), unusable, live):
+        found = dataset.take_inventory()
+        for generation in _find_superseded(found.usable, (*found.damaged, *found.refused), live):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
@@ -204,6 +205,8 @@ def _render_mark(now: float) -> bytes:
 def _parse_mark(mark: bytes, now: float) -> float | None:
     """The time of the mark; None if the note is no mark, and will be written again. No sweep has written one that is
     of before 1970, or that is yet to come at ``now``: that one would keep the dataset for ever."""
+    if len(mark) > _MAX_MARK_BYTES:
+        return None
     try:
         members = orjson.loads(mark)
         if members["formatVersion"] != 1:

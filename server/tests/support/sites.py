@@ -86,13 +86,14 @@ class Site:
     def dataset(self, spec: DatasetSpec, bucket: Bucket | None = None) -> BucketDataset:
         return BucketDataset(bucket or self.direct, StoreAddress("local", spec.namespace, spec.name, spec.uid))
 
-    def _records(self, entry: dict[str, Any]) -> dict[bytes, bytes]:
-        """Those of the shard file that is the object ``entry``; each content is read once, for its ETag is its MD5."""
+    def _records(self, path: str, entry: dict[str, Any]) -> dict[bytes, bytes]:
+        """Those of the shard file at ``path``, which is listed as ``entry``; each content is read once, for its ETag is
+        its MD5."""
         known = self._read.get(entry["e_tag"])
         if known is None:
-            path = self.scratch() / "shard.lmdb"
-            path.write_bytes(read_object(self.direct, entry["path"]))
-            with ShardReader(path) as shard:
+            file = self.scratch() / "shard.lmdb"
+            file.write_bytes(read_object(self.direct, path))
+            with ShardReader(file) as shard:
                 known = self._read[entry["e_tag"]] = {key: unframe(value) for key, value in shard.items()}
         return known
 
@@ -113,7 +114,8 @@ class Site:
         assert {name for name, files in found.items() if FILE_NAME in files} == set(whole)
         shards = dataset.manifest(generation).shards
         assert len(shards) == 2
-        records = (self._records(found[generation][shard.file]) for shard in shards)
+        folder = f"{dataset.address.path}/{generation}"
+        records = (self._records(f"{folder}/{shard.file}", found[generation][shard.file]) for shard in shards)
         assert {key: value for part in records for key, value in part.items()} == content
 
 

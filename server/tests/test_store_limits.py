@@ -1,0 +1,141 @@
+"""What no lookupdb put into a store costs nobody much memory who reads it: it is refused before that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.buckets import new_bucket, s3_server
+from support.generations import publish
+from support.sweeps import HOUR, Clock, Place, run, swept
+
+from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, Refusal
+from lookupdb.store import StoreAddress
+from lookupdb.store.bucket import Bucket, ObjectState
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
+from lookupdb.store.lease import _read_member
+from lookupdb.store.sweep import MARK_NOTE
+
+pytest_plugins = ["support.sweep_fixtures"]
+
+DENSE = b"[],"
+"""Three bytes that take 64 in memory."""
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def bucket(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    return new_bucket(s3_url, monkeypatch)
+
+
+@pytest.fixture
+def dataset(bucket: Bucket) -> BucketDataset:
+    return BucketDataset(bucket, StoreAddress("c1", "team", "people", "3f2b9c1e"))
+
+
+@pytest.fixture
+def s3_place(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path, bucket.url, bucket)
+    monkeypatch.setattr("lookupdb.store.open_store", lambda _url, cluster: made.open(cluster))
+    return made
+
+
+def test_an_object_that_is_too_large_is_refused_before_its_bytes_come(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Announced:
+        meta = {"size": MAX_CONDITIONAL_BYTES + 1, "e_tag": "x", "version": None}
+
+        def bytes(self) -> bytes:
+            raise AssertionError("it was read")
+
+    monkeypatch.setattr("lookupdb.store.obstore_objects.obstore.get", lambda _store, _path: Announced())
+    with pytest.raises(CorruptFile, match=f"x/swept.json: it has {MAX_CONDITIONAL_BYTES + 1} bytes, expected at most"):
+        bucket.read("x/swept.json")
+
+
+@pytest.mark.parametrize("text", [b'{"a":[' + DENSE * 200_000 + b"0]}", b"[" + b"0," * 400_000 + b"0]"])
+def test_json_of_many_small_parts_is_no_manifest_and_no_claim(text: bytes) -> None:
+    with pytest.raises(CorruptFile, match="are too many"):
+        Manifest.from_json(text, "it")
+    claim = b'{"owner":"x",' + text[1:] if text.startswith(b"{") else text
+    assert _read_member(ObjectState(claim, {}), "owner") is None
+
+
+def test_a_manifest_of_many_source_files_is_one(dataset: BucketDataset, tmp_path: Path) -> None:
+    made = json.loads(publish(dataset, "g1", {"a": b"1"}, tmp_path, shards=1).to_json())
+    made["source"] = [{"url": "", "bytes": 0, "etag": None, "modified": None}] * 200_000
+    assert len(Manifest.from_json(json.dumps(made, indent=2).encode(), "it").source) == 200_000
+
+
+def test_a_manifest_that_nobody_could_read_is_not_published(
+    dataset: BucketDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lookupdb.store.lease.MAX_CONDITIONAL_BYTES", 500)
+    with pytest.raises(StoreError, match=r"its manifest takes [0-9]+ bytes of the claim, expected at most 500"):
+        publish(dataset, "g1", {"a": b"1"}, tmp_path, shards=1)
+    assert dataset.bucket.files(dataset.address.path) == {}
+
+
+def test_an_inventory_keeps_no_manifest(dataset: BucketDataset, tmp_path: Path) -> None:
+    for name, refused in (("g1", None), ("g2", Refusal(("no",), "", "g1")), ("g10", None), ("g3", None)):
+        folder = tmp_path / name
+        folder.mkdir()
+        publish(dataset, name, {"a": b"1"}, folder, shards=1, refused=refused)
+    dataset.bucket.objects.put(f"{dataset.address.path}/g3/{FILE_NAME}", b"{}")
+    other = BucketDataset(dataset.bucket, dataset.address)
+    found = other.take_inventory()
+    assert (found.usable, found.refused, found.damaged) == (["g1", "g10"], ["g2"], ["g3"])
+    assert not other._manifests
+
+
+class TestSweep:
+    """One dataset's folder is a problem of that dataset; the others are swept."""
+
+    def test_a_folder_with_too_many_objects(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        full, other = (s3_place.publish(s3_place.dataset(name), "g1", "g2") for name in ("full", "other"))
+        for number in range(10):
+            s3_place.put(f"{full.address.path}/g1/{number}")
+        s3_place.living(full, other, keep=1, protect=("g2",))
+        monkeypatch.setattr("lookupdb.store.bucket.MAX_LISTING_BYTES", 2000)
+        result = run(s3_place)
+        monkeypatch.undo()
+        assert "team/full: " in str(result.exception)
+        assert "has more objects than a dataset can have" in str(result.exception)
+        assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
+
+    def test_notes_that_are_too_large(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        one, other = (s3_place.publish(s3_place.dataset(name), "g1", "g2") for name in ("one", "other"))
+        one.write_note(MARK_NOTE, b" " * 5000)
+        s3_place.living(one, other, keep=1, protect=("g2",))
+        monkeypatch.setattr("lookupdb.store.object_store.MAX_CONDITIONAL_BYTES", 4000)
+        result = run(s3_place)
+        assert "swept.json: it has 5000 bytes, expected at most 4000" in str(result.exception)
+        assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
+
+    def test_a_large_mark_is_none(self, place: Place, clock: Clock) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        since = json.dumps({"formatVersion": 1, "notLivingSince": "2001-01-01T00:00:00Z"}).encode()
+        people.write_note(MARK_NOTE, since + b" " * 1024)
+        place.living()
+        assert swept(place)[1]["marked"] == 1
+        clock.ahead = 25 * HOUR
+        assert swept(place)[1]["removedDatasets"] == 1
+
+    def test_a_generation_whose_manifest_is_too_large_is_damaged(
+        self, s3_place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        people = s3_place.publish(s3_place.dataset("people"), "g1", "g2")
+        s3_place.put(f"{people.address.path}/g1/{FILE_NAME}", b" " * 5000)
+        s3_place.living(people, keep=3, protect=("g2",))
+        monkeypatch.setattr("lookupdb.store.object_store.MAX_CONDITIONAL_BYTES", 4000)
+        assert swept(s3_place)[0] == ["team/people (3f2b9c1e): removed g1"]
