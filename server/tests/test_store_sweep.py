@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from support.sweeps import HOUR, Clock, Place, run, swept
 
 from lookupdb.errors import StoreError
 from lookupdb.manifest import Refusal
+from lookupdb.store.bucket import ObjectState
+from lookupdb.store.lease import Lease
 from lookupdb.store.sweep import MARK_NOTE, Sweep
 
 pytest_plugins = ["support.sweep_fixtures"]
@@ -66,6 +70,22 @@ class TestLiving:
             assert list(people.unfinished_generations()) == ["g2"]
         assert people.generations() == ("g1",)
         assert people.next_generation() == "g2"
+
+    def test_what_many_dead_builders_left_goes_without_watching_each(
+        self, place: Place, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        people = place.publish(place.dataset("people"), "g1")
+        place.living(people)
+        for number in range(2, 13):
+            place.put(f"{people.address.path}/g{number}/claim.json", b'{"owner": "dead", "beat": 9, "manifest": null}')
+        clock.ahead = 25 * HOUR
+        machine = SimpleNamespace(time=lambda: time.time() + 25 * HOUR)
+        monkeypatch.setattr("lookupdb.store.bucket_dataset.time", machine)
+        monkeypatch.setattr("lookupdb.store.lease.Lease._await_expiry", _fail_to_wait)
+        monkeypatch.setattr("lookupdb.store.sweep._MOST_REMAINS", 8)
+        assert [swept(place)[1]["removedRemains"] for _ in range(3)] == [8, 3, 0]
+        assert people.unfinished_generations() == {}
+        assert people.generations() == ("g1",)
 
     def test_a_damaged_generation_is_not_counted_and_goes_when_it_is_old(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g5")
@@ -212,6 +232,10 @@ class TestNeverTouched:
         clock.ahead = 25 * HOUR
         assert swept(place, "--dry-run")[1]["removedDatasets"] == 1
         assert (people.generations(), gone.generations()) == (("g2",), ("g1",))
+
+
+def _fail_to_wait(_lease: Lease, _first: ObjectState) -> None:
+    raise AssertionError("it was watched")
 
 
 def _content(place: Place, path: str) -> bytes:

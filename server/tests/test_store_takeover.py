@@ -20,8 +20,9 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoreAddress
+from lookupdb.store.bucket import ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.lease import CLAIM
+from lookupdb.store.lease import CLAIM, Lease
 
 __all__ = ["site", "site_servers"]
 
@@ -229,3 +230,38 @@ def test_a_decision_that_another_completed_is_kept_by_a_builder_that_cannot_read
     assert decisions
     site.proxy.reset()
     site.check(spec, "g1", content)
+
+
+def test_a_claim_that_was_dead_is_watched_if_it_has_changed_since(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looked at it may be slow, and somebody else may have claimed meanwhile."""
+    dataset = site.dataset(site.next())
+    look = dataset._find_abandoned_claim
+    watched: list[bytes | None] = []
+
+    def slow_look(prefix: str, dead_seconds: float) -> str | None:
+        found = look(prefix, dead_seconds)
+        site.direct.objects.put(f"{prefix}/{CLAIM}", b'{"owner": "another"}')
+        return found
+
+    def watch(_lease: Lease, first: ObjectState) -> None:
+        watched.append(first.body)
+        raise StoreError("it is being built")
+
+    site.direct.objects.put(f"{dataset.address.path}/g1/{CLAIM}", b'{"owner": "dead"}')
+    monkeypatch.setattr(dataset, "_find_abandoned_claim", slow_look)
+    monkeypatch.setattr(Lease, "_await_expiry", watch)
+    with pytest.raises(StoreError, match="it is being built"):
+        dataset.claim("g1", site.scratch(), dead_seconds=-1)
+    assert watched == [b'{"owner": "another"}']
+    assert site.direct.read(f"{dataset.address.path}/g1/{CLAIM}").body == b'{"owner": "another"}'
+
+
+def test_a_claim_that_is_not_known_to_be_dead_is_watched(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = site.dataset(site.next())
+    watched: list[bytes | None] = []
+    monkeypatch.setattr(Lease, "_await_expiry", lambda _lease, first: watched.append(first.body))
+    site.direct.objects.put(f"{dataset.address.path}/g1/{CLAIM}", b'{"owner": "x"}')
+    dataset.claim("g1", site.scratch(), dead_seconds=3600).release()
+    site.direct.objects.put(f"{dataset.address.path}/g1/{CLAIM}", b'{"owner": "x"}')
+    dataset.claim("g1", site.scratch()).release()
+    assert watched == [b'{"owner": "x"}'] * 2

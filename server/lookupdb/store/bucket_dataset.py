@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -136,11 +138,13 @@ class BucketDataset(StoredDataset):
             raise self._lost_shard_error(generation, shard)
         yield from chunks
 
-    def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Puts the claim object. If there is one already, waits to see whether its builder is alive."""
+    def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
+        """Puts the claim object. If there is one already, waits to see whether its builder is alive, unless the claim
+        is older than ``dead_seconds``."""
         prefix = self._prefix(generation)
+        abandoned = None if dead_seconds == math.inf else self._find_abandoned_claim(prefix, dead_seconds)
         try:
-            lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}")
+            lease = Lease(self.bucket, prefix, f"generation {generation} of {self.address}", abandoned)
         except PublicationDecided as decided:
             complete_abandoned_publication(self.bucket, prefix, decided.manifest)
             raise self._claim_error(generation) from None
@@ -153,6 +157,14 @@ class BucketDataset(StoredDataset):
         except BaseException:
             lease.remove()
             raise
+
+    def _find_abandoned_claim(self, prefix: str, dead_seconds: float) -> str | None:
+        """The ETag of a claim that nobody has renewed for so long."""
+        claim = self.bucket.files(prefix).get(CLAIM)
+        if claim is None or time.time() - claim["last_modified"].timestamp() < dead_seconds:
+            return None
+        etag: str | None = claim["e_tag"]
+        return etag
 
     def remove(self, generation: str) -> None:
         """Removes the manifest first, then the rest."""

@@ -22,6 +22,7 @@ A generation's files stay until one of these removes them, and nobody else does:
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -190,8 +191,9 @@ class StoredDataset(ABC):
         """
 
     @abstractmethod
-    def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Claim ``generation`` for building; takes over the claim of a builder that is known to be dead.
+    def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
+        """Claim ``generation`` for building; takes over the claim of a builder that is known to be dead. One that has
+        not renewed its claim for ``dead_seconds`` is, by this machine's clock: others have to be watched for a while.
 
         Raises GenerationExists if it is whole, CorruptFile if it is published and damaged, StoreError if another
         process is building it.

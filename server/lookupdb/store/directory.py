@@ -7,6 +7,7 @@ lock however the process ends, so the lock tells a live builder's files from a d
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import shutil
@@ -145,8 +146,8 @@ class DirectoryDataset(StoredDataset):
             while chunk := file.read(_CHUNK):
                 yield chunk
 
-    def claim(self, generation: str, scratch: Path) -> BuildClaim:
-        """Takes the lock, then removes what dead builders left."""
+    def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
+        """Takes the lock, then removes what dead builders left. Nobody has to be watched."""
         check_generation(generation)
         with store_errors(f"cannot write to the store at {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)

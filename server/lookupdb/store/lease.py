@@ -58,9 +58,12 @@ class PublicationDecided(Exception):
 class Lease:
     """A claim object and the thread that keeps it fresh."""
 
-    def __init__(self, bucket: Bucket, prefix: str, subject: str) -> None:
-        """Raises StoreError if another process is building ``subject``, PublicationDecided if another one has decided
-        its publication."""
+    def __init__(self, bucket: Bucket, prefix: str, subject: str, abandoned: str | None = None) -> None:
+        """``abandoned`` is the ETag of a claim whose builder is known to be dead.
+
+        Raises StoreError if another process is building ``subject``, PublicationDecided if another one has decided
+        its publication.
+        """
         self.attempt: Final = uuid.uuid4().hex[:12]
         """Unique to this claim, and part of the names of all objects put under it."""
         self.state = LeaseState.HELD
@@ -71,11 +74,11 @@ class Lease:
         self._beat = 0
         self._version: Version = {}
         self._stop = threading.Event()
-        self._acquire()
+        self._acquire(abandoned)
         self._thread = threading.Thread(target=self._keep_fresh, name="claim", daemon=True)
         self._thread.start()
 
-    def _acquire(self) -> None:
+    def _acquire(self, abandoned: str | None) -> None:
         """Create the claim, or replace that of a dead builder."""
         standing = call_with_retries(self._create_claim, self._bucket.patience)
         if self._is_ours(standing):
@@ -83,7 +86,8 @@ class Lease:
         assert standing.body is not None
         if manifest := _read_decision(standing):
             raise PublicationDecided(manifest)
-        self._await_expiry(standing)
+        if abandoned is None or standing.version.get("e_tag") != abandoned:
+            self._await_expiry(standing)
         if not self._is_ours(self._put_claim(standing.version)):
             raise self._taken_error()
 

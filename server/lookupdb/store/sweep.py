@@ -27,7 +27,7 @@ import orjson
 
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import generation_number
-from lookupdb.store.dataset import StoredDataset
+from lookupdb.store.dataset import StoredDataset, sort_generations
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.live_datasets import LiveDataset
 
@@ -37,6 +37,11 @@ MARK_NOTE: Final = "swept.json"
 """The note that says since when a dataset has not existed."""
 RETAIN_NOTE: Final = "retained.json"
 """The note that says that a dataset's generations stay when it is deleted."""
+_DEAD_SECONDS: Final = 3600.0
+"""A claim of that age is not watched, because its builder would have renewed it every few seconds. To watch each would
+leave no time for the datasets behind."""
+_MOST_REMAINS: Final = 200
+"""Of one dataset whose remains one sweep removes: each takes some requests. The next sweep goes on."""
 _MAX_MARK_BYTES: Final = 1024
 _RETAINED: Final = orjson.dumps({"formatVersion": 1, "deletionPolicy": "Retain"}, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -153,9 +158,9 @@ class Sweep:
 
     def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
         """Claiming a generation and releasing it removes its remains, unless its builder is alive."""
-        for generation, changed in dataset.unfinished_generations().items():
-            if self._now - changed < self._grace:
-                continue
+        found = dataset.unfinished_generations().items()
+        old = [generation for generation, changed in found if self._now - changed >= self._grace]
+        for generation in sort_generations(old)[:_MOST_REMAINS]:
             if not self._dry and not _reclaim(dataset, generation):
                 continue
             yield f"{_describe_dataset(dataset)}: removed the remains of {generation}"
@@ -184,7 +189,7 @@ def _reclaim(dataset: StoredDataset, generation: str) -> bool:
     """Whether the remains were removed: nobody is building ``generation``."""
     with tempfile.TemporaryDirectory(prefix="lookupdb-sweep-") as scratch:
         try:
-            dataset.claim(generation, Path(scratch)).release()
+            dataset.claim(generation, Path(scratch), dead_seconds=_DEAD_SECONDS).release()
         except GenerationExists:
             return False
         except StoreError as error:
