@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.buckets import create_bucket, s3_server, use_server, variables
+from support.buckets import create_bucket, new_bucket, s3_server, use_server, variables
 from support.generations import publish
 from support.ports import free_port
 
@@ -18,9 +19,12 @@ from lookupdb.cli import cli
 from lookupdb.errors import CorruptFile, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.store.lease import CLAIM
 from lookupdb.store.live_datasets import LiveDataset
 from lookupdb.store.move import copy_generation
-from lookupdb.store.sweep import RETAIN_NOTE, Sweep
+from lookupdb.store.object_store import PutMode, Version
+from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, Sweep
 
 UID = "0f6b1c2d"
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
@@ -154,6 +158,50 @@ def test_a_copy_that_was_not_noted_is_noted_when_it_is_run_again(stores: Stores)
     stores.target().write_note(RETAIN_NOTE, None)
     stores.copy("--dataset", "people")
     assert stores.target().read_note(RETAIN_NOTE) is not None
+
+
+@pytest.mark.parametrize("kind", ["directory", "s3"])
+def test_it_is_noted_and_no_longer_marked_before_anything_is_there(
+    stores: Stores, s3_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep removes what it sees published, marked long ago, and not noted: there is no such moment."""
+    if kind == "s3":
+        use_server(s3_url, monkeypatch)
+        stores.target_url = create_bucket(s3_url)
+    (stores.folder / "old").mkdir()
+    target = stores.target()
+    publish(target, "g1", CONTENT, stores.folder / "old")
+    list(Sweep({}, grace=0, now=0, dry=False).run(iter([target])))
+    assert target.read_note(MARK_NOTE) is not None
+
+    def sweep(_bytes: int) -> None:
+        assert (target.read_note(RETAIN_NOTE) is not None, target.read_note(MARK_NOTE)) == (True, None)
+        list(Sweep({}, grace=86400, now=time.time(), dry=False).run(iter([target])))
+
+    copy_generation(stores.source(), stores.target(), "g2", stores.folder, sweep)
+    assert target.generations() == ("g1", "g2")
+
+
+def test_a_copy_that_is_killed_when_all_is_decided_is_completed_by_the_next(
+    stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, address = new_bucket(s3_url, monkeypatch), stores.target().address
+    put = bucket.objects.put
+
+    def die_decided(path: str, body: bytes, mode: PutMode = None) -> Version:
+        version = put(path, body, mode)
+        if path.endswith(CLAIM) and b'"manifest":null' not in body:
+            raise KeyboardInterrupt
+        return version
+
+    monkeypatch.setattr(bucket.objects, "put", die_decided)
+    with pytest.raises(KeyboardInterrupt):
+        copy_generation(stores.source(), BucketDataset(bucket, address), None, stores.folder, lambda _bytes: None)
+    stores.target_url = bucket.url
+    assert stores.target().read_note(RETAIN_NOTE) is not None, "whoever completes it"
+    result = stores.copy("--dataset", "people", "--json")
+    assert (result.exception, json.loads(result.stdout)["outcome"]) == (None, "present")
+    stores.check("people", "g2")
 
 
 def test_a_damaged_one_is_told_of_and_the_others_are_copied(stores: Stores) -> None:

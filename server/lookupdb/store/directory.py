@@ -200,6 +200,7 @@ class DirectoryDataset(StoredDataset):
         path = self.folder / name
         with store_errors(f"cannot write {path}"):
             if content is not None:
+                self.folder.mkdir(parents=True, exist_ok=True)
                 unfinished = self.folder / f".{name}.new"
                 unfinished.write_bytes(content)
                 unfinished.rename(path)

@@ -3,7 +3,7 @@ the same number, the same manifest. What is whole there already is not copied ag
 
 A dataset keeps its namespace and its name: its shard files say both themselves. It keeps its uid, by which a new
 dataset of that name adopts it (``build.predecessor``). Until it does, it belongs to no living dataset there, so what is
-copied is noted as retained: a sweep would remove it else.
+copied is noted as retained, before anything of it is there: a sweep would remove it else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lookupdb.errors import GenerationExists, GenerationMissing, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.store.dataset import OnCopied, StoredDataset
 from lookupdb.store.layout import StoreAddress
-from lookupdb.store.sweep import retain
+from lookupdb.store.sweep import MARK_NOTE, retain
 
 _MAX_SHOWN: Final = 10
 """Datasets in one message."""
@@ -65,6 +65,23 @@ def copy_generation(
     Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
     CorruptFile if a file is not what its manifest says, StoreError, NotEnoughRoom.
     """
+    original = _choose(source, generation)
+    _find_copy(target, original)  # another one of that number is not retained
+    _retain(target)
+    standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
+    if standing is None:
+        try:
+            with target.claim(original.generation, scratch) as claim:
+                published = claim.publish_copy(source, original.generation, original, on_copied)
+            return CopiedGeneration("copied", published)
+        except GenerationExists:  # another copy, or one that was killed when all was decided, and is completed now
+            standing = _find_copy(target, original)
+            if standing is None:
+                raise
+    return CopiedGeneration("present", standing)
+
+
+def _choose(source: StoredDataset, generation: str | None) -> Manifest:
     manifests = source.whole_manifests()
     name = generation or source.newest_generation()
     if name is None or name not in manifests:
@@ -72,21 +89,25 @@ def copy_generation(
             f"{source.url} has no {'' if generation is None else f'{generation}, '}whole generation to copy",
             hint=f"it has: {', '.join(manifests) or 'none'}",
         )
-    original = manifests[name]
-    standing = target.whole_manifests().get(name)
-    if standing is None:
-        with target.claim(name, scratch) as claim:
-            standing = claim.publish_copy(source, name, original, on_copied)
-        outcome: Literal["copied", "present"] = "copied"
-    elif _without_names(standing) == _without_names(original):
-        outcome = "present"
-    else:
-        raise GenerationExists(
-            f"{target.url} has another {name}, of {standing.uid}, built at {standing.built_at}",
-            hint="choose another one with --generation, or remove what is there",
-        )
+    return manifests[name]
+
+
+def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
+    """The copy of ``original`` that is whole in ``target``. Raises GenerationExists if another one has its number."""
+    standing = target.whole_manifests().get(original.generation)
+    if standing is None or _without_names(standing) == _without_names(original):
+        return standing
+    raise GenerationExists(
+        f"{target.url} has another {original.generation}, of {standing.uid}, built at {standing.built_at}",
+        hint="choose another one with --generation, or remove what is there",
+    )
+
+
+def _retain(target: StoredDataset) -> None:
+    """A sweep lists what is there before it looks for the note. So it removes nothing that comes after the note."""
     retain(target)
-    return CopiedGeneration(outcome, standing)
+    if target.read_note(MARK_NOTE) is not None:
+        target.write_note(MARK_NOTE, None)
 
 
 def _without_names(manifest: Manifest) -> Manifest:
