@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -258,6 +263,59 @@ def test_source_and_target_may_have_credentials_of_their_own(
     assert CliRunner().invoke(cli, arguments, standalone_mode=False).exception is None
     stores.target_url = target
     assert stores.target().generations() == ("g2",)
+
+
+@pytest.mark.parametrize("to", ["c2", "c3"])
+def test_one_url_behind_two_endpoints_is_two_stores(
+    stores: Stores, s3_url: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(s3_url, monkeypatch)
+    bucket = stores.target_url = create_bucket(s3_url)
+    stores.copy()
+    with other_server() as url:
+        urllib.request.urlopen(urllib.request.Request(f"{url}/{urlsplit(bucket).netloc}", method="PUT")).close()
+        for name, value in variables(s3_url).items():
+            monkeypatch.setenv(f"LOOKUPDB_SOURCE_STORE_{name}", value)
+        use_server(url, monkeypatch)
+        arguments = ["copy", bucket, bucket, "--cluster-id", "c2", "--to-cluster-id", to, "--progress", "none"]
+        assert CliRunner().invoke(cli, arguments, standalone_mode=False).exception is None
+        target = stores.target(cluster=to)
+        for shard in target.manifest("g2").shards:
+            with target.verified_shard("g2", shard, stores.folder):
+                pass
+
+
+@contextlib.contextmanager
+def other_server() -> Iterator[str]:
+    """Of a process of its own: all servers of one process have the same buckets."""
+    code = """import sys; from support.buckets import s3_server
+with s3_server() as url:
+    print(url, flush=True)
+    sys.stdin.read()"""
+    folder = str(Path(__file__).parent)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
+def test_the_same_bucket_with_other_credentials_is_not_asked_to_copy_by_itself(
+    stores: Stores, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(s3_url, monkeypatch)
+    bucket = create_bucket(s3_url)
+    one, same = open_store(bucket), open_store(f"{bucket}/")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    other = open_store(bucket)
+    assert one.identity == same.identity != other.identity
+    shard = stores.source().manifest("g2").shards[0]
+    dataset = one.dataset_at(stores.source().address)
+    assert dataset.object_path("g2", shard, same.identity) is not None
+    assert dataset.object_path("g2", shard, other.identity) is None
 
 
 def test_nothing_to_copy_is_no_success(stores: Stores) -> None:

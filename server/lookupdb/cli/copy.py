@@ -88,8 +88,9 @@ def command(
     what is printed as spec.adopt. Until then it is retained there: no sweep removes it.
 
     Each generation appears whole or not at all; what is there already is not copied again, so run it again if it
-    breaks off. Within one bucket and the same URL the store copies by itself; all else passes through here and is
-    verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and the others are copied.
+    breaks off. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself; all else
+    passes through here and is verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and
+    the others are copied.
 
     The credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and the like). Those of
     SOURCE are LOOKUPDB_SOURCE_STORE_AWS_…, where it has others.
@@ -99,7 +100,7 @@ def command(
         source.wait(store_wait)
     target = store.open_store(target_url, to_cluster_id or cluster_id)
     target.wait(store_wait)
-    if (source.url.rstrip("/"), source.cluster) == (target.url.rstrip("/"), target.cluster):
+    if (source.identity, source.cluster) == (target.identity, target.cluster):
         raise UsageError("SOURCE and TARGET are the same", hint="give another store, or --to-cluster-id")
     addresses = list(find_addresses(source.addresses(), names, uid))
     if not addresses:

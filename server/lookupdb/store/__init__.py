@@ -45,6 +45,11 @@ class Store:
         self.cluster = cluster
         self._place = place
 
+    @property
+    def identity(self) -> str:
+        """The same for two stores that are one, reached with the same credentials."""
+        return str(self._place) if isinstance(self._place, Path) else self._place.identity
+
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
         """The generations of the dataset that ``spec`` describes; there may be none yet."""
         return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))

@@ -64,6 +64,11 @@ class Bucket:
         self.patience = patience
         self.objects = _open_objects(self.url, retries)
 
+    @property
+    def identity(self) -> str:
+        """The same for two buckets that are one, reached with the same credentials."""
+        return self.objects.identity
+
     def wait(self, seconds: float, folder: str = "") -> None:
         """Return once the store answers at all. Raises StoreUnreachable after ``seconds`` without an answer."""
         began = time.monotonic()

@@ -127,9 +127,9 @@ class BucketDataset(StoredDataset):
         finally:
             target.unlink(missing_ok=True)
 
-    def object_path(self, generation: str, shard: ShardFile, bucket_url: str) -> str | None:
+    def object_path(self, generation: str, shard: ShardFile, bucket: str) -> str | None:
         """If it is this bucket."""
-        return f"{self._prefix(generation)}/{shard.file}" if self.bucket.url == bucket_url else None
+        return f"{self._prefix(generation)}/{shard.file}" if self.bucket.identity == bucket else None
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """The bytes as the bucket sends them. Raises CorruptFile if a published generation lacks the shard."""

@@ -7,6 +7,8 @@ are any for the store's provider, the store gets only these; else it gets the pl
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -79,6 +81,12 @@ def _replace_variables(old: Mapping[str, str], new: Mapping[str, str]) -> None:
     for name in old:
         os.environ.pop(name, None)
     os.environ.update(new)
+
+
+def identify_store(url: str, variables: Mapping[str, str]) -> str:
+    """What says whether two stores are one, used with the same rights: the same URL may lead to another server, or as
+    another user to another bucket. A hash, because credentials are secrets."""
+    return hashlib.sha256(json.dumps([url, dict(variables)], sort_keys=True).encode()).hexdigest()
 
 
 def find_endpoint(scheme: str, variables: Mapping[str, str]) -> str | None:

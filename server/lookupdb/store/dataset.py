@@ -171,8 +171,8 @@ class StoredDataset(ABC):
         """The file of one shard on this machine: the original, or a verified copy in ``scratch`` that is removed
         afterwards."""
 
-    def object_path(self, generation: str, shard: ShardFile, bucket_url: str) -> str | None:
-        """The path of a shard's object in the bucket at ``bucket_url``; None if it is no object there."""
+    def object_path(self, generation: str, shard: ShardFile, bucket: str) -> str | None:
+        """The path of a shard's object in the bucket whose identity is ``bucket``; None if it is no object there."""
         return None
 
     @contextmanager

@@ -16,10 +16,11 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from lookupdb.errors import UsageError
+from lookupdb.store.credentials import identify_store
 from lookupdb.store.gateway_answer import CHUNK_BYTES, GatewayAnswer, transport_errors
 from lookupdb.store.gateway_problem import TransientFailure, absent_error
 from lookupdb.store.gateway_token import TokenFile
-from lookupdb.store.gateway_wire import CA_FILE_VARIABLE
+from lookupdb.store.gateway_wire import CA_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from lookupdb.store.object_store import MAX_BACKOFF_SECONDS, PROBE_CONNECT_SECONDS, PROBE_SECONDS
 
 T = TypeVar("T")
@@ -78,6 +79,7 @@ class GatewayClient:
         self._host = urlsplit(url).netloc
         self._retries = retries
         self._token = TokenFile(url)
+        self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token.path)})
         is_secure = urlsplit(url).scheme == "https"
         settings: dict[str, Any] = {"ssl_context": _trust(os.environ.get(CA_FILE_VARIABLE))} if is_secure else {}
         self._pool = urllib3.connection_from_url(

@@ -49,6 +49,7 @@ class GatewayObjects:
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         """Raises UsageError."""
         self._client = GatewayClient(url, retries)
+        self.identity = self._client.identity
         self._follows = True
         """Whether what a gateway redirects to could be read so far; if not, it is asked for the bytes themselves."""
 

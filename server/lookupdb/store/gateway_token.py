@@ -23,22 +23,22 @@ class TokenFile:
         path = os.environ.get(TOKEN_FILE_VARIABLE)
         if not path:
             raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
-        self._path = Path(path)
+        self.path: Final = Path(path)
 
     def read(self) -> str:
         """The token of this moment. Raises StoreDenied."""
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 content = file.read(MAX_TOKEN_BYTES + 2).strip()
         except OSError as error:
             raise StoreDenied(
-                f"cannot read the token for the gateway from {self._path}: {error.strerror}", hint=_HINT
+                f"cannot read the token for the gateway from {self.path}: {error.strerror}", hint=_HINT
             ) from error
         if not content:
-            raise StoreDenied(f"the token for the gateway is empty: {self._path}", hint=_HINT)
+            raise StoreDenied(f"the token for the gateway is empty: {self.path}", hint=_HINT)
         if len(content) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(content):
             raise StoreDenied(
-                f"{self._path} holds no token for the gateway: expected at most {MAX_TOKEN_BYTES} bytes of one word",
+                f"{self.path} holds no token for the gateway: expected at most {MAX_TOKEN_BYTES} bytes of one word",
                 hint=_HINT,
             )
         return content.decode("ascii")

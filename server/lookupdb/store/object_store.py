@@ -36,6 +36,9 @@ class ObjectStore(Protocol):
     """Objects by their paths. Every method raises StoreError, and its kinds as their docstrings say; a put that raised
     may have happened."""
 
+    identity: str
+    """The same for two that reach the same objects with the same credentials (``credentials.identify_store``)."""
+
     def get(self, path: str) -> tuple[bytes, Version] | None:
         """A small object and its version; None if there is none. Raises CorruptFile, and has read nothing, if it has
         more than ``MAX_CONDITIONAL_BYTES``."""

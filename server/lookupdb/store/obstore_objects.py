@@ -53,7 +53,7 @@ class ObstoreObjects:
     def __init__(self, url: str, retries: int = RETRIES, silence_seconds: int = SILENCE_SECONDS) -> None:
         """A request fails, and is tried again, when the store sends nothing for ``silence_seconds``."""
         self.url = url.rstrip("/")
-        self._label = self.url
+        self.identity = self._label = self.url
         self._prober: Any = None
         self.store: Any = self._client({**_CLIENT, "read_timeout": f"{silence_seconds}s"}, retries)
 
@@ -61,6 +61,7 @@ class ObstoreObjects:
         with self.translate_errors("use"):
             scheme = self.url.partition("://")[0]
             with credentials.store_environment(scheme) as variables:
+                self.identity = credentials.identify_store(self.url, variables)
                 # These options displace those that obstore would take from the environment.
                 client = {**options, "allow_http": credentials.allows_http(scheme, variables)}
                 if endpoint := credentials.find_endpoint(scheme, variables):

@@ -59,7 +59,7 @@ class BucketClaim(BuildClaim):
         """The same; the store copies what it has itself, and all else passes through the scratch folder."""
 
         def copy(shard: ShardFile, entry: ShardFile) -> None:
-            if not self._copy(source.object_path(original, shard, self._bucket.url), entry):
+            if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):
                 with source.verified_shard(original, shard, self.folder) as path:
                     self._upload(path, entry)
             on_copied(entry.bytes)
