@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from support.ports import free_port
 from lookupdb.cli import cli
 from lookupdb.errors import CorruptFile, StoreError, StoreUnreachable, UsageError
 from lookupdb.manifest import Refusal
-from lookupdb.store import StoreAddress, StoredDataset, open_store
+from lookupdb.store import StoreAddress, StoredDataset, directory, open_store
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM
 from lookupdb.store.live_datasets import LiveDataset
@@ -220,6 +222,34 @@ def test_a_damaged_one_is_told_of_and_the_others_are_copied(stores: Stores) -> N
     assert (stores.target("people").published_generations(), stores.target("places").generations()) == ((), ("g2",))
     with pytest.raises(CorruptFile):
         copy_generation(stores.source(), stores.target(), "g2", stores.folder, lambda _bytes: None)
+
+
+def test_one_that_finds_no_room_is_told_of_and_the_others_are_copied(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = directory._link_or_copy
+
+    def fill(source: Path, target: Path) -> None:
+        if "people" in str(source):
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        real(source, target)
+
+    monkeypatch.setattr(directory, "_link_or_copy", fill)
+    result = stores.copy()
+    assert isinstance(result.exception, StoreError)
+    assert f"team/people ({UID}): cannot copy " in result.exception.message
+    assert "No space left" in result.stdout.splitlines()[0]
+    assert (stores.target("people").generations(), stores.target("places").generations()) == ((), ("g2",))
+
+
+def test_a_scratch_disk_that_is_full_is_told_of(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_arguments: Any, **_options: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", fill)
+    result = stores.copy()
+    assert isinstance(result.exception, StoreError)
+    assert result.exception.message.count("No space left") == 2
 
 
 def test_another_generation_of_that_number_is_never_replaced(stores: Stores) -> None:

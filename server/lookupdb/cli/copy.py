@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +15,9 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.progress_display import open_progress
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_wait_option
 from lookupdb.cli.options import log_format, option
-from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import Store, StoreAddress, credentials
+from lookupdb.store.directory import store_errors
 from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count
 
@@ -115,7 +117,7 @@ def command(
                 copied = _copy(source, target, address, generation, scratch, progress)
             except (StoreDenied, StoreUnreachable):
                 raise
-            except StoreError as error:
+            except LookupdbError as error:  # disk too: another one may find room
                 problems.append(f"{address} ({address.uid}): {error.message}")
                 _say({"outcome": "failed", "dataset": str(address), "uid": address.uid}, problems[-1], as_json)
                 continue
@@ -135,7 +137,9 @@ def _copy(
     progress: Progress,
 ) -> CopiedGeneration:
     place = target.dataset_at(StoreAddress(target.cluster, address.namespace, address.name, address.uid))
-    with tempfile.TemporaryDirectory(prefix="lookupdb-copy-", dir=scratch) as folder:
+    with ExitStack() as stack:
+        with store_errors(f"cannot use {scratch}"):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lookupdb-copy-", dir=scratch))
         progress.begin_phase(f"copying {address}", None, "bytes")
         copied = copy_generation(source.dataset_at(address), place, generation, Path(folder), progress.advance)
         progress.end_phase()
