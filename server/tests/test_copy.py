@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -222,6 +223,43 @@ def test_a_damaged_one_is_told_of_and_the_others_are_copied(stores: Stores) -> N
     assert (stores.target("people").published_generations(), stores.target("places").generations()) == ((), ("g2",))
     with pytest.raises(CorruptFile):
         copy_generation(stores.source(), stores.target(), "g2", stores.folder, lambda _bytes: None)
+
+
+def test_where_the_newest_is_damaged_an_older_one_is_copied_and_that_is_said(stores: Stores) -> None:
+    next((stores.folder / "source").glob("c1/team/people-*/g2/*.lmdb")).unlink()
+    result = stores.copy()
+    assert isinstance(result.exception, StoreError)
+    assert f"team/people ({UID}): g2 in " in result.exception.message
+    copied, damaged, other = result.stdout.splitlines()
+    assert ": g1 copied" in copied
+    assert "is damaged and was not copied, only g1, which is older" in damaged
+    assert ": g2 copied" in other
+    lines = [json.loads(line) for line in stores.copy("--json", "--dataset", "people").stdout.splitlines()]
+    assert [(line["outcome"], line.get("generations")) for line in lines] == [("present", None), ("damaged", ["g2"])]
+    assert stores.copy("--dataset", "people", "--generation", "g1").exception is None, "it was chosen"
+
+
+def test_an_older_one_that_is_damaged_is_no_matter(stores: Stores) -> None:
+    next((stores.folder / "source").glob("c1/team/people-*/g1/*.lmdb")).unlink()
+    assert stores.copy().exception is None
+
+
+@pytest.mark.parametrize("damaged", ["*.lmdb", "manifest.json"])
+def test_what_is_damaged_in_the_target_stays_and_what_to_do_is_said(stores: Stores, damaged: str) -> None:
+    stores.copy("--dataset", "people")
+    path = next((stores.folder / "target").glob(f"c2/team/people-*/g2/{damaged}"))
+    path.unlink()
+    if damaged == "manifest.json":
+        path.write_text("{}")
+    left = sorted(path.parent.iterdir())
+    result = stores.copy("--dataset", "people")
+    assert isinstance(result.exception, StoreError)
+    assert "the target's g2 is damaged" in result.exception.message
+    assert f"remove {path.parent} and run it again" in result.exception.message
+    assert sorted(path.parent.iterdir()) == left
+    shutil.rmtree(path.parent)
+    assert stores.copy("--dataset", "people").exception is None
+    stores.check("people", "g2")
 
 
 def test_one_that_finds_no_room_is_told_of_and_the_others_are_copied(

@@ -16,6 +16,7 @@ from lookupdb.build.progress_display import open_progress
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_wait_option
 from lookupdb.cli.options import log_format, option
 from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.network import strip_secrets
 from lookupdb.store import Store, StoreAddress, credentials
 from lookupdb.store.directory import store_errors
 from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
@@ -23,6 +24,7 @@ from lookupdb.wording import format_count
 
 _MAX_SHOWN: Final = 3
 """Problems in the last message; each was shown when it happened."""
+_AGAIN: Final = "mend that and run it again: what is whole there is not copied again"
 
 
 @click.command()
@@ -92,7 +94,8 @@ def command(
     Each generation appears whole or not at all; what is there already is not copied again, so run it again if it
     breaks off. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself; all else
     passes through here and is verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and
-    the others are copied.
+    the others are copied. Where the newest is damaged, the newest whole one is copied, and the exit code is 5 unless
+    --generation chose it.
 
     The credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and the like). Those of
     SOURCE are LOOKUPDB_SOURCE_STORE_AWS_…, where it has others.
@@ -118,14 +121,17 @@ def command(
             except (StoreDenied, StoreUnreachable):
                 raise
             except LookupdbError as error:  # disk too: another one may find room
-                problems.append(f"{address} ({address.uid}): {error.message}")
+                remedy = f" ({error.hint})" if error.hint else ""
+                problems.append(f"{address} ({address.uid}): {error.message}{remedy}")
                 _say({"outcome": "failed", "dataset": str(address), "uid": address.uid}, problems[-1], as_json)
                 continue
             _report(copied, as_json)
+            if copied.damaged:
+                problems.append(_report_damage(address, copied, source, as_json))
     if problems:
         more = f" (and {len(problems) - _MAX_SHOWN} more)" if len(problems) > _MAX_SHOWN else ""
         shown = "; ".join(problems[:_MAX_SHOWN])
-        raise StoreError(f"not everything could be copied: {shown}{more}", hint="it can be run again")
+        raise StoreError(f"not everything could be copied: {shown}{more}", hint=_AGAIN)
 
 
 def _copy(
@@ -160,6 +166,18 @@ def _report(copied: CopiedGeneration, as_json: bool) -> None:
     }
     text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: {manifest.uid}}}"
     _say(members, text, as_json)
+
+
+def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Store, as_json: bool) -> str:
+    """What was not copied, because it is damaged, though it is newer."""
+    chosen, names = copied.manifest.generation, ", ".join(copied.damaged)
+    text = (
+        f"{address} ({address.uid}): {names} in {strip_secrets(source.url)} is damaged and was not copied, only "
+        f"{chosen}, which is older (build another one, or choose with --generation {chosen})"
+    )
+    members = {"outcome": "damaged", "dataset": str(address), "uid": address.uid}
+    _say({**members, "generations": copied.damaged}, text, as_json)
+    return text
 
 
 def _say(members: dict[str, object], text: str, as_json: bool) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from lookupdb.errors import GenerationExists, GenerationMissing, UsageError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, UsageError
 from lookupdb.manifest import Manifest
-from lookupdb.store.dataset import OnCopied, StoredDataset
+from lookupdb.store.dataset import OnCopied, StoredDataset, is_older
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.sweep import MARK_NOTE, retain
 
@@ -30,6 +30,8 @@ class CopiedGeneration:
     outcome: Literal["copied", "present"]
     manifest: Manifest
     """As it stands in the target."""
+    damaged: tuple[str, ...]
+    """Newer ones of the source, of which this one took the place."""
 
 
 def find_addresses(
@@ -63,9 +65,9 @@ def copy_generation(
     """Copy ``generation``, or the newest that is whole and that no gate has refused, from ``source`` to ``target``.
 
     Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
-    CorruptFile if a file is not what its manifest says, StoreError, NotEnoughRoom.
+    CorruptFile if it has a damaged one, or if a file is not what its manifest says, StoreError, NotEnoughRoom.
     """
-    original = _choose(source, generation)
+    original, damaged = _choose(source, generation)
     _find_copy(target, original)  # another one of that number is not retained
     _retain(target)
     standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
@@ -73,34 +75,51 @@ def copy_generation(
         try:
             with target.claim(original.generation, scratch) as claim:
                 published = claim.publish_copy(source, original.generation, original, on_copied)
-            return CopiedGeneration("copied", published)
+            return CopiedGeneration("copied", published, damaged)
         except GenerationExists:  # another copy, or one that was killed when all was decided, and is completed now
             standing = _find_copy(target, original)
             if standing is None:
                 raise
-    return CopiedGeneration("present", standing)
+    return CopiedGeneration("present", standing, damaged)
 
 
-def _choose(source: StoredDataset, generation: str | None) -> Manifest:
+def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
+    """The manifest, and damaged ones that are newer, if nobody chose ``generation``."""
+    published = source.published_generations()  # first: one may be published in between
     manifests = source.whole_manifests()
-    name = generation or source.newest_generation()
+    usable = [name for name, manifest in manifests.items() if manifest.refused is None]
+    name = generation or (usable[-1] if usable else None)
     if name is None or name not in manifests:
         raise GenerationMissing(
             f"{source.url} has no {'' if generation is None else f'{generation}, '}whole generation to copy",
             hint=f"it has: {', '.join(manifests) or 'none'}",
         )
-    return manifests[name]
+    damaged = [other for other in published if other not in manifests and is_older(name, other)]
+    return manifests[name], () if generation else tuple(damaged)
 
 
 def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
-    """The copy of ``original`` that is whole in ``target``. Raises GenerationExists if another one has its number."""
+    """The copy of ``original`` that is whole in ``target``. Raises GenerationExists if another one has its number,
+    CorruptFile if it is damaged there."""
+    published = target.published_generations()
     standing = target.whole_manifests().get(original.generation)
+    if standing is None and original.generation in published:
+        _check_damage(target, original.generation)
     if standing is None or _without_names(standing) == _without_names(original):
         return standing
     raise GenerationExists(
         f"{target.url} has another {original.generation}, of {standing.uid}, built at {standing.built_at}",
         hint="choose another one with --generation, or remove what is there",
     )
+
+
+def _check_damage(target: StoredDataset, generation: str) -> None:
+    """Raises CorruptFile: a copy removes nothing, so what is damaged stays in its way."""
+    try:
+        target.check_files(target.manifest(generation))
+    except CorruptFile as error:
+        hint = f"remove {target.url}/{generation} and run it again, or choose another one with --generation"
+        raise CorruptFile(f"the target's {generation} is damaged: {error.message}", hint=hint) from error
 
 
 def _retain(target: StoredDataset) -> None:
