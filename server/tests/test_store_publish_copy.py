@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.buckets import new_bucket, s3_server
+from support.buckets import create_bucket, new_bucket, s3_server, use_server
 from support.faults import Fault, Request
-from support.gateways import FakeGateway, fake_gateway, gateway_bucket, use_token
+from support.gateways import FakeGateway, Refusal, fake_gateway, gateway_bucket, use_token
 from support.generations import publish
 from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
@@ -20,10 +21,10 @@ from support.waiting import until
 from lookupdb.build import predecessor
 from lookupdb.build.predecessor import EarlierDataset, make_copy
 from lookupdb.build.progress import SilentProgress
-from lookupdb.errors import CorruptFile, LookupdbError, StoreError
+from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
 from lookupdb.spec import DatasetSpec
-from lookupdb.store import Store, StoreAddress, StoredDataset, obstore_objects, open_store
+from lookupdb.store import Store, StoreAddress, StoredDataset, gateway_client, obstore_objects, open_store
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM
@@ -140,6 +141,88 @@ def test_a_copy_whose_answer_is_lost_is_found_and_a_second_one_is_not_refused(
     copy(source, target, tmp_path)
     assert len(paths) == 3, "each is asked for once: 412 is no reason to wait"
     check(source, target, tmp_path)
+
+
+def test_what_a_store_does_not_copy_in_time_passes_through_here(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy may take effect later, and changes nothing then. All else of the generation is not waited for."""
+    use_server(s3_url, monkeypatch)
+    bucket = Bucket(create_bucket(s3_url), patience=0, heartbeat=3600)
+    source, target = (BucketDataset(bucket, address) for address in (OLD, NEW))
+    (tmp_path / "a").mkdir()
+    publish(source, "g1", CONTENT, tmp_path / "a")
+    real, asked = bucket.objects.copy, []
+
+    def time_out(path: str, to: str, size: int) -> bool:
+        asked.append((path, to, size))
+        raise StoreUnreachable("did not answer in time")
+
+    monkeypatch.setattr(bucket.objects, "copy", time_out)
+    assert len(copy(source, target, tmp_path)) == 3
+    check(source, target, tmp_path)
+    assert len(asked) == 1
+    before = set(bucket.files(NEW.path))
+    assert real(*asked[0])
+    assert set(bucket.files(NEW.path)) == before
+    check(source, target, tmp_path)
+
+
+def test_a_gateway_whose_store_does_not_copy_in_time_is_asked_once(
+    gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """Each look at it is a minute later."""
+
+        now = 0.0
+        sleep = staticmethod(time.sleep)
+
+        def monotonic(self) -> float:
+            self.now += gateway_client.RETRY_SECONDS
+            return self.now
+
+    bucket = Bucket(gateway.url, patience=0, heartbeat=3600)
+    source, target = (BucketDataset(bucket, address) for address in (OLD, NEW))
+    (tmp_path / "a").mkdir()
+    publish(source, "g1", CONTENT, tmp_path / "a")
+    real, asked = bucket.objects.copy, []
+
+    def time_out(path: str, to: str, size: int) -> bool:
+        asked.append(path)
+        gateway.refusals += [Refusal(503, "unreachable")] * 2
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_client, "time", Clock())
+            try:
+                return real(path, to, size)
+            finally:
+                assert len(gateway.refusals) == 1, "it is not asked again"
+                gateway.refusals.clear()
+
+    monkeypatch.setattr(bucket.objects, "copy", time_out)
+    copy(source, target, tmp_path)
+    assert len(asked) == 1
+    check(source, target, tmp_path)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_where_nobody_knows_whether_it_was_copied_nothing_is_put(
+    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """The store does not say, or has something of another size there."""
+    use_server(s3_url, monkeypatch)
+    bucket = Bucket(create_bucket(s3_url), patience=0, heartbeat=3600)
+    source, target = (BucketDataset(bucket, address) for address in (OLD, NEW))
+    (tmp_path / "a").mkdir()
+    publish(source, "g1", CONTENT, tmp_path / "a")
+
+    def fail(*_arguments: object) -> bool:
+        raise StoreUnreachable("is away")
+
+    monkeypatch.setattr(bucket.objects, "copy", fail)
+    monkeypatch.setattr(bucket.objects, "size", (lambda _path: 1) if is_there else fail)
+    with pytest.raises(StoreUnreachable, match="is away"):
+        copy(source, target, tmp_path)
+    assert not target.published_generations()
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "shorter"])

@@ -148,7 +148,8 @@ class GatewayObjects:
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """The gateway's store copies, if both can: a gateway of before knows no such request."""
+        """The gateway's store copies, if both can: a gateway of before knows no such request. One that takes longer
+        than a retry may is not begun again: what asked for it has another way."""
         if size > MAX_COPY_BYTES:
             return False
         body = orjson.dumps({"from": source, "to": target})
@@ -164,7 +165,7 @@ class GatewayObjects:
                 answer.check_done()
             return True
 
-        return self._client.retry(attempt, _UPLOAD_SECONDS)
+        return self._client.retry(attempt)
 
     def delete(self, paths: Sequence[str]) -> None:
         """A thousand at a time."""

@@ -21,6 +21,7 @@ missing shards, so the generation is not whole, and the sweep removes it.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,8 @@ from lookupdb.store.directory import store_errors
 from lookupdb.store.lease import CLAIM, Lease, LeaseState
 from lookupdb.store.retry import call_with_retries
 
+log = logging.getLogger(__name__)
+
 
 class BucketClaim(BuildClaim):
     """Shard files are written in scratch, then put under the generation's name."""
@@ -46,6 +49,8 @@ class BucketClaim(BuildClaim):
         self._lease = lease
         self._uploads: list[str] = []
         self._is_published = False
+        self._store_copies = True
+        """Whether no copy has failed yet."""
         self.generation = prefix.rpartition("/")[2]
         self.folder = scratch / "generation"
         with store_errors(f"cannot write to the scratch folder {scratch}"):
@@ -56,7 +61,8 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, lambda shard, entry: self._upload(self.folder / shard.file, entry))
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """The same; the store copies what it has itself, and all else passes through the scratch folder."""
+        """The same; the store copies what it has itself, and all else passes through the scratch folder. So does all
+        that follows a copy that failed: a store that takes longer than anybody waits would take as long again."""
 
         def copy(shard: ShardFile, entry: ShardFile) -> None:
             if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):
@@ -97,8 +103,11 @@ class BucketClaim(BuildClaim):
         call_with_retries(put, self._bucket.patience)
 
     def _copy(self, path: str | None, entry: ShardFile) -> bool:
-        """Let the store copy one shard; False if it does not."""
-        if path is None:
+        """Let the store copy one shard; False if it does not.
+
+        A copy that failed may still take effect, also when this attempt has put the same bytes under that name.
+        """
+        if path is None or not self._store_copies:
             return False
         target = f"{self._prefix}/{entry.file}"
         self._uploads.append(target)
@@ -111,7 +120,14 @@ class BucketClaim(BuildClaim):
                     raise
                 return True
 
-        return call_with_retries(copy, self._bucket.patience)
+        try:
+            return call_with_retries(copy, self._bucket.patience)
+        except StoreError as error:
+            if self._bucket.objects.size(target) is not None:  # of another size
+                raise
+            log.warning("the store does not copy, the bytes pass through here", extra={"reason": error.message})
+            self._store_copies = False
+            return False
 
     def _is_there(self, target: str, size: int) -> bool:
         """Whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""
