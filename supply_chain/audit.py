@@ -31,6 +31,8 @@ MAX_IGNORED_DAYS: Final = 180
 _BATCH: Final = 500
 _MAX_PAGES: Final = 20
 _MAX_ANSWER_BYTES: Final = 16 << 20
+_RESULT_MEMBERS: Final = {"vulns", "next_page_token"}
+"""All that OSV documents: what else there is may be an error, or advisories under another name."""
 _MEMBERS: Final = {"id", "package", "reason", "until"}
 
 Ask = Callable[[bytes], bytes]
@@ -76,8 +78,8 @@ def find_advisories(packages: Sequence[LockedPackage], ask: Ask) -> list[Finding
             more = []
             for (package, _token), result in zip(waiting, results, strict=True):
                 findings += [Finding(package, advisory) for advisory in _read_ids(result)]
-                if token := result.get("next_page_token"):
-                    more.append((package, str(token)))
+                if token := _read_page_token(result):
+                    more.append((package, token))
             waiting = more
             if not waiting:
                 break
@@ -99,8 +101,8 @@ def _ask_batch(waiting: Sequence[tuple[LockedPackage, str]], ask: Ask) -> list[d
         answer = json.loads(ask(json.dumps({"queries": queries}).encode()))
     except (OSError, HTTPException) as error:
         raise NotAudited(f"OSV cannot be asked: {error}") from error
-    except ValueError as error:
-        raise NotAudited("OSV answers something that is no JSON") from error
+    except (ValueError, RecursionError) as error:
+        raise NotAudited("OSV answers something that is no JSON, or too deep") from error
     results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list) or len(results) != len(queries) or not all(isinstance(r, dict) for r in results):
         raise NotAudited(f"expected {len(queries)} results of OSV, found something else")
@@ -108,10 +110,26 @@ def _ask_batch(waiting: Sequence[tuple[LockedPackage, str]], ask: Ask) -> list[d
 
 
 def _read_ids(result: Mapping[str, Any]) -> list[str]:
-    try:
-        return [str(each["id"]) for each in result.get("vulns", ())]
-    except (TypeError, KeyError) as error:
-        raise NotAudited("expected the ids of advisories, found something else") from error
+    if unknown := set(result) - _RESULT_MEMBERS:
+        raise NotAudited(f"expected results with {sorted(_RESULT_MEMBERS)}, found {sorted(unknown)[0][:100]!r}")
+    advisories = result.get("vulns", [])
+    if not isinstance(advisories, list):
+        raise NotAudited("expected a list of advisories, found something else")
+    return [_read_id(advisory) for advisory in advisories]
+
+
+def _read_id(advisory: object) -> str:
+    found = advisory.get("id") if isinstance(advisory, dict) else None
+    if not isinstance(found, str) or not found:
+        raise NotAudited("expected the ids of advisories, found something else")
+    return found
+
+
+def _read_page_token(result: Mapping[str, Any]) -> str:
+    token = result.get("next_page_token", "")
+    if not isinstance(token, str):
+        raise NotAudited("expected the token of a page, found something else")
+    return token
 
 
 def read_ignored(text: str, today: datetime.date) -> list[Ignored]:

@@ -70,6 +70,17 @@ def test_many_packages_are_asked_for_in_parts() -> None:
         b'{"results": [null, {}]}',
         b'{"results": [{"vulns": [{}]}, {}]}',
         b'{"results": [{"vulns": 1}, {}]}',
+        b'{"results": [{"vulns": {}}, {}]}',
+        b'{"results": [{"vulns": ""}, {}]}',
+        b'{"results": [{"vulns": null}, {}]}',
+        b'{"results": [{"vulns": [{"id": ""}]}, {}]}',
+        b'{"results": [{"vulns": [{"id": 7}]}, {}]}',
+        b'{"results": [{"error": "x"}, {"code": 3}]}',
+        b'{"results": [{"vulnerabilities": [{"id": "X"}]}, {}]}',
+        b'{"results": [{"vulns": [], "error": "x"}, {}]}',
+        b'{"results": [{"next_page_token": 1}, {}]}',
+        b'{"results": [{"next_page_token": null}, {}]}',
+        b"[" * 200_000,
     ],
 )
 def test_what_is_no_answer_is_not_taken_for_a_clean_one(answer: bytes) -> None:
@@ -149,6 +160,13 @@ class TestTheWhole:
         assert code == 0
         assert "SKIPPED, nothing is known" in text
         assert "no route to host" in text
+
+    def test_an_answer_that_is_unknown_is_no_finding_and_is_said(self) -> None:
+        def fail_each(body: bytes) -> bytes:
+            return json.dumps({"results": [{"error": "x"} for _ in json.loads(body)["queries"]]}).encode()
+
+        code, text = self.run(fail_each)
+        assert (code, "SKIPPED, nothing is known" in text, "'error'" in text) == (0, True, True)
 
     def test_a_bad_list_fails_also_without_a_network(self) -> None:
         for only_reports in (False, True):
