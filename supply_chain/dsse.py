@@ -49,7 +49,7 @@ def verify(envelope: str, payload_type: str, key: PublicKey) -> bytes:
         payload = base64.b64decode(members["payload"], validate=True)
         signatures = [base64.b64decode(each["sig"], validate=True) for each in members["signatures"]]
         found = members["payloadType"]
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise NotVerified(f"expected an envelope of DSSE, found something else ({type(error).__name__})") from error
     if found != payload_type:
         raise NotVerified(f"expected a payload of {payload_type}, found {str(found)[:100]!r}")

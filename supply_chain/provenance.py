@@ -26,6 +26,8 @@ PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "https://lookupdb.dev/build/make/v1"
+SOURCE: Final = "git+."
+"""The repository that holds the source, among all that a release is made from."""
 MATERIALS: Final = (
     "requirements/run.txt",
     "server/native/Cargo.lock",
@@ -60,7 +62,7 @@ def make_statement(
                 "externalParameters": {"command": command, "version": version},
                 "internalParameters": {},
                 "resolvedDependencies": [
-                    {"uri": "git+.", "digest": {"gitCommit": commit}},
+                    {"uri": SOURCE, "digest": {"gitCommit": commit}},
                     *({"uri": name, "digest": {"sha256": digest}} for name, digest in sorted(materials.items())),
                 ],
             },
@@ -76,15 +78,15 @@ def sign_statement(statement: Json, key: dsse.PrivateKey) -> str:
 
 def verify_statement(envelope: str, key: dsse.PublicKey, subjects: Digests, commit: str | None = None) -> Json:
     """The statement in ``envelope``, if ``key`` signed it and it is of all ``subjects``, whatever they are called here,
-    and of ``commit`` if that is given. Raises dsse.NotVerified."""
+    and its source is of ``commit`` if that is given. Raises dsse.NotVerified."""
     payload = dsse.verify(envelope, PAYLOAD_TYPE, key)
     try:
         statement: Json = json.loads(payload)
         kinds = (statement["_type"], statement["predicateType"])
         stated = {subject["digest"]["sha256"] for subject in statement["subject"]}
         definition = statement["predicate"]["buildDefinition"]
-        commits = {each["digest"].get("gitCommit") for each in definition["resolvedDependencies"]} - {None}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        commits = {_read_commit(each) for each in definition["resolvedDependencies"]} - {None}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise dsse.NotVerified(f"expected a statement of provenance, found another ({type(error).__name__})") from error
     if kinds != (STATEMENT, PREDICATE):
         raise dsse.NotVerified(f"expected {STATEMENT} with {PREDICATE}, found {kinds}")
@@ -94,8 +96,13 @@ def verify_statement(envelope: str, key: dsse.PublicKey, subjects: Digests, comm
         if digest not in stated:
             raise dsse.NotVerified(f"expected the statement to be of {name} (sha256:{digest[:16]}…), found others")
     if commit is not None and commits != {commit}:
-        raise dsse.NotVerified(f"expected the commit {commit}, found {sorted(commits)}")
+        raise dsse.NotVerified(f"expected the commit {commit}, found {sorted(map(str, commits))}")
     return statement
+
+
+def _read_commit(dependency: Json) -> object:
+    """The commit of the source. What it depends on may come from other repositories, with commits of their own."""
+    return dependency["digest"].get("gitCommit") if dependency.get("uri") == SOURCE else None
 
 
 def read_subjects(files: Sequence[Path], named: Sequence[str]) -> dict[str, str]:

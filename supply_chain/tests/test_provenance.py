@@ -73,7 +73,7 @@ def test_whatever_was_changed_is_refused(key: dsse.PrivateKey) -> None:
     refuse({**envelope, "signatures": [{**envelope["signatures"][0], "sig": "AAAA"}]}, key, "found none that holds")
     refuse({**envelope, "signatures": [{"keyid": "x"}]}, key, "found something else")
     refuse({**envelope, "payload": "%%%"}, key, "found something else")
-    for text in ("", "[]", "null", "{}"):
+    for text in ("", "[]", "null", "{}", "[" * 200_000):
         refuse(text, key, "found something else")
     refuse(" " * (5 << 20), key, "at most")
 
@@ -106,6 +106,25 @@ def test_a_statement_of_something_else_is_refused(key: dsse.PrivateKey) -> None:
     refuse(sign_statement(statement(predicateType="x"), key), key, "expected https://in-toto")
     refuse(sign_statement(statement(subject=[{}]), key), key, "found another")
     refuse(sign_statement({"a": 1}, key), key, "found another")
+
+
+def of_dependencies(*dependencies: dict[str, Any]) -> dict[str, Any]:
+    made = statement()
+    made["predicate"]["buildDefinition"]["resolvedDependencies"] = list(dependencies)
+    return made
+
+
+def test_the_commit_is_that_of_the_source_and_of_no_dependency(key: dsse.PrivateKey) -> None:
+    def of(uri: str, commit: str) -> dict[str, Any]:
+        return {"uri": uri, "digest": {"gitCommit": commit}}
+
+    for other in (of("pkg:lib", COMMIT), of("git+https://example.org/lib", COMMIT), {"digest": {"gitCommit": COMMIT}}):
+        refuse(sign_statement(of_dependencies(other), key), key, "expected the commit .* found \\[\\]")
+        refuse(sign_statement(of_dependencies(of("git+.", "f" * 40), other), key), key, "expected the commit")
+    refuse(sign_statement(of_dependencies(of("git+.", COMMIT), of("git+.", "f" * 40)), key), key, "expected the commit")
+    library = of("git+https://example.org/lib", "f" * 40)
+    made = sign_statement(of_dependencies(of("git+.", COMMIT), library), key)
+    assert verify_statement(made, key.public_key(), SUBJECTS, COMMIT)
 
 
 def test_what_cannot_be_stated_is_refused() -> None:
