@@ -157,6 +157,14 @@ def test_not_more_than_a_few_problems_are_told() -> None:
     assert found.problems[-1] == "and 895 more"
 
 
+def test_a_file_whose_name_begins_with_a_dot_is_told_of_and_counts_for_nothing() -> None:
+    found = read_token_hashes({Path("/t/.web"): hash_token(TOKEN).encode(), Path("/t/.git"): None})
+    assert not found.digests
+    assert found.problems == tuple(
+        f"{name} is not read, because its name begins with a dot" for name in (".web", ".git")
+    )
+
+
 def test_a_change_of_hashes_is_a_new_version_and_a_repeat_is_none() -> None:
     gatekeeper = tokens_only(TOKEN)
     before = gatekeeper.version
@@ -261,6 +269,21 @@ async def test_files_are_taken_up_as_they_change(tmp_path: Path) -> None:
         assert denial(access.gatekeeper.judge(bearer(TOKEN))) is Denial.UNDECIDED
     finally:
         access.stop()
+
+
+async def test_clients_that_are_left_out_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lookupdb.runtime.watched_files.MAX_FILES", 1)
+    for name in ("web", "shop", "..data"):
+        (tmp_path / name).write_text(hash_token(TOKEN))
+    reported: list[dict[str, Any]] = []
+    access = watch.AccessWatch(AccessSettings(str(tmp_path)), lambda: reported.append(access.describe()), logs=True)
+    access.start()
+    access.stop()
+    problem = "there are 2 files: the last 1 by name are not read"
+    assert reported == [{"version": 1, "tokens": 1, "problems": [problem]}]
+    assert [record.getMessage() for record in caplog.records] == [f"who may look up: {problem}"]
 
 
 FUZZ_EXAMPLES = int(os.environ.get("LOOKUPDB_FUZZ_EXAMPLES", "400"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.waiting import soon
 
-from lookupdb.runtime.watched_files import MAX_FILE_BYTES, Content, WatchedFiles, list_folder
+from lookupdb.runtime import watched_files
+from lookupdb.runtime.watched_files import MAX_FILE_BYTES, Content, Folder, WatchedFiles
 
 DEADLINE_SECONDS = 5.0
 
@@ -82,7 +86,7 @@ def test_kubelets_swap_of_a_link_is_seen(tmp_path: Path) -> None:
 
     async def watch() -> list[dict[str, bytes | None]]:
         reader = Reader()
-        files = WatchedFiles(lambda: list_folder(tmp_path), reader)
+        files = WatchedFiles(Folder(tmp_path).list_files, reader)
         files.look()
         (tmp_path / "..new").symlink_to("..2")
         (tmp_path / "..new").rename(tmp_path / "..data")
@@ -97,7 +101,7 @@ def test_files_that_come_and_go_are_told(tmp_path: Path) -> None:
 
     async def watch() -> list[dict[str, bytes | None]]:
         reader = Reader()
-        files = WatchedFiles(lambda: [*list_folder(folder), tmp_path / "keys"], reader)
+        files = WatchedFiles(lambda: [*Folder(folder).list_files(), tmp_path / "keys"], reader)
         files.look()
         folder.mkdir()
         (folder / "app").write_bytes(b"a")
@@ -135,3 +139,212 @@ def test_looks_again_by_itself_until_stopped(tmp_path: Path) -> None:
         return reader.told
 
     assert asyncio.run(watch()) == [{"token": None}, {"token": b"one"}]
+
+
+class Unreadable:
+    """Makes reading, or listing, fail as long as ``error`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: int | None = None
+        self.opened: list[str] = []
+        open_path, listdir = Path.open, os.listdir
+
+        def open_or_fail(path: Path, *arguments: Any, **settings: Any) -> Any:
+            self.opened.append(path.name)
+            self._fail()
+            return open_path(path, *arguments, **settings)
+
+        def list_or_fail(path: Path) -> list[str]:
+            self._fail()
+            return listdir(path)
+
+        monkeypatch.setattr(Path, "open", open_or_fail)
+        monkeypatch.setattr(os, "listdir", list_or_fail)
+
+    def _fail(self) -> None:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
+    return Unreadable(monkeypatch)
+
+
+def write_settled(path: Path, content: bytes) -> None:
+    """As the kubelet wrote it a while ago."""
+    path.write_bytes(content)
+    os.utime(path, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, errno.ENOMEM, errno.EACCES])
+def test_file_that_cannot_be_read_at_one_look_is_read_at_the_next(
+    tmp_path: Path, reading: Unreadable, error: int
+) -> None:
+    path = tmp_path / "token"
+    write_settled(path, b"one")
+
+    async def watch() -> list[dict[str, bytes | None]]:
+        reader = Reader()
+        files = WatchedFiles(lambda: [path], reader)
+        reading.error = error
+        files.look()
+        reading.error = None
+        files.look()
+        return reader.told
+
+    assert asyncio.run(watch()) == [{"token": None}, {"token": b"one"}]
+
+
+def test_only_what_has_changed_is_read(tmp_path: Path, reading: Unreadable) -> None:
+    for name in ("a", "b", "large"):
+        write_settled(tmp_path / name, b"x" * (MAX_FILE_BYTES + 1 if name == "large" else 1))
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+
+    async def watch() -> list[str]:
+        reader = Reader()
+        files = WatchedFiles(Folder(tmp_path).list_files, reader)
+        files.look()
+        reading.opened.clear()
+        files.look()
+        assert not reading.opened
+        (tmp_path / "b").write_bytes(b"new")
+        reading.opened.clear()
+        files.look()
+        assert reader.told[-1] == {"a": b"x", "b": b"new", "large": None, "folder": None, "pipe": None}
+        return reading.opened
+
+    assert asyncio.run(watch()) == ["b"]
+
+
+def test_what_files_held_counts_while_their_folder_cannot_be_read(tmp_path: Path, reading: Unreadable) -> None:
+    write_settled(tmp_path / "app", b"a")
+
+    async def watch() -> tuple[list[dict[str, bytes | None]], list[tuple[str, ...]]]:
+        reader = Reader()
+        problems: list[tuple[str, ...]] = []
+
+        def take(content: Content) -> None:
+            reader(content)
+            problems.append(files.problems)
+
+        files = WatchedFiles(Folder(tmp_path).list_files, take)
+        files.look()
+        reading.error = errno.EMFILE
+        files.look()
+        files.look()
+        reading.error = None
+        (tmp_path / "app").unlink()
+        files.look()
+        return reader.told, problems
+
+    told, problems = asyncio.run(watch())
+    assert told == [{"app": b"a"}, {"app": b"a"}, {}]
+    problem = "the folder of the files cannot be read (Too many open files): what they held last counts"
+    assert problems == [(), (problem,), ()]
+
+
+def test_folder_that_cannot_be_read_at_first_is_told_of(tmp_path: Path, reading: Unreadable) -> None:
+    write_settled(tmp_path / "app", b"a")
+
+    async def watch() -> list[dict[str, bytes | None]]:
+        reader = Reader()
+        files = WatchedFiles(Folder(tmp_path).list_files, reader)
+        reading.error = errno.EACCES
+        files.look()
+        reading.error = None
+        files.look()
+        return reader.told
+
+    assert asyncio.run(watch()) == [{}, {"app": b"a"}]
+
+
+def test_files_that_are_too_many_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "MAX_FILES", 2)
+    for name in ("b", "c", "..data", "a"):
+        (tmp_path / name).write_bytes(b"x")
+
+    async def watch() -> tuple[list[dict[str, bytes | None]], list[tuple[str, ...]]]:
+        reader = Reader()
+        problems: list[tuple[str, ...]] = []
+
+        def take(content: Content) -> None:
+            reader(content)
+            problems.append(files.problems)
+
+        files = WatchedFiles(Folder(tmp_path).list_files, take)
+        files.look()
+        (tmp_path / "a").unlink()
+        files.look()
+        return reader.told, problems
+
+    told, problems = asyncio.run(watch())
+    assert told == [{"a": b"x", "b": b"x"}, {"b": b"x", "c": b"x"}]
+    assert problems == [("there are 3 files: the last 1 by name are not read",), ()]
+
+
+def test_a_secret_of_hashes_is_read_as_a_whole() -> None:
+    assert len("sha256:") + 64 > (1 << 20) / watched_files.MAX_FILES
+
+
+async def test_a_look_at_many_files_takes_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_files, "_STEP_SECONDS", -1.0)
+    monkeypatch.setattr(watched_files, "_PAUSE_SECONDS", 0.0)
+    for number in range(20):
+        write_settled(tmp_path / f"{number:02}", b"x")
+    looked_at: list[int] = []
+    look_at = watched_files._look_at
+
+    def count(*arguments: Any) -> Any:
+        looked_at.append(turns)
+        return look_at(*arguments)
+
+    turns = 0
+    reader = Reader()
+    files = WatchedFiles(Folder(tmp_path).list_files, reader, poll_seconds=0.0)
+    files.start()
+    monkeypatch.setattr(watched_files, "_look_at", count)
+    (tmp_path / "19").write_bytes(b"new")
+    while not reader.is_told_twice.is_set():
+        await asyncio.sleep(0)
+        turns += 1
+    files.stop()
+    assert reader.told[-1]["19"] == b"new"
+    assert len(looked_at) == len(set(looked_at)) >= 20, "one file a turn"
+
+
+async def test_who_fails_is_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"one")
+    told: list[bytes | None] = []
+
+    def fail(content: Content) -> None:
+        told.append(content[path])
+        if len(told) == 2:
+            raise ZeroDivisionError
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    files = WatchedFiles(lambda: [path], fail, poll_seconds=0.01)
+    files.start()
+    path.write_bytes(b"two")
+    await soon(lambda: len(told) == 2, "it is told")
+    path.write_bytes(b"three")
+    await soon(lambda: len(told) == 3, "it is told again")
+    files.stop()
+
+
+def test_what_could_not_be_used_is_told_again_if_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    write_settled(path, b"one")
+
+    async def watch() -> list[dict[str, bytes | None]]:
+        reader = Reader()
+        files = WatchedFiles(lambda: [path], reader)
+        files.look()
+        files.tell_again()
+        files.look()
+        files.look()
+        return reader.told
+
+    assert asyncio.run(watch()) == [{"token": b"one"}] * 2

@@ -27,7 +27,7 @@ from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
-from lookupdb.runtime.watched_files import Content, WatchedFiles, list_folder
+from lookupdb.runtime.watched_files import Content, Folder, WatchedFiles
 from lookupdb.runtime.worker import WorkerBoot
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[]
         passwords.take_files(content)
         on_change()
 
-    keys = WatchedFiles(lambda: list_folder(Path(folder)), take)
+    keys = WatchedFiles(Folder(Path(folder)).list_files, take)
     keys.start()
     return keys
 

@@ -43,6 +43,10 @@ def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
     digests: set[bytes] = set()
     problems: list[str] = []
     for path, text in content.items():
+        if path.name.startswith("."):
+            # Such a key of a Secret is as good as any, but who writes files by hand has such ones beside them.
+            problems.append(f"{path.name} is not read, because its name begins with a dot")
+            continue
         if text is None:
             problems.append(f"{path.name} cannot be read")
             continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.access.settings import AccessSettings
 from lookupdb.route.access.token_hashes import read_token_hashes
-from lookupdb.runtime.watched_files import Content, WatchedFiles, list_folder
+from lookupdb.runtime.watched_files import Content, Folder, WatchedFiles
 
 if TYPE_CHECKING:
     from lookupdb.route.access.accounts import ServiceAccounts
@@ -30,8 +30,8 @@ class AccessWatch:
         self.gatekeeper = Gatekeeper(takes_tokens=settings.tokens is not None, accounts=self._accounts)
         self._watches: list[WatchedFiles] = []
         if settings.tokens is not None:
-            folder = Path(settings.tokens)
-            self._watches.append(WatchedFiles(lambda: list_folder(folder), self._take_tokens))
+            folder = Folder(Path(settings.tokens))
+            self._watches.append(WatchedFiles(folder.list_files, self._take_tokens))
         if settings.keys is not None:
             file = Path(settings.keys)
             self._watches.append(WatchedFiles(lambda: [file], self._take_keys))
@@ -48,7 +48,9 @@ class AccessWatch:
 
     def describe(self) -> dict[str, Any]:
         """For /status."""
-        return self.gatekeeper.describe()
+        described = self.gatekeeper.describe()
+        unread = [problem for watch in self._watches for problem in watch.problems]
+        return {**described, "problems": [*described["problems"], *unread]}
 
     def _take_tokens(self, content: Content) -> None:
         self.gatekeeper.take_hashes(read_token_hashes(content))
