@@ -9,4 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 MAX_TOKEN_BYTES: Final = 16 << 10
-"""A longer token is refused unread."""
+"""A longer token, of whatever kind, is refused unread."""
+MAX_ACCOUNT_TOKEN_BYTES: Final = 4 << 10
+"""Of a service account's, which the API server makes of some 1 KB."""
