@@ -6,6 +6,9 @@ That requests are read and answered as without TLS is seen by the other tests of
 from __future__ import annotations
 
 import contextlib
+import datetime
+import errno
+import os
 import socket
 import ssl
 import time
@@ -21,7 +24,8 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.tls import Identity, TlsSocket, authority, client_context, make_identity, server_identity
 
-from lookupdb.route.http.certificates import TlsFiles, find_expiry
+from lookupdb.route.http import certificates
+from lookupdb.route.http.certificates import TlsFiles, find_period
 from lookupdb.runtime.memory import private_bytes
 from support import tls
 
@@ -267,15 +271,21 @@ class TestReload:
         assert standing.recv(1 << 16).endswith(b"\r\n1")
         standing.raw.close()
 
-    @pytest.mark.parametrize("damage", ["key of another", "half a certificate", "no certificate", "no key", "expired"])
+    @pytest.mark.parametrize(
+        "damage",
+        ["key of another", "half a certificate", "odd version", "no certificate", "no key", "expired", "not valid yet"],
+    )
     def test_what_cannot_be_used_changes_nothing(self, server: Server, files: TlsFiles, damage: str) -> None:
         first = shown(server)
-        other = make_identity(by=authority(), days=-1 if damage == "expired" else 30)
+        begins_in = datetime.timedelta(days=1 if damage == "not valid yet" else -60)
+        other = make_identity(by=authority(), days=-1 if damage == "expired" else 30, begins_in=begins_in)
         match damage:
             case "key of another":
                 files.key.write_bytes(other.key_pem)
             case "half a certificate":
                 files.certificate.write_bytes(other.certificate_pem[:100])
+            case "odd version":
+                files.certificate.write_bytes(_with_odd_version(files.certificate.read_bytes()))
             case "no certificate":
                 files.certificate.unlink()
             case "no key":
@@ -292,8 +302,48 @@ class TestReload:
         eventually(lambda: shown(server) == new.certificate.serial_number)
         assert server.certificates.problem is None
 
+    def test_certificate_is_used_when_its_time_has_come(self, server: Server, files: TlsFiles) -> None:
+        new = make_identity(by=authority(), begins_in=datetime.timedelta(seconds=4))
+        assert server.certificates is not None
+        new.write(files.certificate.parent)
+        eventually(lambda: "is not valid before" in str(server.certificates and server.certificates.problem))
+        eventually(lambda: shown(server) == new.certificate.serial_number)
+        assert server.certificates.problem is None
+
+    def test_the_only_one_is_used_and_its_problem_told(self, files: TlsFiles) -> None:
+        for identity, problem in (
+            (make_identity(by=authority(), begins_in=datetime.timedelta(days=1)), "is not valid before"),
+            (make_identity(by=authority(), days=-1), "has expired"),
+        ):
+            identity.write(files.certificate.parent)
+            with serving(ScriptedLookups(values={"a": b"1"}), files) as server:
+                assert server.certificates is not None
+                assert problem in str(server.certificates.problem)
+                assert server.certificates.context is not None
+                assert server.count("tls_certificates_refused") == 0
+
+    def test_what_could_not_be_read_for_a_moment_is_read_again(
+        self, server: Server, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make = certificates.make_context
+        failures: list[TlsFiles] = []
+
+        def fail_twice(files: TlsFiles) -> ssl.SSLContext:
+            if len(failures) < 2:
+                failures.append(files)
+                raise OSError(errno.EMFILE, "Too many open files")
+            return make(files)
+
+        monkeypatch.setattr(certificates, "make_context", fail_twice)
+        new = make_identity(by=authority())
+        new.write(files.certificate.parent)
+        for path in files.paths:
+            os.utime(path, (1e9, 1e9))  # it does not change again
+        eventually(lambda: shown(server) == new.certificate.serial_number)
+        assert len(failures) == 2
+
     def test_expiry_is_a_metric(self, server: Server, files: TlsFiles) -> None:
-        expiry = find_expiry(files.certificate.read_bytes())
+        expiry = find_period(files.certificate.read_bytes()).expires
         assert server.count("tls_certificate_expiry_timestamp_seconds") == int(expiry.timestamp())
         assert expiry.timestamp() > time.time()
 
@@ -302,6 +352,13 @@ class TestReload:
         eventually(lambda: server.count("tls_certificates_refused") > 0)
         assert server.certificates is not None
         assert "planted" not in str(server.certificates.problem)
+
+
+def _with_odd_version(pem: bytes) -> bytes:
+    """A certificate whose version no other has."""
+    der = ssl.PEM_cert_to_DER_cert(pem.decode())
+    assert der.count(b"\xa0\x03\x02\x01\x02") == 1
+    return ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05")).encode()
 
 
 def test_resumed_session_is_let_in(server: Server) -> None:

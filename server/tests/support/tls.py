@@ -45,7 +45,12 @@ class Identity:
 
 
 def make_identity(
-    name: str = HOST, by: Identity | None = None, *, is_authority: bool = False, days: float = 30
+    name: str = HOST,
+    by: Identity | None = None,
+    *,
+    is_authority: bool = False,
+    days: float = 30,
+    begins_in: datetime.timedelta = datetime.timedelta(days=-60),
 ) -> Identity:
     """A new one, signed ``by`` an authority or by itself. With negative ``days`` it has expired."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -57,7 +62,7 @@ def make_identity(
         .issuer_name(by.certificate.subject if by else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=60))
+        .not_valid_before(now + begins_in)
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)

@@ -1,7 +1,8 @@
 """The certificate that the public port shows, and the authorities of clients: read from files, anew when they change.
 
-What cannot be used changes nothing: the last usable certificate stays, and ``problem`` says why. So does one that has
-expired, while the present one has not. Connections that stand keep theirs.
+What cannot be used changes nothing: the last usable certificate stays, and ``problem`` says why. So it does while the
+present one is valid and the new one has expired, or is not valid yet: that is taken when its time has come. Connections
+that stand keep theirs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _NOT_AFTER: Final = INDEX[CERTIFICATE_EXPIRY]
 _REFUSED: Final = INDEX["tls_certificates_refused"]
+_MAX_WAIT_SECONDS: Final = 3600.0
+"""Clocks are set: a time that is to come is looked at again meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ class Certificates:
         self._on_change = on_change
         self._counts = counts
         self._watch = WatchedFiles(lambda: files.paths, self._load)
-        self._expires = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+        self._period: Period | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        """For the time from which what the files hold is valid."""
         self.context: ssl.SSLContext | None = None
         self.is_loaded = asyncio.Event()
         """Set once there is a context."""
         self.problem: str | None = None
-        """Why what the files hold now is not used."""
+        """Why what the files hold now is not used, or why clients will not take it."""
 
     def start(self) -> None:
         """Read the files, and again whenever they change, until ``stop``."""
@@ -69,40 +74,57 @@ class Certificates:
     def stop(self) -> None:
         """Look no more."""
         self._watch.stop()
+        self._stop_waiting()
 
     def _load(self, content: Content) -> None:
+        self._stop_waiting()
         missing = [str(path) for path in self._files.paths if content.get(path) is None]
         if missing:
             self._refuse(f"there is no {' and no '.join(missing)}, or it cannot be read")
             return
         try:
-            expires = find_expiry(content[self._files.certificate] or b"")
+            period = find_period(content[self._files.certificate] or b"")
             context = make_context(self._files)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever is wrong with them, they are refused
             # Not the error's own words: they may quote a file, and one of these is a secret.
             reason = getattr(error, "reason", None) or type(error).__name__
             self._refuse(f"the certificate, its key or the clients' authorities cannot be used: {reason}")
+            if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+                self._watch.tell_again()  # they were read a moment ago: no descriptor is free, say
             return
         if any(read_file(path) != text for path, text in content.items()):
-            return  # replaced in between: the next look finds the whole of it
-        now = datetime.datetime.now(datetime.UTC)
-        if expires <= now < self._expires:
-            self._refuse(f"the certificate has expired: {expires:%Y-%m-%dT%H:%M:%SZ}")
+            self._watch.tell_again()  # replaced in between: the next look finds the whole of it
             return
-        self.context, self._expires, self.problem = context, expires, None
-        self._counts[_NOT_AFTER] = max(0, int(expires.timestamp()))
+        self._judge(context, period, datetime.datetime.now(datetime.UTC))
+
+    def _judge(self, context: ssl.SSLContext, period: Period, now: datetime.datetime) -> None:
+        problem = period.find_problem(now)
+        if now < period.begins:
+            wait = (period.begins - now).total_seconds()
+            self._waiting = asyncio.get_running_loop().call_later(min(wait, _MAX_WAIT_SECONDS), self._watch.tell_again)
+        if problem and self._period and not self._period.find_problem(now):
+            self._refuse(problem)
+            return
+        self.context, self._period, self.problem = context, period, problem and f"TLS: {problem}"
+        self._counts[_NOT_AFTER] = max(0, int(period.expires.timestamp()))
         self.is_loaded.set()
         self._on_change()
-        log.info("the certificate is in use", extra={"expires": expires.isoformat()})
-        if expires <= now:
-            log.warning("the certificate has expired: clients that verify it will not ask")
+        log.info("the certificate is in use", extra={"expires": period.expires.isoformat()})
+        if problem:
+            log.warning("%s: clients that verify it will not ask", problem)
 
     def _refuse(self, problem: str) -> None:
+        if self.problem == f"TLS: {problem}":
+            return  # that has been told
         self.problem = f"TLS: {problem}"
         self._counts[_REFUSED] += 1
         self._on_change()
         kept = "the one before stays in use" if self.context else "nothing is served before there is one"
         log.warning("the certificate is not used: %s; %s", problem, kept)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting.cancel()
 
 
 def make_context(files: TlsFiles) -> ssl.SSLContext:
@@ -126,8 +148,25 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted")
 
 
-def find_expiry(certificates: bytes) -> datetime.datetime:
-    """When the first of the PEM ``certificates``, the server's own, expires. Raises ValueError."""
+@dataclass(frozen=True, slots=True)
+class Period:
+    """In which a certificate is valid."""
+
+    begins: datetime.datetime
+    expires: datetime.datetime
+
+    def find_problem(self, now: datetime.datetime) -> str | None:
+        """Why it is not valid ``now``."""
+        if self.expires <= now:
+            return f"the certificate has expired: {self.expires:%Y-%m-%dT%H:%M:%SZ}"
+        if now < self.begins:
+            return f"the certificate is not valid before {self.begins:%Y-%m-%dT%H:%M:%SZ}"
+        return None
+
+
+def find_period(certificates: bytes) -> Period:
+    """When the first of the PEM ``certificates``, the server's own, is valid. Raises ValueError, or x509's errors."""
     from cryptography import x509  # here, because a router without TLS spares its memory
 
-    return x509.load_pem_x509_certificates(certificates)[0].not_valid_after_utc
+    certificate = x509.load_pem_x509_certificates(certificates)[0]
+    return Period(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
