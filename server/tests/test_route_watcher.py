@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from support.routing import entry, table_file
 from support.waiting import soon
 
 from lookupdb.route.table import watcher
+from lookupdb.route.table.routing_table import RoutingTable
 from lookupdb.route.table.watcher import TableWatcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
@@ -98,3 +100,20 @@ async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_
     path.unlink()
     await soon(lambda: seen.invalid == [f"{path} cannot be read: No such file or directory"], "it is told")
     seen.watcher.stop()
+
+
+async def test_a_table_that_makes_its_user_fail_is_not_the_last_one(path: Path) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    versions: list[int] = []
+
+    def take(table: RoutingTable) -> None:
+        versions.append(table.version)
+        if len(versions) == 2:
+            raise ZeroDivisionError
+
+    watched = TableWatcher(path, take, lambda why: None)
+    watched.start()
+    for version in (2, 3):
+        path.write_bytes(table_file(entry([[A]]), version=version))
+        await soon(lambda: version in versions, f"version {version} is seen")  # noqa: B023
+    watched.stop()

@@ -283,6 +283,19 @@ def test_only_keys_that_sign_are_taken() -> None:
     assert list(parse_keys(json.dumps({"keys": [*others, good]}).encode())) == ["rsa-1"]
 
 
+ODD_VALUES: list[Any] = [[], {}, [[]], {"a": {}}, 7, -1.5, True, "", "!"]
+
+
+@pytest.mark.parametrize("signer", [rsa_signer("odd"), ec_signer("odd")], ids=["RSA", "EC"])
+@pytest.mark.parametrize("value", ODD_VALUES, ids=repr)
+def test_an_odd_key_takes_no_other_with_it(signer: Signer, value: Any) -> None:
+    good, odd = rsa_signer().public(), signer.public()
+    for member in ("crv", *odd):
+        keys = parse_keys(json.dumps({"keys": [{**odd, member: value}, good]}).encode())
+        assert "rsa-1" in keys
+        assert set(keys) <= {"rsa-1", "odd", "!"}
+
+
 def test_a_short_key_is_not_taken() -> None:
     with pytest.raises(ValueError, match="no RSA or P-256 key"):
         parse_keys(json.dumps(jwks(rsa_signer("short", 1024))).encode())

@@ -13,7 +13,6 @@ from lookupdb.tokens.verification import VerificationKey
 
 log = logging.getLogger(__name__)
 
-_ALGORITHMS: Final = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
 _MIN_RSA_BITS: Final = 2048
 _MAX_KEYS: Final = 100
 
@@ -34,7 +33,7 @@ def parse_keys(text: bytes) -> dict[str, VerificationKey]:
 
 
 def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
-    algorithm = _ALGORITHMS.get((str(entry.get("kty")), entry.get("crv")))
+    algorithm = _find_algorithm(entry)
     has_id = isinstance(entry.get("kid"), str) and entry["kid"]
     if algorithm is None or not has_id or entry.get("use", "sig") != "sig" or entry.get("alg", algorithm) != algorithm:
         return None
@@ -47,6 +46,17 @@ def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
     if algorithm == "RS256" and key.key_size < _MIN_RSA_BITS:
         return None
     return VerificationKey(algorithm, key)
+
+
+def _find_algorithm(entry: Mapping[str, Any]) -> str | None:
+    """The one that a key of this kind verifies."""
+    match entry.get("kty"), entry.get("crv"):
+        case "RSA", None:
+            return "RS256"
+        case "EC", "P-256":
+            return "ES256"
+        case _:
+            return None
 
 
 def are_same(keys: Mapping[str, VerificationKey], other_keys: Mapping[str, VerificationKey]) -> bool:

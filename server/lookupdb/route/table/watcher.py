@@ -37,8 +37,8 @@ class TableWatcher:
 
     def start(self) -> None:
         """Look now, and again until ``stop``."""
+        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first: also if the table makes somebody fail
         self.look()
-        self._timer = self._loop.call_later(POLL_SECONDS, self.start)
 
     def stop(self) -> None:
         """Look no more."""
