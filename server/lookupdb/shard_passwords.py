@@ -1,9 +1,10 @@
-"""Passwords that shard servers ask routers for: one for each rollout, none of them stored.
+"""Passwords that shard servers ask routers for: one for each shard of a rollout, none of them stored.
 
-    release key  →  key of a dataset  →  password of a rollout  →  SHA-256 of that
+    release key  →  key of a dataset  →  password of a shard of a rollout  →  SHA-256 of that
 
 The operator has the release key, the routers of a dataset have the key of their dataset, a shard server has the hash of
-its rollout's password, which anybody may see: the password has 256 random bits, so that nobody finds it by its hash.
+its shard's password, which anybody may see: the password has 256 random bits, so that nobody finds it by its hash. A
+router shows a password before a server has proven anything, so who listens at one shard's address learns that shard's.
 Each is made of the one before and of nothing secret besides, so that whoever has made one can make it again.
 """
 
@@ -28,9 +29,9 @@ def fingerprint_key(dataset_key: bytes) -> str:
     return hashlib.sha256(dataset_key).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def derive_password(dataset_key: bytes, rollout: str) -> str:
-    """The password of the servers of ``rollout``, as ``r34``: 64 hexadecimal digits."""
-    return hmac.digest(dataset_key, b"rollout\0" + rollout.encode(), "sha256").hex()
+def derive_password(dataset_key: bytes, rollout: str, shard: int) -> str:
+    """The password of the servers of ``shard`` of ``rollout``, as ``r34``: 64 hexadecimal digits."""
+    return hmac.digest(dataset_key, b"shard\0%b\0%d" % (rollout.encode(), shard), "sha256").hex()
 
 
 def hash_password(password: bytes) -> str:

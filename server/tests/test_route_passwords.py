@@ -3,7 +3,8 @@ servers and routers of the second half are real ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +34,22 @@ def content(*keys: bytes) -> dict[Path, bytes | None]:
 
 class TestPasswords:
     def test_of_servers_without_a_key_are_the_common_one(self) -> None:
-        assert Passwords().find(None) is None
-        assert Passwords("open sesame").find(None) == "open sesame"
+        assert Passwords().find(None, 0) is None
+        assert Passwords("open sesame").find(None, 0) == "open sesame"
 
     def test_are_derived_from_the_key_and_the_rollout(self) -> None:
         passwords = Passwords("open sesame")
         passwords.take_files(content(KEY, NEWER_KEY))
         for key in (KEY, NEWER_KEY):
             ref = PasswordRef("r3", shard_passwords.fingerprint_key(key))
-            assert passwords.find(ref) == shard_passwords.derive_password(key, "r3")
+            for shard in (0, 7):
+                assert passwords.find(ref, shard) == shard_passwords.derive_password(key, "r3", shard)
 
     def test_without_their_key_are_not_guessed(self) -> None:
         passwords = Passwords("open sesame")
         passwords.take_files(content(NEWER_KEY))
         with pytest.raises(UnknownKey, match=rf"rollout r3 \(key {MARK}\): the file of that key is not there"):
-            passwords.find(PasswordRef("r3", MARK))
+            passwords.find(PasswordRef("r3", MARK), 0)
         assert passwords.list_missing([PasswordRef("r3", MARK), PasswordRef("r4", NEWER_MARK)]) == [MARK]
 
     @pytest.mark.parametrize("found", [None, b"", KEY[:31], KEY + b"\n", NEWER_KEY])
@@ -55,7 +57,7 @@ class TestPasswords:
         passwords = Passwords()
         passwords.take_files({Path("/keys", MARK): found})
         with pytest.raises(UnknownKey, match="holds another key or none") as error:
-            passwords.find(PasswordRef("r3", MARK))
+            passwords.find(PasswordRef("r3", MARK), 0)
         assert KEY.hex() not in str(error.value)
         assert passwords.list_missing([PasswordRef("r3", MARK)]) == [MARK]
 
@@ -64,7 +66,7 @@ class TestPasswords:
         passwords.take_files(content(KEY))
         assert passwords.list_missing([PasswordRef("r3", MARK)]) == []
         passwords.take_files({})
-        assert passwords.find(PasswordRef("r3", MARK)) == shard_passwords.derive_password(KEY, "r3")
+        assert passwords.find(PasswordRef("r3", MARK), 2) == shard_passwords.derive_password(KEY, "r3", 2)
         assert passwords.list_missing([PasswordRef("r3", MARK)]) == [MARK]
 
     def test_are_of_so_many_keys_at_most(self) -> None:
@@ -73,8 +75,8 @@ class TestPasswords:
         for key in keys:
             passwords.take_files(content(key))
         with pytest.raises(UnknownKey):
-            passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[0])))
-        assert passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[1])))
+            passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[0])), 0)
+        assert passwords.find(PasswordRef("r1", shard_passwords.fingerprint_key(keys[1])), 0)
 
 
 class TestARoutingTable:
@@ -124,14 +126,19 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_generation(tmp_path_factory.mktemp("store"), KEYS, shards=2)
 
 
-def hash_of(key: bytes, rollout: str) -> str:
-    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout).encode())
+def hash_of(key: bytes, rollout: str, shard: int) -> str:
+    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout, shard).encode())
+
+
+def asking(key: bytes, rollout: str) -> Callable[[int], list[str]]:
+    """The options of a shard's servers that ask for their password."""
+    return lambda shard: ["--password-sha256", hash_of(key, rollout, shard)]
 
 
 @pytest.fixture(scope="module")
 def shards(generation: Path) -> Iterator[Shards]:
     """The servers of r1, by the older key."""
-    with fleet(generation, "--password-sha256", hash_of(KEY, "r1")) as running:
+    with fleet(generation, of_shard=asking(KEY, "r1")) as running:
         yield running
 
 
@@ -156,13 +163,14 @@ def rewrite(path: Path, content: bytes) -> None:
 
 class TestAShardServer:
     def test_takes_the_password_whose_hash_it_was_given_and_no_other(self, shards: Shards) -> None:
-        right = shard_passwords.derive_password(KEY, "r1")
+        right = shard_passwords.derive_password(KEY, "r1", 0)
         (port,) = shards[0][0].ports
         assert redis.Redis(port=port, password=right).ping()
         wrong = [
-            shard_passwords.derive_password(KEY, "r2"),
-            shard_passwords.derive_password(NEWER_KEY, "r1"),
-            hash_of(KEY, "r1"),
+            shard_passwords.derive_password(KEY, "r2", 0),
+            shard_passwords.derive_password(KEY, "r1", 1),
+            shard_passwords.derive_password(NEWER_KEY, "r1", 0),
+            hash_of(KEY, "r1", 0),
             right[:-1],
         ]
         for password in wrong:
@@ -174,8 +182,8 @@ class TestAShardServer:
     def test_has_nothing_of_the_password_in_its_process(self, shards: Shards) -> None:
         server: Running = shards[0][0]
         line = Path(f"/proc/{server.process.pid}/cmdline").read_text()
-        assert hash_of(KEY, "r1") in line
-        assert shard_passwords.derive_password(KEY, "r1") not in line
+        assert hash_of(KEY, "r1", 0) in line
+        assert shard_passwords.derive_password(KEY, "r1", 0) not in line
 
 
 class TestARouter:
@@ -187,8 +195,24 @@ class TestARouter:
             assert router.reports("missingKeys") == [[]]
             said = router.get("/status", admin=True)[1] + router.get("/metrics", admin=True)[1]
             line = Path(f"/proc/{router.process.pid}/cmdline").read_bytes()
-            for secret in (KEY.hex(), shard_passwords.derive_password(KEY, "r1")):
+            for secret in (KEY.hex(), shard_passwords.derive_password(KEY, "r1", 0)):
                 assert secret.encode() not in said + line
+
+    def test_shows_who_listens_at_an_address_the_password_of_that_shard_alone(
+        self, generation: Path, shards: Shards, folder: Path
+    ) -> None:
+        document = entry_of(generation, shards, MARK)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(60)
+            document["shards"][1]["endpoints"].append(f"127.0.0.1:{listener.getsockname()[1]}")
+            path = folder.parent / "table.json"
+            path.write_bytes(table_file(document))
+            with starting(path, "--password-key-dir", str(folder)), listener.accept()[0] as connection:
+                shown = connection.recv(1 << 12).split(b"\r\n")[4].decode()
+        assert shown == shard_passwords.derive_password(KEY, "r1", 1)
+        assert redis.Redis(port=shards[1][0].ports[0], password=shown).ping()
+        with pytest.raises(redis.AuthenticationError):
+            redis.Redis(port=shards[0][0].ports[0], password=shown).ping()
 
     def test_that_is_told_no_key_is_refused_and_says_so(self, generation: Path, shards: Shards, folder: Path) -> None:
         path = folder.parent / "table.json"
@@ -224,7 +248,7 @@ class TestARouter:
         path.write_bytes(table_file(entry_of(generation, shards, MARK)))
         newer = write_generation(folder.parent / "newer", KEYS, shards=2, generation="g2")
         with (
-            fleet(newer, "--password-sha256", hash_of(NEWER_KEY, "r2")) as later,
+            fleet(newer, of_shard=asking(NEWER_KEY, "r2")) as later,
             routing(path, "--password-key-dir", str(folder)) as router,
         ):
             async with Clients(router.port, KEYS) as clients:

@@ -16,17 +16,18 @@ def test_whoever_makes_a_password_again_makes_the_same() -> None:
     key = shard_passwords.derive_dataset_key(RELEASE, UID)
     assert key == hmac.new(RELEASE, b"dataset\0" + UID.encode(), hashlib.sha256).digest()
     assert len(key) == shard_passwords.KEY_BYTES
-    password = shard_passwords.derive_password(key, "r34")
-    assert password == hmac.new(key, b"rollout\0r34", hashlib.sha256).hexdigest()
+    password = shard_passwords.derive_password(key, "r34", 7)
+    assert password == hmac.new(key, b"shard\0r34\x007", hashlib.sha256).hexdigest()
     assert shard_passwords.fingerprint_key(key) == hashlib.sha256(key).hexdigest()[:8]
     assert shard_passwords.hash_password(password.encode()) == hashlib.sha256(password.encode()).hexdigest()
 
 
-def test_another_release_dataset_or_rollout_has_another_password() -> None:
+def test_another_release_dataset_rollout_or_shard_has_another_password() -> None:
     passwords = {
-        shard_passwords.derive_password(shard_passwords.derive_dataset_key(release, uid), rollout)
+        shard_passwords.derive_password(shard_passwords.derive_dataset_key(release, uid), rollout, shard)
         for release in (RELEASE, RELEASE[::-1])
         for uid in (UID, UID[::-1])
         for rollout in ("r3", "r34")
+        for shard in (0, 4, 40)
     }
-    assert len(passwords) == 8
+    assert len(passwords) == 24

@@ -1,9 +1,9 @@
 """Passwords of shard servers, as pods get them: routers the keys of their dataset, servers the hash of a password.
 
-The key of a dataset is made of the release's and of the dataset's uid, the password of a rollout of that and of the
-rollout's name (``lookupdb.shard_passwords``). So nothing of it needs to be remembered or read back: the Secret of a
-dataset's key is made, never read, changed or deleted, and a name that holds the key's fingerprint is another key's or
-nobody's.
+The key of a dataset is made of the release's and of the dataset's uid, a shard's password of that, of the rollout's
+name and of the shard's number (``lookupdb.shard_passwords``). So nothing of it needs to be remembered or read back: the
+Secret of a dataset's key is made, never read, changed or deleted, and a name that holds the key's fingerprint is
+another key's or nobody's.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def is_made_once(manifest: Manifest) -> bool:
     return manifest.get("immutable") is True
 
 
-def server_flags(dataset: ObservedDataset, config: Config, rollout: str) -> dict[str, str]:
-    """What the servers of ``rollout`` are told of their password. Anybody may see it."""
+def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: int) -> dict[str, str]:
+    """What the servers of ``shard`` of ``rollout`` are told of their password. Anybody may see it."""
     key = _derive_key(dataset, config)
     if not key:
         return {}
-    password = shard_passwords.derive_password(key, rollout)
+    password = shard_passwords.derive_password(key, rollout, shard)
     return {"--password-sha256": shard_passwords.hash_password(password.encode())}
 
 

@@ -225,7 +225,7 @@ def _render_server(
         "--host": config.pod_host,
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
-        **passwords.server_flags(dataset, config, rollout.rollout),
+        **passwords.server_flags(dataset, config, rollout.rollout, shard),
     }
     ports = [pods.render_port(f"resp-{i}" if i else "resp", names.SHARD_PORT + i) for i in range(workers)]
     return pods.render_container(

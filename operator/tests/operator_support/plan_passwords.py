@@ -30,7 +30,7 @@ def missing_keys(world: World, pod: Process) -> frozenset[str]:
     """What the router says that it lacks: of the tables that it answers from, or is about to."""
     there = {mark for secret, mark in _mounted_secrets(pod.template) if secret in world.keys}
     tables = (table for table in (pod.table, pod.mounted) if table is not None)
-    return frozenset(mark for table in tables for _, _, mark in _servers(orjson.dumps(table)) if mark) - there
+    return frozenset(mark for table in tables for *_, mark in _servers(orjson.dumps(table)) if mark) - there
 
 
 def can_open(world: World, pod: Process, table: dict[str, Any]) -> bool:
@@ -42,8 +42,8 @@ def refusing_servers(world: World, pod: Process, table: dict[str, Any]) -> list[
     """The StatefulSets of all generations of ``table`` whose servers take another password than the router shows."""
     return [
         name
-        for name, rollout, mark in _servers(orjson.dumps(table))
-        if world.password_of(name) not in (None, _hash(pod.keys[mark], rollout) if mark in pod.keys else "")
+        for name, shard, rollout, mark in _servers(orjson.dumps(table))
+        if world.password_of(name) not in (None, _hash(pod.keys[mark], rollout, shard) if mark in pod.keys else "")
     ]
 
 
@@ -74,20 +74,20 @@ def _mounted_secrets(template: str) -> tuple[tuple[str, str], ...]:
 
 
 @functools.lru_cache(1024)
-def _hash(key: bytes, rollout: str) -> str:
-    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout).encode())
+def _hash(key: bytes, rollout: str, shard: int) -> str:
+    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout, shard).encode())
 
 
 @functools.lru_cache(1024)
-def _servers(table: bytes) -> tuple[tuple[str, str, str], ...]:
-    """StatefulSet, rollout and fingerprint of each server that the table names."""
+def _servers(table: bytes) -> tuple[tuple[str, int, str, str], ...]:
+    """StatefulSet, shard, rollout and fingerprint of each server that the table names."""
     return tuple(_list_servers(orjson.loads(table)))
 
 
-def _list_servers(table: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _list_servers(table: dict[str, Any]) -> Iterator[tuple[str, int, str, str]]:
     for entry in table["generations"]:
-        for shard in entry["shards"]:
+        for number, shard in enumerate(entry["shards"]):
             named = shard if "rollout" in shard else entry
             for endpoint in shard["endpoints"]:
                 name = endpoint.partition(".")[0].rpartition("-")[0]
-                yield name, named["rollout"], named.get("passwordKey", "")
+                yield name, number, named["rollout"], named.get("passwordKey", "")

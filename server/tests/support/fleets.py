@@ -7,7 +7,7 @@ with fleet(generation, replicas=2) as shards:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ Shards = list[list[Running]]
 
 
 @contextlib.contextmanager
-def fleet(generation: Path, *options: str, replicas: int = 1) -> Iterator[Shards]:
+def fleet(
+    generation: Path, *options: str, replicas: int = 1, of_shard: Callable[[int], Iterable[str]] = lambda shard: ()
+) -> Iterator[Shards]:
     """``lookupdb serve`` for each replica of each shard, started side by side."""
     count = len(_manifest(generation).shards)
-    contexts = [serving(generation, *options, shard=shard) for shard in range(count) for _ in range(replicas)]
+    contexts = [
+        serving(generation, *options, *of_shard(shard), shard=shard) for shard in range(count) for _ in range(replicas)
+    ]
     with ThreadPoolExecutor(len(contexts)) as pool:
         entering = [pool.submit(context.__enter__) for context in contexts]
         try:

@@ -123,7 +123,7 @@ class Link:
         """A connection to the endpoint, which has proven itself; None if there is none: then the user was told."""
         settings = self._settings
         try:
-            password = settings.passwords.find(self._identity.password)
+            password = settings.passwords.find(self._identity.password, self._identity.shard)
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await connect(self._address, self._identity, password, self._on_lost, settings.budget)
         except TimeoutError:

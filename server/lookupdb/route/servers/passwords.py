@@ -1,5 +1,5 @@
 """The passwords that a worker shows to shard servers: one for all, or, of servers whose routing table entry names a
-key, that of their rollout, derived from the key.
+key, that of their shard and rollout, derived from the key.
 
 Keys are files named by their fingerprint, in a folder that is watched. A key that was there once is remembered until
 the process ends: what serves goes on serving when its file goes, and to take a file away revokes nothing, because the
@@ -20,7 +20,7 @@ MOST_KEYS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PasswordRef:
-    """Which password servers ask for, by the routing table. Nothing of it is secret."""
+    """Which passwords the servers of a rollout ask for, by the routing table. Nothing of it is secret."""
 
     rollout: str
     key: str
@@ -59,8 +59,8 @@ class Passwords:
         while len(self._keys) > MOST_KEYS:
             del self._keys[next(iter(self._keys))]
 
-    def find(self, ref: PasswordRef | None) -> str | None:
-        """The password that ``ref`` asks for; None when none is to be shown. Raises UnknownKey."""
+    def find(self, ref: PasswordRef | None, shard: int) -> str | None:
+        """The password of ``shard`` that ``ref`` asks for; None when none is to be shown. Raises UnknownKey."""
         if ref is None:
             return self._common
         key = self._keys.get(ref.key)
@@ -69,7 +69,7 @@ class Passwords:
             raise UnknownKey(f"cannot be shown the {ref}: the file of that key {found} (--password-key-dir)")
         from lookupdb import shard_passwords
 
-        return shard_passwords.derive_password(key, ref.rollout)
+        return shard_passwords.derive_password(key, ref.rollout, shard)
 
     def list_missing(self, refs: Iterable[PasswordRef]) -> list[str]:
         """The fingerprints of keys that ``refs`` name and that no file holds now, also if they are remembered."""
