@@ -342,6 +342,11 @@ class TestReload:
         eventually(lambda: shown(server) == new.certificate.serial_number)
         assert len(failures) == 2
 
+    def test_each_change_that_cannot_be_used_is_counted(self, server: Server, files: TlsFiles) -> None:
+        for count in (1, 2):
+            files.certificate.write_bytes(b"nonsense" * count)
+            eventually(lambda: server.count("tls_certificates_refused") == count)  # noqa: B023
+
     def test_expiry_is_a_metric(self, server: Server, files: TlsFiles) -> None:
         expiry = find_period(files.certificate.read_bytes()).expires
         assert server.count("tls_certificate_expiry_timestamp_seconds") == int(expiry.timestamp())

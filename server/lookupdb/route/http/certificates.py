@@ -58,6 +58,9 @@ class Certificates:
         self._on_change = on_change
         self._counts = counts
         self._watch = WatchedFiles(lambda: files.paths, self._load)
+        self._content: Content = {}
+        self._is_told = False
+        """Whether what the files hold was refused before: it is tried again, in silence."""
         self._period: Period | None = None
         self._waiting: asyncio.TimerHandle | None = None
         """For the time from which what the files hold is valid."""
@@ -78,6 +81,8 @@ class Certificates:
 
     def _load(self, content: Content) -> None:
         self._stop_waiting()
+        self._is_told = self._is_told and content == self._content
+        self._content = content
         missing = [str(path) for path in self._files.paths if content.get(path) is None]
         if missing:
             self._refuse(f"there is no {' and no '.join(missing)}, or it cannot be read")
@@ -114,8 +119,9 @@ class Certificates:
             log.warning("%s: clients that verify it will not ask", problem)
 
     def _refuse(self, problem: str) -> None:
-        if self.problem == f"TLS: {problem}":
-            return  # that has been told
+        if self._is_told and self.problem == f"TLS: {problem}":
+            return
+        self._is_told = True
         self.problem = f"TLS: {problem}"
         self._counts[_REFUSED] += 1
         self._on_change()
