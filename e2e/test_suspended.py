@@ -28,7 +28,7 @@ def test_nothing_changes_while_it_is_suspended_and_all_of_it_afterwards(story: S
         story.refresh("records")
         story.change("records", shards=3)
         story.wait_condition("records", "RolledOut", "False", reason="Suspended")
-        lost = _delete_servers(story, "--cascade=orphan")
+        lost = _delete_servers(story, "--cascade=orphan", "--wait=false")
         _wait_servers(story, lost)
 
         time.sleep(QUIET_SECONDS)

@@ -365,3 +365,19 @@ class RecordingLookups(ScriptedLookups):
     def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
         self.waiters.append(waiter)
         super().find(key, waiter, generation)
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PATCH"])
+def test_what_is_answered_at_once_leaves_the_others_their_turn(server: Server, client: Client, method: str) -> None:
+    assert client.get("/v1/lookup/a").status == 200
+    flood = request("/v1/lookup/a", method=method) * 1000
+
+    def receive() -> tuple[int, bool, bool]:
+        (connection,) = server.front._connections
+        connection.data_received(flood)
+        return connection._answered_at_once, bool(connection._waiting), bool(connection._unread)
+
+    assert server.call(receive) == (MAX_PIPELINE, True, True)
+    statuses = {client.response().status for _ in range(1000)}
+    assert len(statuses) == 1
+    assert client.get("/v1/lookup/a").body == b"1"

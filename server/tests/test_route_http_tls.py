@@ -102,6 +102,27 @@ class TestProtocol:
             assert (response.status, b"https" in response.body) == (400, True)
             assert client.ended()
 
+    def test_plain_bytes_reach_no_other_client(self, server: Server) -> None:
+        standing = [connect(server).handshake() for _ in range(3)]
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+                assert Client(raw).send(LOOKUP).response().status == 400
+        for client in standing:
+            client.sendall(LOOKUP)
+            assert client.recv(1 << 16).endswith(b"\r\n1")
+            client.raw.close()
+        assert ask(server).endswith(b"\r\n1")
+
+    @pytest.mark.parametrize("size", [1, 5, 9, 1 << 16])
+    def test_a_hello_that_announces_much_ends_it(self, server: Server, size: int) -> None:
+        hello = b"\x16\x03\x01\x00\x40" + b"\x01" + (100_000).to_bytes(3, "big") + bytes(60)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw, contextlib.suppress(OSError):
+            for start in range(0, len(hello), size):
+                raw.sendall(hello[start : start + size])
+            assert raw.recv(1) == b""
+        eventually(lambda: server.count("connections") == 0)
+        assert ask(server).endswith(b"\r\n1")
+
     def test_garbage_in_a_handshake_ends_it(self, server: Server) -> None:
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
             raw.sendall(b"\x16\x03\x01" + b"\xff" * 100)
