@@ -77,4 +77,4 @@ def _wait_servers(story: Story, lost: Manifest) -> None:
         assert found["metadata"]["uid"] != lost["metadata"]["uid"]
         return bool(found["status"].get("readyReplicas") == found["spec"]["replicas"])
 
-    until(look, seconds=180, what=f"StatefulSet {lost['metadata']['name']} again, with its servers")
+    until(look, seconds=300, what=f"StatefulSet {lost['metadata']['name']} again, with its servers")
