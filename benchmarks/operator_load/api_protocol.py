@@ -48,8 +48,9 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
         return {
             "kind": "APIGroupList",
             "groups": [
-                {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+                {"name": group, "versions": [named], "preferredVersion": named}
                 for group, version in versions
+                for named in [{"groupVersion": f"{group}/{version}", "version": version}]
             ],
         }
     if parts[0] == "version":

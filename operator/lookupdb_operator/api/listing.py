@@ -42,3 +42,15 @@ class Listing:
                 if not more:
                     break
         return frozenset(found)
+
+    async def is_discovered(self, kind: Kind) -> bool:
+        """Whether the API server names ``kind`` among what it has: some time after a CustomResourceDefinition was
+        made. Raises what ``api`` raises."""
+        groups = await self._api.request("GET", "/apis", subject="the groups of the API")
+        versions = {version["groupVersion"] for group in groups["groups"] for version in group["versions"]}
+        if kind.api_version not in versions:
+            return False
+        resources = await self._api.request(
+            "GET", f"/apis/{kind.api_version}", subject=f"the resources of {kind.api_version}"
+        )
+        return kind.plural in {resource["name"] for resource in resources["resources"]}

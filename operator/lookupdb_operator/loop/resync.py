@@ -143,14 +143,16 @@ class Resync:
 
 
 async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
-    """Return when the API server knows LookupDatasets and lets them be listed."""
+    """Return when the API server knows LookupDatasets, lets them be listed, and names them among what it has: kopf looks
+    there once, and would never watch what is not named yet."""
     while True:
         try:
             await listing.list_uids(kinds.DATASET)
+            if await listing.is_discovered(kinds.DATASET):
+                return
+            log.info("the API server does not name LookupDatasets yet")
         except NotFound:
             log.warning("the API server does not know LookupDatasets; is their CustomResourceDefinition installed?")
         except ApiError as error:
             log.warning("%s", error)
-        else:
-            return
         await asyncio.sleep(seconds)

@@ -72,6 +72,8 @@ class Kube:
     """By path: what requests that read are answered."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
     """By path: requests that read wait for the event."""
+    undiscovered: set[str] = field(default_factory=set)
+    """The plurals of kinds that are served, but not named among what the server has yet."""
     proxied: Callable[[web.Request], web.StreamResponse] = lambda request: web.Response(status=502)
     """What answers behind the API server: Services and pods, and the kubelets' logs."""
     jwks: Object = field(default_factory=lambda: {"keys": []})
@@ -175,7 +177,10 @@ class Kube:
             self.reads.append(("GET", request.path))
             return web.json_response(self.jwks)
         if path is None:
-            return web.json_response(discovery(request.path, KINDS))
+            self.reads.append(("GET", request.path))
+            return web.json_response(
+                discovery(request.path, (kind for kind in KINDS if kind.plural not in self.undiscovered))
+            )
         namespace, name = path.namespace, path.name
         if path.subresource == "log" or path.subresource.partition("/")[0] == "proxy":
             self.reads.append(("GET", request.path))

@@ -1,0 +1,25 @@
+"""An operator that starts while the CustomResourceDefinition is made: kopf looks once for what the API server has."""
+
+from __future__ import annotations
+
+import pytest
+from operator_support.kube import KINDS, Kube
+from operator_support.kube_story import dataset, seen, step_to_build
+from operator_support.running import operating, options, until
+
+from lookupdb_operator import kinds
+
+pytest_plugins = ["operator_support.cluster_fixtures"]
+
+_ALL = {kind.plural for kind in KINDS if kind.group == kinds.DATASET.group}
+
+
+@pytest.mark.parametrize("plurals", [{kinds.DATASET.plural}, _ALL], ids=["resource", "group"])
+async def test_datasets_that_are_not_named_yet_are_waited_for(kube: Kube, plurals: set[str]) -> None:
+    kube.undiscovered = plurals
+    kube.put(dataset())
+    async with operating(options()):
+        await until(lambda: kube.reads.count(("GET", "/apis")) > 1, "a second look", lambda: seen(kube))
+        assert not kube.all("Job")
+        kube.undiscovered = set()
+        await step_to_build(kube)
