@@ -143,8 +143,8 @@ class Resync:
 
 
 async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
-    """Return when the API server knows LookupDatasets, lets them be listed, and names them among what it has: kopf looks
-    there once, and would never watch what is not named yet."""
+    """Return when the API server knows LookupDatasets, lets them be listed, and names them among what it has: kopf
+    looks there once, and would never watch what is not named yet."""
     while True:
         try:
             await listing.list_uids(kinds.DATASET)
