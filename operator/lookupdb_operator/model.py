@@ -119,6 +119,8 @@ class BuildResult:
     """The identity of the success file, if the spec names one."""
     adopted_from: str = ""
     """``uid/gN`` of the earlier dataset whose generation was copied; empty when none was."""
+    next_free: str = ""
+    """With the reason GenerationExists: the generation to build instead."""
 
 
 @dataclass(frozen=True, slots=True)

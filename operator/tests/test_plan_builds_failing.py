@@ -189,3 +189,17 @@ def test_the_times_in_status_are_read_as_they_were_written() -> None:
         clock.seconds_until(clock.format_moment(BEGIN + timedelta(milliseconds=900)), 10, BEGIN + timedelta(seconds=10))
         > 0
     )
+
+
+@pytest.mark.parametrize(("newest", "expected"), [("g5", "g6"), ("g999999999", "g2")])
+def test_numbers_that_the_store_has_in_use_are_passed_over(newest: str, expected: str) -> None:
+    """What was built under them was for somebody that this status knows nothing of; and one of them may be a trap."""
+    world = World()
+    for name in ("g1", newest):
+        world.published[name], world.built_by[name] = "of the same spec", "another build"
+    world.settle()
+    assert [(record.generation, record.reason) for record in world.status.builds] == [
+        ("g1", "GenerationExists"),
+        (expected, "Built"),
+    ]
+    assert (world.status.generation, world.status.failure) == (expected, None)

@@ -10,7 +10,7 @@ LookupdbError (1)
 │   ├── StoreUnreachable (5) its server does not answer
 │   ├── StoreDenied (5)      it refuses our credentials
 │   ├── GenerationMissing (5)  it holds no such whole generation
-│   ├── GenerationExists (5) the generation exists, built to another spec
+│   ├── GenerationExists (5) the generation exists, built to another spec or by another build
 │   ├── AdoptionFailed (5)   no generation of the dataset that is named can be adopted
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── NotEnoughRoom (6)        memory or disk
@@ -98,9 +98,14 @@ class GenerationMissing(StoreError):
 
 
 class GenerationExists(StoreError):
-    """The generation exists already, built to another spec."""
+    """The generation exists already, built to another spec or by another build."""
 
     reason = "GenerationExists"
+
+    def __init__(self, message: str, *, hint: str | None = None, next_free: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.next_free = next_free
+        """The first generation after all that the store has; None if nobody looked."""
 
 
 class AdoptionFailed(StoreError):

@@ -151,12 +151,15 @@ class Manifest:
     overridden: tuple[str, ...] = ()
     """The reasons for which gates were closed that somebody has overridden."""
     adopted: AdoptedGeneration | None = None
-    """Of which generation it is a copy: all else but the uid and the number is as its builder wrote it."""
+    """Of which generation it is a copy: all else but the uid, the number and the build is as its builder wrote it."""
+    build: str | None = None
+    """What whoever had it built calls that build; None if they gave it no name. A number may be used twice, when its
+    first use was forgotten."""
 
     def to_json(self) -> bytes:
         """Indented JSON, which people read too."""
         members = {"formatVersion": REFUSED_VERSION if self.refused else FORMAT_VERSION, **asdict(self)}
-        for name in ("refused", "overridden", "adopted"):
+        for name in ("refused", "overridden", "adopted", "build"):
             if not members[name]:
                 del members[name]
         return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

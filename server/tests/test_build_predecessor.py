@@ -141,6 +141,38 @@ class TestAnAttemptThatIsRepeated:
         assert project.adopt()["outcome"] == "built"
 
 
+class TestWhoDoesNotKnowWhatTheDatasetHas:
+    """An operator calls each build by a name, and asks to adopt while it knows of nothing: it has not heard of g1."""
+
+    def test_gets_a_copy_of_that_without_a_build(self, project: Project) -> None:
+        built_at = json.loads(project.build(NEW).stdout)["builtAt"]
+        (project.folder / "people.csv").unlink()
+        for number in (2, 3):  # an attempt of which nobody heard is none of its own
+            report = project.adopt(NEW, OLD, "--generation", f"g{number}", "--build-id", "monday")
+            assert (report["outcome"], report["generation"]) == ("adopted", f"g{number}")
+            assert (report["builtAt"], report["records"], report["adoptedFrom"]) == (built_at, 12, f"{NEW}/g1")
+        manifest = project.dataset().manifest("g3")
+        with project.dataset().verified_shard("g3", manifest.shards[1], project.folder / "scratch") as path:
+            assert path.stat().st_size == manifest.shards[1].bytes
+
+    def test_builds_when_that_is_of_another_spec(self, project: Project) -> None:
+        project.build(NEW, shards=3)
+        report = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday")
+        assert (report["outcome"], report["generation"]) == ("built", "g2")
+
+    def test_is_told_what_to_do_when_there_is_no_volume_to_build_from(self, project: Project) -> None:
+        project.build(NEW, shards=3)
+        source = {"url": "volume:///people.csv", "volume": {"claimName": "people"}}
+        error = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday", source=source)["error"]
+        assert isinstance(error, AdoptionFailed)
+        assert "has g1 of its own, built to another spec\n  take spec.adopt away" in str(error)
+
+    def test_adopts_though_it_has_a_copy_of_another(self, project: Project) -> None:
+        project.adopt(OTHER, OLD, "--generation", "g1")
+        assert project.adopt(NEW, OTHER, "--generation", "g1")["adoptedFrom"] == f"{OTHER}/g1"
+        assert project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday")["adoptedFrom"] == f"{OLD}/g2"
+
+
 class TestNothingIsAdopted:
     def fail(self, project: Project, *arguments: Any, **spec: Any) -> AdoptionFailed:
         report = project.adopt(*arguments, **spec)

@@ -139,6 +139,7 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--store": config.store_of_pods,
         "--cluster-id": config.cluster,
         "--generation": build.generation,
+        "--build-id": build.started_at or None,
         "--active": build.active or None,
         "--active-records": build.active_records or None,
         "--unless-fingerprint": build.unless_fingerprint or None,

@@ -11,7 +11,7 @@ from lookupdb_operator.model import BuildResult
 from lookupdb_operator.status_json import is_moment
 
 _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
-_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom")
+_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom", "nextFree")
 _MOST_SECONDS: Final = 1e9
 _MOST_ADDRESS_CHARACTERS: Final = 64
 """As in status."""
@@ -36,7 +36,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     ):
         return None
     records, file_bytes, largest, exit_code = counts
-    generation, fingerprint, success_file, built_at, reason, sentence, adopted_from = texts
+    generation, fingerprint, success_file, built_at, reason, sentence, adopted_from, next_free = texts
     if built_at and not is_moment(built_at):
         return None
     return BuildResult(
@@ -53,6 +53,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
         reason=reason,
         message=sentence,
         adopted_from=adopted_from[:_MOST_ADDRESS_CHARACTERS],
+        next_free=next_free[:_MOST_ADDRESS_CHARACTERS],
     )
 
 

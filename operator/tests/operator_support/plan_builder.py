@@ -86,12 +86,12 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     """What the builder of ``generation`` ends with, whose Job is ``job`` and whose dataset's spec is ``built``."""
     words = job["spec"]["template"]["spec"]["containers"][0].get("args") or []
     content = world.content_of_source(orjson.dumps([built["source"], built["key"], built["shards"]]).decode())
+    flags = dict(itertools.pairwise(words))
     known = world.published.get(generation)
-    if known not in (None, content):
-        return BuildResult("failed", reason=reasons.GENERATION_EXISTS, message=f"{generation} exists", exit_code=5)
+    if known is not None and (known, world.built_by[generation]) != (content, flags["--build-id"]):
+        return _number_taken(generation, world)
     if generation in world.refused:
         return _refusal(generation, content, world.now)
-    flags = dict(itertools.pairwise(words))
     is_there = any(known == content and name not in world.lost for name, known in world.published.items())
     is_unchanged = is_there and flags.get("--unless-fingerprint") == content[-64:]
     judged_by = (content, orjson.dumps(built["gates"]).decode(), flags.get("--active", ""))
@@ -103,6 +103,7 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     if is_refused_again:
         return _refusal(known_refusal, content, world.now)
     world.published[generation] = content
+    world.built_by[generation] = flags["--build-id"]
     if known is None and world.closes_gate(content):
         world.refused[generation] = judged_by
         world.invariants.refuse(generation)
@@ -110,6 +111,17 @@ def _run_builder(world: World, generation: str, built: dict[str, Any], job: Mani
     outcome = "built" if known is None else "adopted"
     built_at = clock.format_moment(world.now)
     return BuildResult(outcome, generation, content[-64:], 10, 1000, 500, built_at)  # type: ignore[arg-type]
+
+
+def _number_taken(generation: str, world: World) -> BuildResult:
+    next_free = names.generation_name(1 + max(map(names.read_number, world.published)))
+    return BuildResult(
+        "failed",
+        exit_code=5,
+        reason=reasons.GENERATION_EXISTS,
+        message=f"{generation} exists",
+        next_free=next_free,
+    )
 
 
 def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:

@@ -107,6 +107,8 @@ class World:
     refuses: Callable[[Manifest], str] = lambda manifest: ""
     published: dict[str, str] = field(default_factory=dict)
     """Generation → content, in the store."""
+    built_by: dict[str, str] = field(default_factory=dict)
+    """Generation → what the operator called its build."""
     lost: set[str] = field(default_factory=set)
     """Generations that the store has lost: their servers have their files, or never get them."""
     content_of_source: Callable[[str], str] = lambda url: url

@@ -15,10 +15,14 @@ from lookupdb.store import Store, StoredDataset
 from lookupdb.wording import format_count
 
 
-def adopt_generation(spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float) -> BuildReport:
-    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec,
-    GenerationRefused if a gate refused it."""
+def adopt_generation(
+    spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float, build_id: str | None = None
+) -> BuildReport:
+    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec, or
+    by another build than ``build_id``; GenerationRefused if a gate refused it."""
     manifest = dataset.manifest(generation)
+    if build_id is not None:
+        _check_build(manifest, build_id, dataset)
     _check_content(manifest, spec, dataset)
     if manifest.refused is not None:
         raise refusal_error(manifest.refused, manifest)
@@ -95,6 +99,18 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
         seconds=round(time.monotonic() - started_at, 3),
         reason="Adopted",
         message=f"{message}; nothing was built",
+    )
+
+
+def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> None:
+    if manifest.build == build_id:
+        return
+    next_free = dataset.next_generation()
+    raise GenerationExists(
+        f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built at"
+        f" {manifest.built_at} by another build than this one",
+        hint=f"a generation never changes: the next free one is {next_free}",
+        next_free=next_free,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import orjson
 
-from lookupdb.errors import GateClosed, LookupdbError
+from lookupdb.errors import GateClosed, GenerationExists, LookupdbError
 from lookupdb.manifest import Manifest
 from lookupdb.naming import to_camel_case
 from lookupdb.runtime.memory import peak_resident
@@ -28,7 +28,7 @@ class BuildReport:
     outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
     """Waiting: the success file is not there, and the source was not read. Adopted: the store already held the
     generation, built to this very spec by a builder that died before it could report; or, with ``adopted_from``, what
-    an earlier dataset has left was copied."""
+    an earlier dataset has left, or the dataset itself, was copied."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -47,6 +47,8 @@ class BuildReport:
     """The earlier dataset's uid, and the generation of it that this one is a copy of: ``3f2b9c1e-…/g7``."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
+    next_free: str | None = None
+    """With the reason GenerationExists: the generation to build instead."""
     exit_code: int = 0
     reason: str = ""
     """CamelCase: the error's reason if the build failed, else Built, Adopted, Unchanged or WaitingForSource."""
@@ -103,6 +105,7 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
         outcome="failed",
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
+        next_free=error.next_free if isinstance(error, GenerationExists) else None,
         exit_code=lookupdb_error.exit_code,
         reason=lookupdb_error.reason,
         message=str(lookupdb_error),

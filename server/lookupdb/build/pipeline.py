@@ -45,6 +45,9 @@ class BuildOptions:
     """The folder behind volume:// urls."""
     generation: str | None = None
     """The name of the generation; None takes the next free one."""
+    build_id: str | None = None
+    """What whoever asks calls this very build: of what the store holds, only what was built under this name is taken
+    over. None takes over whatever was built to this spec."""
     active: str | None = None
     """The generation that the gates compare with; None takes the newest published that was not refused. If it cannot be
     read, the newest readable one takes its place."""
@@ -69,8 +72,8 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
 
     If the store already holds ``options.generation``, built to this very spec, the build adopts it: an earlier builder
     published it and died before it could report. Raises BadSource, GateClosed, NotEnoughRoom, StoreError
-    (GenerationExists if the generation was built to another spec). A build never touches earlier generations, and
-    publishes the new one whole or not at all.
+    (GenerationExists if the generation was built to another spec, or by another build than ``options.build_id``). A
+    build never touches earlier generations, and publishes the new one whole or not at all.
 
     Where the spec names a success file, its identity is read before anything of the source, and nothing is read unless
     it is there; if it is another one at the end, nothing is published.
@@ -78,18 +81,17 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     A generation that a gate refuses is published, too, marked in its manifest, unless it is empty.
 
     With ``options.adopt``, a dataset that has nothing of its own yet gets a copy of what an earlier one has left; the
-    source is not looked at. Raises AdoptionFailed if there is nothing that it could adopt.
+    source is not looked at. Raises AdoptionFailed if there is nothing that it could adopt. One that has something
+    builds; with ``options.build_id``, it gets a copy of that, because whoever asks did not know of it.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
     return_large_blocks()
     dataset = store.dataset(spec)
     if options.generation is not None and adoption.is_whole(dataset, options.generation):
-        return adoption.adopt_generation(spec, dataset, options.generation, started_at)
-    if options.adopt is not None and predecessor.is_needed(dataset, options.adopt):
-        return predecessor.adopt_predecessor(
-            spec, store, options.adopt, options.generation, options.scratch, progress, options.unless_refused
-        )
+        return adoption.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
+    if options.adopt is not None and (adopted := _adopt(spec, store, options, options.adopt, progress)):
+        return adopted
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
         return _waiting_report(spec, started_at)
@@ -122,7 +124,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
         if options.generation is None:
             raise
         # Another builder published it while this one waited for the claim.
-        return adoption.adopt_generation(spec, dataset, options.generation, started_at)
+        return adoption.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
     return adoption.built_report(manifest, build.reading_peak)
 
 
@@ -191,6 +193,7 @@ class _GenerationBuild:
             lookupdb=__version__,
             success_file=self.success_file,
             refused=refused,
+            build=options.build_id,
         )
         self._check_success_file()
         self.progress.begin_phase("publishing", None, "bytes")
@@ -254,6 +257,34 @@ class _GenerationBuild:
             shards, totals = writer.finish()
             self.progress.end_phase()
         return dictionary, shards, totals
+
+
+def _adopt(
+    spec: DatasetSpec, store: Store, options: BuildOptions, earlier: predecessor.EarlierDataset, progress: Progress
+) -> BuildReport | None:
+    """A copy in place of a build: of what ``earlier`` has left, or of what the dataset has of its own, where whoever
+    asks did not know of that; None if it must be built."""
+    dataset = store.dataset(spec)
+    own = predecessor.find_own(dataset)
+    if own is None:
+        return predecessor.adopt_predecessor(
+            spec,
+            store,
+            earlier,
+            options.generation,
+            options.scratch,
+            progress,
+            options.unless_refused,
+            options.build_id,
+        )
+    known = own.manifest
+    if options.build_id is not None and known is not None and known.content == spec.content_hash():
+        return predecessor.publish_copy(
+            spec, dataset, dataset, known, options.generation, options.scratch, progress, options.build_id
+        )
+    if spec.source.volume is not None and options.volume is None:
+        raise own.as_error(spec)
+    return None
 
 
 def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:

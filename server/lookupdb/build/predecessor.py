@@ -58,21 +58,34 @@ class EarlierDataset:
         is_named = (manifest.namespace, manifest.name) == (spec.namespace, spec.name)
         return is_named and (manifest.uid == self.uid or (len(self.uid) <= 8 and manifest.uid[:8] == self.uid))
 
-    def is_copied_by(self, manifest: Manifest) -> bool:
-        """Whether ``manifest`` says that its generation was adopted from this dataset."""
-        return manifest.adopted is not None and manifest.adopted.uid[:8] == self.uid[:8]
+
+@dataclass(frozen=True, slots=True)
+class OwnGeneration:
+    """The newest generation that a dataset has built itself."""
+
+    generation: str
+    manifest: Manifest | None
+    """None if it is damaged."""
+
+    def as_error(self, spec: DatasetSpec) -> AdoptionFailed:
+        """That nothing is adopted where nothing can be built either: no volume with the source is mounted."""
+        state = "of which files are missing" if self.manifest is None else "built to another spec"
+        return AdoptionFailed(
+            f"nothing is adopted: {spec.namespace}/{spec.name} has {self.generation} of its own, {state}",
+            hint="take spec.adopt away to build from the source",
+        )
 
 
-def is_needed(dataset: StoredDataset, predecessor: EarlierDataset) -> bool:
-    """Whether ``dataset`` has nothing of its own yet that may serve: else adopting would go back to older data. What
-    an earlier attempt has adopted is none of its own, nor what a gate has refused."""
+def find_own(dataset: StoredDataset) -> OwnGeneration | None:
+    """What ``dataset`` has of its own that may have served: adopting would go back to older data. What it has adopted
+    is none of its own, nor what a gate has refused. None if it has none."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
-    for name in published:
+    for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)
-        if manifest is None or not (manifest.refused is not None or predecessor.is_copied_by(manifest)):
+        if manifest is None or not (manifest.refused or manifest.adopted):
             log.info("nothing is adopted: the dataset has a generation of its own", extra={"generation": name})
-            return False
-    return True
+            return OwnGeneration(name, manifest)
+    return None
 
 
 def adopt_predecessor(
@@ -83,22 +96,37 @@ def adopt_predecessor(
     scratch: Path,
     progress: Progress,
     unless_refused: str | None = None,
+    build_id: str | None = None,
 ) -> BuildReport:
     """Publish a copy of what ``predecessor`` has left as ``generation`` of the dataset of ``spec``; None for the next
-    free number. Its gates judge it as they do a first generation.
+    free number. Its gates judge it as they do a first generation. ``build_id`` is what this build is called.
 
     Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
     """
-    started_at = time.monotonic()
     dataset = store.dataset(spec)
     original = find_original(spec, store, predecessor)
     source = store.dataset_at(_address(spec, store, predecessor))
     _check_refusal(spec, dataset, original, unless_refused)
+    return publish_copy(spec, dataset, source, original, generation, scratch, progress, build_id)
+
+
+def publish_copy(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    source: StoredDataset,
+    original: Manifest,
+    generation: str | None,
+    scratch: Path,
+    progress: Progress,
+    build_id: str | None = None,
+) -> BuildReport:
+    """Publish ``original``, which ``source`` has, as ``generation`` of ``dataset``, as ``adopt_predecessor`` does."""
+    started_at = time.monotonic()
     with scratch_folder(scratch) as folder:
         refused = _judge(spec, source, original, folder, progress)
         try:
             with dataset.claim(generation or dataset.next_generation(), folder) as claim:
-                copy = make_copy(original, spec.uid, claim.generation, refused)
+                copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=build_id)
                 progress.begin_phase("copying", original.totals.file_bytes, "bytes")
                 published = claim.publish_copy(source, original.generation, copy, progress.advance)
                 progress.end_phase()
@@ -106,7 +134,7 @@ def adopt_predecessor(
             if generation is None:
                 raise
             # Another builder published it while this one waited for the claim.
-            return adoption.adopt_generation(spec, dataset, generation, started_at)
+            return adoption.adopt_generation(spec, dataset, generation, started_at, build_id)
     if published.refused is not None:
         raise adoption.refusal_error(published.refused, published)
     return adoption.adopted_report(published, started_at)

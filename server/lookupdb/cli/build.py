@@ -57,6 +57,12 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     show_default=False,
 )
 @option(
+    "--build-id",
+    metavar="ID",
+    help="What you call this build: a --generation that is there already is adopted only if it was built under this "
+    "name.",
+)
+@option(
     "--active",
     type=GenerationAddress(),
     help="The generation that gates compare with; the newest readable one where the store has lost it.  "

@@ -44,6 +44,7 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
     status = history.record_failure(status, build, trouble, result, situation.now)
     if result is not None:
         status = refusals.note_refusal(status, build, result, situation)
+        status = _without_taken_numbers(status, result)
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
 
@@ -78,6 +79,12 @@ def _with_adoption_ended(status: DatasetStatus) -> DatasetStatus:
     """``status`` when the build has adopted what an earlier dataset left: the source was not looked at, so the refresh
     and the check that are asked for are not answered."""
     return replace(status, build=None, failure=None, lost=None)
+
+
+def _without_taken_numbers(status: DatasetStatus, result: BuildResult) -> DatasetStatus:
+    """``status`` that gives out no number which the store has in use: it forgot of them, or never knew."""
+    last_taken = names.recover_number(result.next_free) - 1
+    return replace(status, last_generation=max(status.last_generation, last_taken))
 
 
 def _diagnose_failure(job: BuildJob | None, pods: tuple[Pod, ...], result: BuildResult | None) -> Trouble | None:
