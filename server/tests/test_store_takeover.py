@@ -20,9 +20,10 @@ from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoreAddress
-from lookupdb.store.bucket import ObjectState
+from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM, Lease
+from lookupdb.store.object_store import PutMode
 
 __all__ = ["site", "site_servers"]
 
@@ -265,3 +266,24 @@ def test_a_claim_that_is_not_known_to_be_dead_is_watched(site: Site, monkeypatch
     site.direct.objects.put(f"{dataset.address.path}/g1/{CLAIM}", b'{"owner": "x"}')
     dataset.claim("g1", site.scratch()).release()
     assert watched == [b'{"owner": "x"}'] * 2
+
+
+def test_a_claim_that_is_given_up_while_another_is_made_is_in_nobodys_way(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = site.dataset(site.next())
+    path = f"{dataset.address.path}/g1/{CLAIM}"
+    put_if = type(dataset.bucket).put_if
+
+    def give_up_then(bucket: Bucket, at: str, body: bytes, mode: PutMode) -> ObjectState:
+        monkeypatch.undo()
+        standing = put_if(bucket, at, body, mode)
+        assert standing.body == b'{"owner": "another"}'
+        bucket.delete([at])
+        return ObjectState(None, {}, standing.error)
+
+    site.direct.objects.put(path, b'{"owner": "another"}')
+    monkeypatch.setattr(type(dataset.bucket), "put_if", give_up_then)
+    monkeypatch.setattr(dataset.bucket, "patience", 0.0)
+    with dataset.claim("g1", site.scratch()):
+        assert b"another" not in (site.direct.read(path).body or b"")

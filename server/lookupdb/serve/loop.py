@@ -86,7 +86,7 @@ class WorkerLoop:
             self.cold_data.check(self._worker.connections)
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it has been rung often enough
+        with contextlib.suppress(OSError):  # it has been rung often enough, or a thread warms what nobody waits for now
             self._bell.send(b"\0")
 
     def _answer_warmed(self) -> None:

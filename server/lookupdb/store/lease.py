@@ -92,10 +92,11 @@ class Lease:
             raise self._taken_error()
 
     def _create_claim(self) -> ObjectState:
-        standing = self._put_claim("create")
-        if standing.body is None:
-            raise standing.error or self._taken_error()
-        return standing
+        for _ in range(2):  # what stood in the way may be gone when it is looked at: a builder gave it up
+            standing = self._put_claim("create")
+            if standing.body is not None:
+                return standing
+        raise standing.error or self._taken_error()
 
     def _await_expiry(self, first: ObjectState) -> None:
         """Return when the claim has not changed for the length of a lease. Raises StoreError if it has."""
