@@ -8,7 +8,8 @@ import pytest
 from support.sweeps import HOUR, Clock, Place, run, swept
 
 from lookupdb.errors import UsageError
-from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE
+from lookupdb.store import StoredDataset
+from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
 
 pytest_plugins = ["support.sweep_fixtures"]
 
@@ -47,6 +48,24 @@ class TestRetained:
         assert swept(place)[1]["unmarked"] == 1
         assert people.read_note(MARK_NOTE) is None
         assert people.generations() == ("g1",)
+
+    def test_one_that_somebody_retains_while_it_is_removed_keeps_the_rest(
+        self, place: Place, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a copy does, which takes what it finds there for copied."""
+        people = place.publish(place.dataset("people"), "g1", "g2")
+        place.living()
+        swept(place)
+        clock.ahead = 48 * HOUR
+        kind, remove = type(people), type(people).remove
+
+        def remove_and_retain(dataset: StoredDataset, generation: str) -> None:
+            remove(dataset, generation)
+            retain(dataset)
+
+        monkeypatch.setattr(kind, "remove", remove_and_retain)
+        assert swept(place)[0] == ["team/people (3f2b9c1e): removed g1"]
+        assert people.generations() == ("g2",)
 
     def test_its_old_generations_go_as_long_as_it_lives(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2", "g3")

@@ -129,6 +129,8 @@ class Sweep:
             self._note(dataset, MARK_NOTE, _render_mark(self._now))
         elif self._now - marked_at >= self._grace:
             for generation in published:
+                if self._is_retained(dataset):  # by a copy that has begun since, and takes what it finds for copied
+                    return
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
