@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from lookupdb import store
-from lookupdb.build.predecessor import EarlierDataset
+from lookupdb.build.build_options import EarlierDataset
 from lookupdb.cli import cli
 from lookupdb.errors import AdoptionFailed, CorruptFile, GateClosed, LookupdbError, UsageError
 from lookupdb.manifest import FILE_NAME, AdoptedGeneration, Manifest

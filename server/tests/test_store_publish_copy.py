@@ -19,7 +19,8 @@ from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
 from lookupdb.build import predecessor
-from lookupdb.build.predecessor import EarlierDataset, make_copy
+from lookupdb.build.build_options import BuildOptions, EarlierDataset
+from lookupdb.build.predecessor import make_copy
 from lookupdb.build.progress import SilentProgress
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
@@ -252,9 +253,9 @@ def test_a_file_of_another_length_is_not_published_though_the_store_copies_it(si
 
 def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
-    options = (EarlierDataset("old"), "g1", site.scratch())
-    new = replace(spec, uid="new")
-    return predecessor.adopt_predecessor(new, Store(bucket.url, "local", bucket), *options, SilentProgress()).outcome
+    options, new = BuildOptions(site.scratch(), generation="g1"), replace(spec, uid="new")
+    store, old = Store(bucket.url, "local", bucket), EarlierDataset("old")
+    return predecessor.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
 
 
 def left_by_old(site: Site, spec: DatasetSpec) -> dict[bytes, bytes]:

@@ -10,6 +10,7 @@ from typing import Final
 from lookupdb import shard_name
 from lookupdb.build import existing_generations, pipeline
 from lookupdb.build.budget import BuildBudget, min_memory_limit
+from lookupdb.build.build_options import BuildOptions
 from lookupdb.build.explained_refresh import describe_refresh
 from lookupdb.build.gates import ActiveGeneration
 from lookupdb.build.progress import format_quantity
@@ -26,7 +27,7 @@ from lookupdb.wording import format_count
 _SHOWN_FILES: Final = 20
 
 
-def explain_build(spec: DatasetSpec, store: Store, options: pipeline.BuildOptions) -> str:
+def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str:
     """Several lines of text. Reads the source's listing, the columns of its local files, and the store; writes nothing.
 
     Raises what ``build_generation`` would raise before it reads the data.
@@ -75,7 +76,7 @@ def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
         yield f"  and {len(objects) - _SHOWN_FILES:,} more"
 
 
-def _success_file_line(spec: DatasetSpec, success_file: str | None, options: pipeline.BuildOptions) -> Iterator[str]:
+def _success_file_line(spec: DatasetSpec, success_file: str | None, options: BuildOptions) -> Iterator[str]:
     if spec.refresh.success_file is None:
         return
     if success_file is None:
@@ -153,7 +154,7 @@ def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
         yield f"these keys have the values that are expected: {keys}"
 
 
-def _memory_line(spec: DatasetSpec, options: pipeline.BuildOptions) -> str:
+def _memory_line(spec: DatasetSpec, options: BuildOptions) -> str:
     limit, least = (
         format_quantity(options.memory_limit, "bytes"),
         format_quantity(min_memory_limit(spec.shards), "bytes"),
@@ -161,7 +162,7 @@ def _memory_line(spec: DatasetSpec, options: pipeline.BuildOptions) -> str:
     return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
 
 
-def _scratch_line(options: pipeline.BuildOptions, source_bytes: int) -> str:
+def _scratch_line(options: BuildOptions, source_bytes: int) -> str:
     free = free_bytes(options.scratch)
     return (
         f"{options.scratch}, {format_quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
@@ -177,7 +178,7 @@ def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
 
 
 def _fingerprint_line(
-    objects: Sequence[SourceObject], options: pipeline.BuildOptions, dataset: StoredDataset, spec: DatasetSpec
+    objects: Sequence[SourceObject], options: BuildOptions, dataset: StoredDataset, spec: DatasetSpec
 ) -> str:
     fingerprint = source_fingerprint(objects)
     if fingerprint is None:

@@ -6,12 +6,12 @@ import datetime
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lookupdb import __version__, keys
 from lookupdb.build import adoption, existing_generations, gates, predecessor
 from lookupdb.build.budget import BuildBudget, count_packers
+from lookupdb.build.build_options import BuildOptions
 from lookupdb.build.build_report import BuildReport
 from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
 from lookupdb.build.progress import Progress
@@ -31,40 +31,6 @@ from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import BuildClaim, Store, StoredDataset
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """How to build. The spec says what to build."""
-
-    scratch: Path
-    memory_limit: int = 1 << 30
-    """Bytes that the build and the processes that it starts may use together."""
-    threads: int = 1
-    volume: Path | None = None
-    """The folder behind volume:// urls."""
-    generation: str | None = None
-    """The name of the generation; None takes the next free one."""
-    build_id: str | None = None
-    """What whoever asks calls this very build: of what the store holds, only what was built under this name is taken
-    over. None takes over whatever was built to this spec."""
-    active: str | None = None
-    """The generation that the gates compare with; None takes the newest published that was not refused. If it cannot be
-    read, the newest readable one takes its place."""
-    active_records: int | None = None
-    """How many records the active generation has, for gates to compare with when the store has lost them all."""
-    unless_fingerprint: str | None = None
-    """Build nothing if the source has this fingerprint and the store holds a generation of it, built to the same
-    spec."""
-    unless_success_file: str | None = None
-    """Build nothing, and do not look at the source, if the success file has this identity and the store holds a
-    generation of ``unless_fingerprint``, built to the same spec."""
-    unless_refused: str | None = None
-    """Build nothing if this generation was refused and another build would come to the same."""
-    adopt: predecessor.EarlierDataset | None = None
-    """The earlier dataset whose generation is adopted in place of a build, if this one has nothing of its own yet."""
-    local_files: bool = True
-    """Whether the build may read files of this machine outside of the volume."""
 
 
 def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
@@ -90,8 +56,8 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     dataset = store.dataset(spec)
     if options.generation is not None and adoption.is_whole(dataset, options.generation):
         return adoption.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
-    if options.adopt is not None and (adopted := _adopt(spec, store, options, options.adopt, progress)):
-        return adopted
+    if options.adopt is not None and (copy := predecessor.copy_existing(spec, store, options.adopt, options, progress)):
+        return copy
     success_file = find_success_file(spec, options)
     if spec.refresh.success_file is not None and success_file is None:
         return _waiting_report(spec, started_at)
@@ -257,34 +223,6 @@ class _GenerationBuild:
             shards, totals = writer.finish()
             self.progress.end_phase()
         return dictionary, shards, totals
-
-
-def _adopt(
-    spec: DatasetSpec, store: Store, options: BuildOptions, earlier: predecessor.EarlierDataset, progress: Progress
-) -> BuildReport | None:
-    """A copy in place of a build: of what ``earlier`` has left, or of what the dataset has of its own, where whoever
-    asks did not know of that; None if it must be built."""
-    dataset = store.dataset(spec)
-    own = predecessor.find_own(dataset)
-    if own is None:
-        return predecessor.adopt_predecessor(
-            spec,
-            store,
-            earlier,
-            options.generation,
-            options.scratch,
-            progress,
-            options.unless_refused,
-            options.build_id,
-        )
-    known = own.manifest
-    if options.build_id is not None and known is not None and known.content == spec.content_hash():
-        return predecessor.publish_copy(
-            spec, dataset, dataset, known, options.generation, options.scratch, progress, options.build_id
-        )
-    if spec.source.volume is not None and options.volume is None:
-        raise own.as_error(spec)
-    return None
 
 
 def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:

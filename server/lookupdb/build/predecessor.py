@@ -8,55 +8,29 @@ are copied, and the copy is published as any generation is: under a number and t
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from lookupdb.build import adoption, gates
+from lookupdb.build.build_options import BuildOptions, EarlierDataset
 from lookupdb.build.build_report import BuildReport
 from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
 from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.errors import AdoptionFailed, GenerationExists, UsageError
-from lookupdb.manifest import GENERATION, AdoptedGeneration, Manifest, Refusal, generation_number
+from lookupdb.errors import AdoptionFailed, GenerationExists
+from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Store, StoreAddress, StoredDataset
 
 log = logging.getLogger(__name__)
 
-_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_SHOWN: Final = 10
 """Of datasets and generations in one message."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierDataset:
-    """The dataset that is named, by its uid or the first eight characters of it, and the generation of it that is
-    asked for; None for the newest."""
-
-    uid: str
-    generation: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """``UID`` or ``UID/gN``. Raises UsageError."""
-        uid, slash, generation = text.partition("/")
-        if not _UID.fullmatch(uid) or (slash and not GENERATION.fullmatch(generation)):
-            raise UsageError(
-                f"a dataset to adopt from is named by its uid, or the first eight characters of it, got {text[:60]!r}",
-                hint="give the uid alone, or with one of its generations: 3f2b9c1e or 3f2b9c1e/g7",
-            )
-        return cls(uid, generation if slash else None)
-
-    def has_built(self, manifest: Manifest, spec: DatasetSpec) -> bool:
-        """Whether ``manifest`` says itself that it is of this dataset, and under the name that ``spec`` has."""
-        is_named = (manifest.namespace, manifest.name) == (spec.namespace, spec.name)
-        return is_named and (manifest.uid == self.uid or (len(self.uid) <= 8 and manifest.uid[:8] == self.uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,45 +62,53 @@ def find_own(dataset: StoredDataset) -> OwnGeneration | None:
     return None
 
 
+def copy_existing(
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
+) -> BuildReport | None:
+    """A copy in place of a build: of what ``predecessor`` has left, or of what the dataset has of its own, where
+    whoever asks did not know of that; None if it must be built. Raises what ``adopt_predecessor`` does."""
+    dataset = store.dataset(spec)
+    own = find_own(dataset)
+    if own is None:
+        return adopt_predecessor(spec, store, predecessor, options, progress)
+    known = own.manifest
+    if options.build_id is not None and known is not None and known.content == spec.content_hash():
+        return _publish_copy(spec, dataset, dataset, known, options, progress)
+    if spec.source.volume is not None and options.volume is None:
+        raise own.as_error(spec)
+    return None
+
+
 def adopt_predecessor(
-    spec: DatasetSpec,
-    store: Store,
-    predecessor: EarlierDataset,
-    generation: str | None,
-    scratch: Path,
-    progress: Progress,
-    unless_refused: str | None = None,
-    build_id: str | None = None,
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
 ) -> BuildReport:
-    """Publish a copy of what ``predecessor`` has left as ``generation`` of the dataset of ``spec``; None for the next
-    free number. Its gates judge it as they do a first generation. ``build_id`` is what this build is called.
+    """Publish a copy of what ``predecessor`` has left as a generation of the dataset of ``spec``. Its gates judge it as
+    they do a first generation.
 
     Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
     """
     dataset = store.dataset(spec)
     original = find_original(spec, store, predecessor)
     source = store.dataset_at(_address(spec, store, predecessor))
-    _check_refusal(spec, dataset, original, unless_refused)
-    return publish_copy(spec, dataset, source, original, generation, scratch, progress, build_id)
+    _check_refusal(spec, dataset, original, options.unless_refused)
+    return _publish_copy(spec, dataset, source, original, options, progress)
 
 
-def publish_copy(
+def _publish_copy(
     spec: DatasetSpec,
     dataset: StoredDataset,
     source: StoredDataset,
     original: Manifest,
-    generation: str | None,
-    scratch: Path,
+    options: BuildOptions,
     progress: Progress,
-    build_id: str | None = None,
 ) -> BuildReport:
-    """Publish ``original``, which ``source`` has, as ``generation`` of ``dataset``, as ``adopt_predecessor`` does."""
-    started_at = time.monotonic()
-    with scratch_folder(scratch) as folder:
+    """Publish ``original``, which ``source`` has, in ``dataset``."""
+    started_at, generation = time.monotonic(), options.generation
+    with scratch_folder(options.scratch) as folder:
         refused = _judge(spec, source, original, folder, progress)
         try:
             with dataset.claim(generation or dataset.next_generation(), folder) as claim:
-                copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=build_id)
+                copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=options.build_id)
                 progress.begin_phase("copying", original.totals.file_bytes, "bytes")
                 published = claim.publish_copy(source, original.generation, copy, progress.advance)
                 progress.end_phase()
@@ -134,7 +116,7 @@ def publish_copy(
             if generation is None:
                 raise
             # Another builder published it while this one waited for the claim.
-            return adoption.adopt_generation(spec, dataset, generation, started_at, build_id)
+            return adoption.adopt_generation(spec, dataset, generation, started_at, options.build_id)
     if published.refused is not None:
         raise adoption.refusal_error(published.refused, published)
     return adoption.adopted_report(published, started_at)

@@ -14,7 +14,7 @@ import click
 
 from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
-from lookupdb.build.predecessor import EarlierDataset
+from lookupdb.build.build_options import BuildOptions, EarlierDataset
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
@@ -186,7 +186,7 @@ def command(
     100 and take the other away until the next generation is built.
     """
     began = time.monotonic()
-    chosen = pipeline.BuildOptions(**options, local_files=not no_local_files)
+    chosen = BuildOptions(**options, local_files=not no_local_files)
     with (
         _report_outcome(termination_log, began, outcome.prints_failures(as_json)) as attempt,
         ways_out.show_ways_out(file, store_url, cluster_id),

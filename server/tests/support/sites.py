@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from lookupdb.build import pipeline
+from lookupdb.build.build_options import BuildOptions
 from lookupdb.build.progress_display import open_progress
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
@@ -75,7 +76,7 @@ class Site:
     def build(self, spec: DatasetSpec, bucket: Bucket, generation: str | None = "g1") -> str:
         """The outcome. Raises LookupdbError."""
         with open_progress("none") as progress:
-            options = pipeline.BuildOptions(scratch=self.scratch(), threads=1, generation=generation)
+            options = BuildOptions(scratch=self.scratch(), threads=1, generation=generation)
             return pipeline.build_generation(spec, Store(bucket.url, "local", bucket), options, progress).outcome
 
     def scratch(self) -> Path:
