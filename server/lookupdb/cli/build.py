@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 import time
@@ -19,9 +20,12 @@ from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import Size, log_format, option
-from lookupdb.errors import UsageError
+from lookupdb.errors import StoreError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.spec import DatasetSpec, read_manifest
+from lookupdb.store import sweep
+
+log = logging.getLogger(__name__)
 
 
 class AdoptedAddress(click.ParamType[EarlierDataset]):
@@ -134,6 +138,20 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     help="Build nothing if the dataset has no generation yet; copy the newest, or gN, that an earlier dataset of this "
     "name and another uid has left in the store, if it was built to this very spec.",
 )
+@option(
+    "--keep",
+    type=click.IntRange(min=1),
+    help="Before the build, remove older generations as a sweep would: of those that are older than the newest "
+    "--protect all but the newest N whole ones and the protected.  [default: remove none]",
+    show_default=False,
+)
+@option(
+    "--protect",
+    type=GenerationAddress(),
+    multiple=True,
+    help="With --keep, a generation that stays, as often as there are; without one, none is removed.",
+    show_default=False,
+)
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
 @outcome.termination_log_option
 @outcome.json_option
@@ -151,6 +169,8 @@ def command(
     store_wait: float,
     cluster_id: str,
     overridden: str | None,
+    keep: int | None,
+    protect: tuple[str, ...],
     explains: bool,
     termination_log: Path | None,
     as_json: bool,
@@ -171,9 +191,9 @@ def command(
         lookupdb build -f examples/airports.yaml --override-gates g3
 
     A generation never changes once it is published; old ones stay until something removes them (`lookupdb up` and a
-    cluster keep spec.keepGenerations). A --generation that is there already is adopted when it was built to this very
-    spec, so that a build can be repeated when nobody heard how it ended. When a build fails or is interrupted, nothing
-    of it is left and earlier generations are as they were: run it again.
+    cluster keep spec.keepGenerations; a build with --keep removes some). A --generation that is there already is
+    adopted when it was built to this very spec, so that a build can be repeated when nobody heard how it ended. When a
+    build fails or is interrupted, nothing of it is left and earlier generations are as they were: run it again.
 
     With spec.refresh.successFile, nothing is read before that file is there: the outcome is "waiting" then, and the
     exit code 0, as when the source is unchanged.
@@ -201,9 +221,21 @@ def command(
             attempt.result = adoption.override_gates(spec, place, overridden)
             ways_out.say_who_serves(overridden, spec, store_url)
             return
+        if keep is not None:
+            _remove_superseded(place.dataset(spec), keep, protect)
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)
         attempt.result = result
+
+
+def _remove_superseded(dataset: store.StoredDataset, keep: int, protect: tuple[str, ...]) -> None:
+    """Remove what is not kept. That it cannot be removed is no reason not to build: the store's credentials may lack
+    that right."""
+    try:
+        for generation in sweep.remove_superseded(dataset, keep, protect):
+            log.info("removed %s of %s", generation, dataset.address)
+    except StoreError as error:
+        log.warning("older generations of %s cannot be removed: %s", dataset.address, error.message)
 
 
 class _BuildAttempt:

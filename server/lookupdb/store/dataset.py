@@ -13,6 +13,8 @@ A generation's files stay until one of these removes them, and nobody else does:
                                                                   retained
     the same                what has no manifest                  its builder is dead, and it has not changed for a
                                                                   grace period
+    a builder that is told  of its own dataset, what the sweep    it begins, before it builds: so it is where no sweep
+    what to keep            would remove of one that lives        knows the store (``sweep.remove_superseded``)
     `lookupdb up`           all but the newest                    another generation has become active (``prune``)
                             ``keepGenerations`` and the active
     a builder (``claim``)   what dead builders have left of       it begins
