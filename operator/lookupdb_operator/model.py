@@ -56,6 +56,11 @@ class ObservedDataset:
         """Namespace and name."""
         return self.namespace, self.name
 
+    @property
+    def own_store(self) -> Mapping[str, Any] | None:
+        """``spec.store``; None when its generations are in the store of the release."""
+        return self.spec.get("store")
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:

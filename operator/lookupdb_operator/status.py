@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
 from lookupdb import schema
-from lookupdb_operator import status_json
+from lookupdb.manifest import GENERATION
+from lookupdb_operator import names, status_json
 from lookupdb_operator.shard_ranges import ALL
 
 READY: Final = "Ready"
@@ -224,6 +225,8 @@ class BuildStatus:
     adopt: str = ""
     """``uid`` or ``uid/gN`` of what an earlier dataset has left, which is adopted in place of a build; empty for
     none."""
+    protect: tuple[str, ...] = ()
+    """With a store of the dataset's own: the generations there that its builder does not remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +438,24 @@ class DatasetStatus:
         """Whether the dataset has never had a generation that could serve, as far as this and its objects tell; its
         builder looks into the store, too. Adopting would go back to older data else."""
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
+
+    def protected_generations(self, pinned: str = "") -> frozenset[str]:
+        """The generations that something serves, fetches or writes, and those that this refers to; and the one that the
+        spec pins, if that is older. No generation older than the newest of these is safe, so a pin alone, of a status
+        that tells nothing, or of a number yet to come must not be the newest."""
+        found = {generation.generation for generation in self.generations}
+        found.update(rollout.generation for rollout in self.rollouts)
+        if self.refused:
+            found.add(self.refused.generation)
+        found.add(self.generation)
+        if self.table:
+            found.add(self.table.generation)
+        if self.build:
+            found.update((self.build.generation, self.build.active))
+        found.discard("")
+        newest = max(map(names.read_number, found), default=0)
+        is_older = GENERATION.fullmatch(pinned) and names.read_number(pinned) < newest
+        return frozenset(found | {pinned} if is_older else found)
 
     def find_rollout(self, name: str) -> RolloutStatus | None:
         """The rollout ``name``."""

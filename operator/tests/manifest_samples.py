@@ -69,6 +69,12 @@ def from_config_map() -> ObservedDataset:
     return dataset(read(GOLDEN / "configmap" / "dataset.yaml"))
 
 
+def with_own_store(**store: Any) -> ObservedDataset:
+    """Its generations are in a bucket of its namespace's own."""
+    own = store or {"url": "s3://team-lookups/airports", "secretName": "airports-store"}
+    return airports(shards=1, store=own, source={"url": "s3://exports/airports.csv", "secretName": "airports-source"})
+
+
 def dataset(resource: dict[str, Any]) -> ObservedDataset:
     """What the operator makes of ``resource``."""
     return _dataset(json.dumps(resource))

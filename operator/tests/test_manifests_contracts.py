@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, from_config_map, rendered
+from manifest_samples import (
+    BUILD,
+    CONFIG,
+    FULL_CONFIG,
+    airports,
+    everything,
+    from_config_map,
+    rendered,
+    with_own_store,
+)
 
 from lookupdb.spec import read_manifest
 from lookupdb.store import credentials
@@ -35,7 +45,7 @@ def _options(words: list[str]) -> dict[str, Any]:
     return dict(options)
 
 
-@pytest.mark.parametrize("of", [airports(), everything(), from_config_map()], ids=lambda of: of.name)
+@pytest.mark.parametrize("of", [airports(), everything(), from_config_map(), with_own_store()], ids=lambda of: of.name)
 def test_every_verb_understands_its_flags(of: ObservedDataset) -> None:
     told = {words[0]: _options(words) for words in _commands(of)}
     assert told["build"]["generation"] == told["fetch"]["generation"] == "g12"
@@ -52,6 +62,24 @@ def test_a_builder_reads_the_dataset_that_the_operator_parsed(of: ObservedDatase
     assert of.parsed is not None
     assert read.content_hash() == of.parsed.content_hash()
     assert (read.namespace, read.name, read.uid, read.gates) == (of.namespace, of.name, of.uid, of.parsed.gates)
+
+
+def test_a_builder_knows_what_it_is_to_remove_and_what_not() -> None:
+    _, job = manifests.render_builder(with_own_store(), replace(BUILD, protect=("g9", "g11")), CONFIG)
+    told = _options(job["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert (told["keep"], told["protect"]) == ("3", ["g9", "g11"])
+
+
+def test_the_secret_of_an_own_store_is_for_the_store_and_for_no_source() -> None:
+    _, job = manifests.render_builder(with_own_store(), BUILD, CONFIG)
+    source, own = job["spec"]["template"]["spec"]["containers"][0]["envFrom"]
+    environment = {
+        source.get("prefix", "") + "AWS_ACCESS_KEY_ID": "of the source",
+        source.get("prefix", "") + "AWS_SESSION_TOKEN": "of the source",
+        own["prefix"] + "AWS_ACCESS_KEY_ID": "of the store",
+    }
+    assert credentials.store_variables("s3", environment) == {"AWS_ACCESS_KEY_ID": "of the store"}
+    assert environment["AWS_ACCESS_KEY_ID"] == "of the source"
 
 
 def test_the_stores_variables_are_called_as_the_data_plane_looks_for_them() -> None:

@@ -21,6 +21,7 @@ from manifest_samples import (
     everything,
     from_config_map,
     rendered,
+    with_own_store,
 )
 
 from lookupdb_operator import manifests
@@ -28,6 +29,7 @@ from lookupdb_operator import manifests
 _REBUILD = dataclasses.replace(
     BUILD, generation="g13", active="g12", unless_fingerprint="f0f1f2", unless_success_file="a0a1a2"
 )
+_PRUNING = dataclasses.replace(BUILD, active="g11", protect=("g9", "g10", "g11"))
 _PASSWORDS = dataclasses.replace(CONFIG, shard_key=bytes(32))
 _KEY = manifests.password_key(airports(), _PASSWORDS)
 _FILES: dict[str, tuple[Any, ...]] = {
@@ -40,6 +42,9 @@ _FILES: dict[str, tuple[Any, ...]] = {
     "passwords/key-secret": (manifests.render_key_secret(airports(), _PASSWORDS),),
     "passwords/router": manifests.render_routers(airports(), _PASSWORDS, (_KEY, "f0f1f2f3")),
     "passwords/shards": rendered(airports(shards=1), _PASSWORDS)["shards"],
+    "own-store/build": manifests.render_builder(with_own_store(), _PRUNING, GATEWAY_CONFIG),
+    "own-store/shards": rendered(with_own_store(), GATEWAY_CONFIG)["shards"],
+    "own-store/network-policy": rendered(with_own_store(), GATEWAY_CONFIG)["network-policy"],
     "gateway/shards": rendered(airports(shards=1), GATEWAY_CONFIG)["shards"],
 }
 

@@ -1,4 +1,5 @@
-"""How builders and fetchers reach the store: with a token that they show to the gateway, or with its credentials."""
+"""How builders and fetchers reach the store: with a token that they show to the gateway, or with its credentials; and
+a store of the dataset's own, with the Secret that it names."""
 
 from __future__ import annotations
 
@@ -8,7 +9,17 @@ from typing import Any
 
 import orjson
 import pytest
-from manifest_samples import CONFIG, GATEWAY_CONFIG, airports, everything, from_config_map, generation, rendered
+from manifest_samples import (
+    BUILD,
+    CONFIG,
+    GATEWAY_CONFIG,
+    airports,
+    everything,
+    from_config_map,
+    generation,
+    rendered,
+    with_own_store,
+)
 
 from lookupdb.store import gateway_wire
 from lookupdb_operator import manifests, names
@@ -98,3 +109,66 @@ def test_a_gateway_is_another_template_and_another_build() -> None:
         of, generation(of), GATEWAY_CONFIG
     )
     assert manifests.build_digest(of, CONFIG) != manifests.build_digest(of, GATEWAY_CONFIG)
+
+
+@pytest.mark.parametrize("config", [CONFIG, GATEWAY_CONFIG], ids=["without a gateway", "with a gateway"])
+class TestOwnStore:
+    def test_builder_and_fetcher_go_there(self, config: Config) -> None:
+        told = {
+            container["name"]: container["args"][container["args"].index("--store") + 1]
+            for container in _containers(with_own_store(), config)
+            if "--store" in container["args"]
+        }
+        assert told == {"build": "s3://team-lookups/airports", "fetch": "s3://team-lookups/airports"}
+
+    def test_with_the_secret_that_the_dataset_names_for_the_store_alone(self, config: Config) -> None:
+        own = {"prefix": "LOOKUPDB_STORE_", "secretRef": {"name": "airports-store"}}
+        given = {container["name"]: container.get("envFrom", []) for container in _containers(with_own_store(), config)}
+        source = {"secretRef": {"name": "airports-source"}}
+        assert given == {"build": [source, own], "fetch": [own], "serve": [], "route": []}, "the store's comes last"
+
+    def test_no_token_of_the_gateway_and_no_secret_of_the_operator_is_there(self, config: Config) -> None:
+        of = with_own_store()
+        for pod in _pods(of, config):
+            assert [volume for volume in pod["volumes"] if "projected" in volume] == []
+            text = orjson.dumps(pod)
+            assert gateway_wire.TOKEN_FILE_VARIABLE.encode() not in text
+            assert names.store_secret(of.name, of.uid).encode() not in text
+
+    def test_without_a_secret_it_is_the_identity_of_the_pods(self, config: Config) -> None:
+        of = with_own_store(url="gs://team-lookups")
+        given = {container["name"]: container.get("envFrom", []) for container in _containers(of, config)}
+        assert given["fetch"] == []
+        assert given["build"] == [{"secretRef": {"name": "airports-source"}}]
+
+    def test_its_builder_removes_what_no_sweep_would_and_others_remove_nothing(self, config: Config) -> None:
+        build = dataclasses.replace(BUILD, protect=("g9", "g11"))
+        for of, flags in ((with_own_store(), "--keep 3 --protect g9 --protect g11"), (airports(), "")):
+            (_, job) = manifests.render_builder(of, build, config)
+            words = " ".join(job["spec"]["template"]["spec"]["containers"][0]["args"])
+            assert (flags in words, "--keep" in words, "--protect" in words) == (True, bool(flags), bool(flags))
+
+
+def test_the_store_of_the_release_is_nothing_to_who_has_a_store_of_its_own() -> None:
+    """Another bucket, a gateway that comes or goes: nothing is rolled out, and nothing built, for it."""
+    of = with_own_store()
+    elsewhere = dataclasses.replace(CONFIG, store="s3://other")
+    for config in (GATEWAY_CONFIG, elsewhere):
+        assert manifests.template_digest(of, generation(of), config) == manifests.template_digest(
+            of, generation(of), CONFIG
+        )
+        assert manifests.build_digest(of, config) == manifests.build_digest(of, CONFIG)
+
+
+def test_another_secret_is_another_template_and_another_build() -> None:
+    before, after = (with_own_store(url="s3://team-lookups", secretName=name) for name in ("old", "new"))
+    assert manifests.template_digest(before, generation(before), CONFIG) != manifests.template_digest(
+        after, generation(after), CONFIG
+    )
+    assert manifests.build_digest(before, CONFIG) != manifests.build_digest(after, CONFIG)
+
+
+def test_what_pods_reach_is_not_limited() -> None:
+    """The policies are about who reaches the pods: a bucket may be anywhere."""
+    for policy in rendered(with_own_store(), GATEWAY_CONFIG)["network-policy"]:
+        assert policy["spec"]["policyTypes"] == ["Ingress"]

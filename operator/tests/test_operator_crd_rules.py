@@ -125,6 +125,36 @@ def test_all_rules_together_stay_within_what_an_api_server_allows() -> None:
     assert sum(costs.values()) < TOTAL_BUDGET // 3
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_accepted"),
+    [
+        pytest.param(None, None, True, id="none"),
+        pytest.param({"url": "s3://a/b"}, {"url": "s3://a/b"}, True, id="the same"),
+        pytest.param({"url": "s3://a/b"}, {"url": "s3://a/b", "secretName": "new"}, True, id="another Secret"),
+        pytest.param({"url": "s3://a/b"}, {"url": "s3://a/c"}, False, id="another place"),
+        pytest.param({"url": "s3://a/b"}, None, False, id="taken away"),
+        pytest.param(None, {"url": "s3://a/b"}, False, id="set"),
+    ],
+)
+def test_where_generations_are_stays_as_long_as_the_dataset(
+    before: Node | None, after: Node | None, is_accepted: bool
+) -> None:
+    (rule,) = (rule for rule in RULES if "oldSelf" in rule.text)
+    specs: list[Node] = [{"key": {}} if store is None else {"key": {}, "store": store} for store in (before, after)]
+    context = schema.load_cel().Context({"oldSelf": specs[0], "self": specs[1]})
+    assert schema.load_cel().compile(rule.text).execute(context) is is_accepted
+
+
+def test_a_rule_of_changes_holds_for_no_manifest_of_a_laptop() -> None:
+    resource = {
+        "apiVersion": schema.api_version(),
+        "kind": "LookupDataset",
+        "metadata": {"name": "people"},
+        "spec": {"source": {"url": "a.csv"}, "key": {"columns": ["id"]}, "store": {"url": "s3://a/b"}},
+    }
+    assert schema.complete_resource(resource)["spec"]["store"] == {"url": "s3://a/b"}
+
+
 def changed(path: str, **members: int | None) -> Node:
     """The CRD with other bounds; None takes one away."""
     resource = copy.deepcopy(schema.resource_schema())

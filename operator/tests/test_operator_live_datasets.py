@@ -30,7 +30,6 @@ from lookupdb_operator.store.live_datasets import (
     REFRESH_SECONDS,
     LiveDatasetsWriter,
     find_retained,
-    protected_generations,
     render_live_datasets,
 )
 from lookupdb_operator.watch.cache import ObjectCache
@@ -75,8 +74,8 @@ class FakeCluster:
 
 
 def test_everything_that_serves_or_is_being_built_is_protected() -> None:
-    assert protected_generations(STATUS) == {"g4", "g9", "g10", "g11", "g12"}
-    assert protected_generations(DatasetStatus()) == frozenset()
+    assert STATUS.protected_generations() == {"g4", "g9", "g10", "g11", "g12"}
+    assert DatasetStatus().protected_generations() == frozenset()
 
 
 async def test_the_list_of_five_thousand_datasets_fits_into_a_config_map() -> None:
@@ -118,6 +117,14 @@ def test_the_document() -> None:
     )
 
 
+def test_a_dataset_with_a_store_of_its_own_is_named_as_others_are() -> None:
+    """Were it not, a sweep would take what is under its address for a dead one's: its own bucket may be the chart's."""
+    shared = dataset("airports")
+    own = replace(shared, spec={**shared.spec, "store": {"url": "s3://lookupdb"}})
+    told = [render_live_datasets("c", (), [one], NOON)["datasets"] for one in (own, shared)]
+    assert told[0] == told[1] != []
+
+
 def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "living.json"
     file.write_bytes(
@@ -125,7 +132,7 @@ def test_the_sweep_reads_it(tmp_path: Path) -> None:
     )
     (found,) = live_datasets.read_live_datasets(file, "cluster-uid").values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
-    assert found.protect == protected_generations(STATUS)
+    assert found.protect == STATUS.protected_generations()
     assert live_datasets.read_namespaces(file) is None
     live_datasets.check_age(file, NOON + REFRESH_SECONDS, 3600)
     with pytest.raises(UsageError, match=r"2\.0 hours ago"):
@@ -180,7 +187,7 @@ def test_the_pin_of_a_number_yet_to_come_gives_nothing_up_to_the_sweep(status: D
     """It removes what is older than the newest protected one; nothing when none is: nobody knows what serves then."""
     pinned = replace(dataset("airports", generation="g999"), status=status)
     (entry,) = render_live_datasets("c", (), [pinned], NOON)["datasets"]
-    assert set(entry["protect"]) == protected_generations(status)
+    assert set(entry["protect"]) == status.protected_generations()
 
 
 class TestAdopted:

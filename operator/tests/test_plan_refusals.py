@@ -15,7 +15,6 @@ from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.generation import refusals
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
-from lookupdb_operator.store.live_datasets import protected_generations
 
 
 def refused(world: World | None = None) -> World:
@@ -57,7 +56,7 @@ def test_it_is_told_of_and_not_rolled_out() -> None:
 
 
 def test_the_sweep_spares_it() -> None:
-    assert protected_generations(refused().status) == {"g1", "g2"}
+    assert refused().status.protected_generations() == {"g1", "g2"}
 
 
 def test_the_next_attempts_find_it_and_build_no_other() -> None:
@@ -87,7 +86,7 @@ def test_a_corrected_source_is_built_and_the_refused_generation_is_gone(url: str
     assert says(world.look())["Built"] == "True GenerationBuilt"
     if url.endswith("good.csv"):
         assert world.status.refused is None
-        assert "g2" not in protected_generations(world.status)
+        assert "g2" not in world.status.protected_generations()
     assert world.status.table is not None
     assert world.status.table.generation != "g2"
 
@@ -104,7 +103,7 @@ def test_another_refused_one_takes_its_place() -> None:
     world = refused()
     world.edit(source={"url": "s3://data/bad2.csv"})
     world.settle(until=lambda: world.status.refused is not None and world.status.refused.generation == "g3")
-    assert protected_generations(world.status) == {"g1", "g3"}
+    assert world.status.protected_generations() == {"g1", "g3"}
 
 
 def test_an_empty_one_is_a_failure_and_nothing_else() -> None:

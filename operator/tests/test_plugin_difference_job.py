@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, rendered
+from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, rendered, with_own_store
 from manifest_samples import generation as built_generation
 from plugin_samples import dataset, generation
 
@@ -74,6 +74,17 @@ def test_behind_a_gateway_its_pod_has_a_token_as_the_fetcher_does() -> None:
     assert volumes.keys() == {mount["name"] for mount in container["volumeMounts"]}
     (token,) = volumes[names.STORE_TOKEN_VOLUME]["projected"]["sources"]
     assert token["serviceAccountToken"]["path"] == names.STORE_TOKEN_FILE
+
+
+def test_a_store_of_the_datasets_own_is_read_as_the_fetcher_reads_it() -> None:
+    shards = rendered(with_own_store(), GATEWAY_CONFIG)["shards"]
+    shard_set = next(manifest for manifest in shards if manifest["kind"] == "StatefulSet")
+    both = built_generation(with_own_store(), "g12"), built_generation(with_own_store(), "g13")
+    (container,) = _pod(
+        render_difference_job(dataset(), shard_set, both, sampled=True, samples=5, deadline_seconds=90)
+    )["containers"]
+    assert container["args"][container["args"].index("--store") + 1] == "s3://team-lookups/airports"
+    assert container["envFrom"] == [{"prefix": "LOOKUPDB_STORE_", "secretRef": {"name": "airports-store"}}]
 
 
 def test_it_is_not_taken_for_the_operators_and_goes_with_its_dataset() -> None:

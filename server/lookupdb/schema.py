@@ -280,6 +280,7 @@ def load_cel() -> ModuleType:
     return module
 
 
+_TRANSITION: Final = "oldSelf"
 _SUFFIXES: Final = {
     "": 1.0,
     "n": 1e-9,
@@ -308,6 +309,8 @@ def _is_quantity(text: str) -> bool:
 
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
+        if _TRANSITION in rule["rule"]:
+            continue  # it compares with what was there before, which an API server alone knows
         if not _is_satisfied(rule["rule"], value):
             yield f"{path}: {rule['message']}" if path else rule["message"]
     if schema.get("x-kubernetes-list-type") in ("set", "map"):

@@ -115,7 +115,7 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": [store_access.grant(container, dataset, config)],
         },
-        [*volumes, *store_access.render_volumes(config)],
+        [*volumes, *store_access.render_volumes(dataset, config)],
         spreads=False,
         takes_volumes=not source.get("volume"),
     )
@@ -136,7 +136,7 @@ def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, An
 def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: resources.Resources) -> list[str]:
     flags = {
         "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
-        "--store": config.store_of_pods,
+        "--store": store_access.find_url(dataset, config),
         "--cluster-id": config.cluster,
         "--generation": build.generation,
         "--build-id": build.started_at or None,
@@ -154,4 +154,13 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--log-format": "json",
         "--termination-log": TERMINATION_LOG,
     }
-    return ["build", *(str(word) for pair in flags.items() if pair[1] is not None for word in pair), "--no-local-files"]
+    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
+    return ["build", *words, *_removal_flags(dataset, build), "--no-local-files"]
+
+
+def _removal_flags(dataset: ObservedDataset, build: BuildStatus) -> list[str]:
+    """What the builder removes of earlier generations: nothing, unless the store is one that no sweep knows."""
+    if dataset.own_store is None:
+        return []
+    protected = (word for generation in build.protect for word in ("--protect", generation))
+    return ["--keep", str(dataset.spec["keepGenerations"]), *protected]

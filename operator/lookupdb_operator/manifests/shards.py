@@ -171,7 +171,10 @@ def _render_template(
             "initContainers": [_render_fetcher(dataset, generation, config, shard, amounts)],
             "containers": [_render_server(dataset, rollout, config, shard, amounts)],
         },
-        [{"name": "data", **_render_volume(dataset.spec["serving"], generation)}, *store_access.render_volumes(config)],
+        [
+            {"name": "data", **_render_volume(dataset.spec["serving"], generation)},
+            *store_access.render_volumes(dataset, config),
+        ],
         annotations=pods.SAFE_TO_EVICT,
     )
 
@@ -194,7 +197,7 @@ def _render_fetcher(
 ) -> dict[str, Any]:
     """The only container of the pod that can reach the store."""
     flags = {
-        "--store": config.store_of_pods,
+        "--store": store_access.find_url(dataset, config),
         "--cluster-id": config.cluster,
         "--namespace": dataset.namespace,
         "--dataset": dataset.name,

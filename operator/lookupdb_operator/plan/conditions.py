@@ -107,7 +107,7 @@ def judge_degraded(status: DatasetStatus, troubles: tuple[Trouble, ...], *, serv
 def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
     """What cannot be written, or is not left as it was written; and what somebody else has left behind."""
     problem = observed.store.problem
-    if problem is not None:
+    if problem is not None and observed.dataset.own_store is None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
     yield from reasons.list_refusals(observed)
     for contest in observed.contests:

@@ -27,8 +27,9 @@ the same objects, but for one.
 The store's Secret may be missed: nobody reads it, so the next pass knows of it what status says, and status notes it
 before it is written (``store.note_secret``). When the operator ends in between, or the write gets no answer, a rotated
 credential stays stale until a build or a rollout begins, the credentials change again, or a pod is in trouble because
-of the store (``store.is_due``). With a gateway before the store there is no such Secret. That of the key of passwords
-is as blind, but never stale: it is made again when a router says that it lacks it (``password_keys.is_due``).
+of the store (``store.is_due``). With a gateway before the store, or a store of the dataset's own, there is no such
+Secret. That of the key of passwords is as blind, but never stale: it is made again when a router says that it lacks it
+(``password_keys.is_due``).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status = rollouts.note_stalls(status, situation)
     deadlines = [turns.next_turn_in(status, now), checks.next_check_in(status, now)]
     secret = store.render_due_secret(status, situation)
-    if secret or config.gateway:
+    if secret or not situation.has_store_secret:
         status = store.note_secret(status, situation)
     deadlines.append(store.next_write_in(status, situation))
     key_secret = password_keys.render_due_secret(status, situation)

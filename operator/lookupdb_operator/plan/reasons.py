@@ -152,7 +152,7 @@ DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
 PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: somebody else's may be in their way."""
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
-"""Troubles that all datasets share."""
+"""Troubles that all datasets share, but for those with a store of their own."""
 STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
 BUILDER_REASONS: Final = frozenset(
@@ -206,7 +206,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     BAD_SOURCE: "Correct the source, or the spec.",
     GATE_CLOSED: "If the new generation is as it should be, change spec.gates.",
     STORE_UNAVAILABLE: "Look whether the store answers from this cluster.",
-    STORE_DENIED: "Correct the store's credentials in their Secret, in the namespace of lookupdb's release.",
+    STORE_DENIED: "Correct the store's credentials in their Secret: that of spec.store, else that in the namespace of"
+    " lookupdb's release.",
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,
     CORRUPT_FILE: _REFRESH,

@@ -58,6 +58,17 @@ class Situation:
         return self.observed.dataset
 
     @property
+    def shares_store(self) -> bool:
+        """Whether its generations are in the store of the release, as those of other datasets."""
+        return self.observed.dataset.own_store is None
+
+    @property
+    def has_store_secret(self) -> bool:
+        """Whether its pods reach the store by a Secret that the operator writes: neither through a gateway, nor by one
+        of their own."""
+        return self.shares_store and not self.config.gateway
+
+    @property
     def ingredients(self) -> Ingredients:
         """What everything is rendered from."""
         return Ingredients(self.observed.dataset, self.config)

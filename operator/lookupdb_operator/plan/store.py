@@ -37,7 +37,7 @@ def render_due_secret(status: DatasetStatus, situation: Situation) -> tuple[Mani
 def is_due(status: DatasetStatus, situation: Situation) -> bool:
     """Whether the Secret is to be written now: at first, when it is to hold something else, when a build or a rollout
     begins, and now and then while pods lack it."""
-    if situation.config.gateway or situation.observed.store.problem is not None:
+    if not situation.has_store_secret or situation.observed.store.problem is not None:
         return False
     if (
         not status.store_written_at
@@ -49,8 +49,8 @@ def is_due(status: DatasetStatus, situation: Situation) -> bool:
 
 
 def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` when the Secret is written now; with a gateway, nothing was ever written."""
-    if situation.config.gateway:
+    """``status`` when the Secret is written now; where there is none, nothing was ever written."""
+    if not situation.has_store_secret:
         return replace(status, store_digest="", store_written_at="")
     digest = situation.observed.store.digest
     return replace(status, store_digest=digest, store_written_at=clock.format_moment(situation.now))
@@ -58,7 +58,7 @@ def note_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
 
 def next_write_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until the Secret is written again, if nothing changes; None for never."""
-    if situation.config.gateway or situation.observed.store.problem is not None or not _seems_missing(situation):
+    if not situation.has_store_secret or situation.observed.store.problem is not None or not _seems_missing(situation):
         return None
     return _remaining_wait(status, situation)
 
@@ -70,7 +70,7 @@ def may_end_failure(reason: str, status: DatasetStatus, situation: Situation) ->
 
 def _is_new(status: DatasetStatus, situation: Situation) -> bool:
     access = situation.observed.store
-    return access.problem is None and access.digest != status.store_digest
+    return situation.shares_store and access.problem is None and access.digest != status.store_digest
 
 
 def _has_claimed_number(before: DatasetStatus, after: DatasetStatus) -> bool:
@@ -94,10 +94,13 @@ def _remaining_wait(status: DatasetStatus, situation: Situation) -> float:
 
 def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
     """``trouble``, and of which store it is when it is a store's and does not say so."""
-    url = situation.config.store
     if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
         return trouble
-    known = (("", url), ("at ", _find_host(situation)), ("behind ", situation.config.gateway))
+    own = situation.dataset.own_store
+    if own is None:
+        known = [("", situation.config.store), ("at ", _find_host(situation)), ("behind ", situation.config.gateway)]
+    else:
+        known = [("", own["url"])]
     named = [before + part for before, part in known if part and part not in trouble.message]
     return Trouble(trouble.reason, f"{trouble.message}; the store is {' '.join(named)}") if named else trouble
 

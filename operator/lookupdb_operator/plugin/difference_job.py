@@ -1,10 +1,11 @@
 """The Job that compares two generations of a dataset where the store is: nothing of them is downloaded to a person's
 machine. Pure but for a random name.
 
-It is made from the StatefulSet of a shard, whose init container has the image, the store's address, and a token for the
-gateway before it, or else the store's credentials by reference. So a person needs the right to make Jobs in the
-namespace, and none to read Secrets. The operator does not know the Job: it ends by its deadline, is collected ten
-minutes later, and goes with its dataset. Its pod has nothing to finish, and ends at once when it is deleted.
+It is made from the StatefulSet of a shard, whose init container has the image, the store's address (that of spec.store,
+if there is one), and a token for the gateway before it, or else the store's credentials by reference. So a person needs
+the right to make Jobs in the namespace, and none to read Secrets. The operator does not know the Job: it ends by its
+deadline, is collected ten minutes later, and goes with its dataset. Its pod has nothing to finish, and ends at once
+when it is deleted.
 """
 
 from __future__ import annotations

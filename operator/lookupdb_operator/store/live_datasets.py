@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.manifest import GENERATION
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Refused
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.parse.header import read_labels
-from lookupdb_operator.status import DatasetStatus
 from lookupdb_operator.watch.cache import ObjectCache
 
 log = logging.getLogger(__name__)
@@ -156,7 +154,7 @@ def render_live_datasets(
                 "name": dataset.name,
                 "uid": dataset.uid,
                 "keep": _keep(dataset),
-                "protect": sorted(_protected(dataset), key=_number),
+                "protect": sorted(dataset.status.protected_generations(_pinned(dataset)), key=_number),
                 **({"retain": True} if dataset.spec.get("deletionPolicy") == RETAIN else {}),
                 **({"adopt": predecessor} if (predecessor := _find_predecessor(dataset)) else {}),
             }
@@ -166,27 +164,8 @@ def render_live_datasets(
     }
 
 
-def _protected(dataset: ObservedDataset) -> frozenset[str]:
-    """Those of its status, and the one that its spec pins, if that is older: no generation older than the newest of
-    these is safe, so a pin alone, of a status that tells nothing, or of a number yet to come must not be the newest."""
-    protected = protected_generations(dataset.status)
-    pinned = str(dataset.spec.get("generation", ""))
-    is_older = GENERATION.fullmatch(pinned) and _number(pinned) < max(map(_number, protected), default=_number(""))
-    return protected | {pinned} if is_older else protected
-
-
-def protected_generations(status: DatasetStatus) -> frozenset[str]:
-    """The generations that something serves, fetches or writes, and those that the status refers to."""
-    generations = {generation.generation for generation in status.generations}
-    generations.update(rollout.generation for rollout in status.rollouts)
-    if status.refused:
-        generations.add(status.refused.generation)
-    generations.add(status.generation)
-    if status.table:
-        generations.add(status.table.generation)
-    if status.build:
-        generations.update((status.build.generation, status.build.active))
-    return frozenset(generations - {""})
+def _pinned(dataset: ObservedDataset) -> str:
+    return str(dataset.spec.get("generation", ""))
 
 
 def _find_predecessor(dataset: ObservedDataset) -> str:

@@ -37,6 +37,8 @@ keeps it; or ``standstill`` holds. ``objects.find_garbage`` lists every other on
 
 from __future__ import annotations
 
+from typing import Final
+
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
@@ -49,6 +51,9 @@ from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus
+
+_MOST_PROTECTED: Final = 160
+"""As in the CRD: a little more than there can be generations and rollouts in a status."""
 
 
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -103,9 +108,10 @@ def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: 
     is_given_up = situation.observed.turns.build.must_yield or build_job.has_stuck_job(build, situation)
     if trouble is None or not is_given_up:
         return replace(status, build_ticket=turns.take_turn(status.build_ticket))
-    return replace(
-        status, build=None, build_ticket=turns.give_turn_up(status.build_ticket, trouble, build.digest, situation.now)
+    ticket = turns.give_turn_up(
+        status.build_ticket, trouble, build.digest, situation.now, shares_store=situation.shares_store
     )
+    return replace(status, build=None, build_ticket=ticket)
 
 
 def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
@@ -135,9 +141,17 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
         active_records=_count_records(status),
         unless_refused=_refused_name(status, desired),
         adopt=desired.adopt if status.has_nothing_of_its_own else "",
+        protect=() if situation.shares_store else _protected_names(status, desired),
     )
     ticket = turns.take_turn(status.build_ticket)
     return replace(status, build=build, build_ticket=ticket, last_generation=number)
+
+
+def _protected_names(status: DatasetStatus, desired: Desired) -> tuple[str, ...]:
+    """What a builder must not remove of the store, as the sweep is told it: whatever is asked for later on is among
+    these, or newer than all of them. None, and nothing is removed, where there are more than status can hold."""
+    protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
+    return tuple(protected) if len(protected) <= _MOST_PROTECTED else ()
 
 
 def _count_records(status: DatasetStatus) -> int:
@@ -155,7 +169,8 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     build = status.build
     if build is None:
         return status
-    stall = turns.note_stall(build.stall, build_job.diagnose_stall(build, situation), situation.now)
+    trouble = build_job.diagnose_stall(build, situation)
+    stall = turns.note_stall(build.stall, trouble, situation.now, shares_store=situation.shares_store)
     return replace(status, build=replace(build, stall=stall))
 
 

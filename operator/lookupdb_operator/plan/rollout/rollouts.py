@@ -183,7 +183,9 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     status = _without_going_on(target, status, situation)
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
-        ticket = turns.give_turn_up(status.rollout_ticket, trouble, target.template, situation.now)
+        ticket = turns.give_turn_up(
+            status.rollout_ticket, trouble, target.template, situation.now, shares_store=situation.shares_store
+        )
         status, target = replace(status, rollout_ticket=ticket), None
     kept = tuple(
         shard_windows.with_due_window(rollout, status, situation)
@@ -328,7 +330,12 @@ def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     noted = tuple(
         replace(
             rollout,
-            stall=turns.note_stall(rollout.stall, diagnose_stall(rollout, status, situation), situation.now)
+            stall=turns.note_stall(
+                rollout.stall,
+                diagnose_stall(rollout, status, situation),
+                situation.now,
+                shares_store=situation.shares_store,
+            )
             if rollout is candidate
             else None,
         )

@@ -49,11 +49,14 @@ def take_turn(ticket: Ticket | None) -> Ticket | None:
     return replace(ticket, since="") if ticket is not None and ticket.given_up else None
 
 
-def give_turn_up(ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime) -> Ticket:
+def give_turn_up(
+    ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime, *, shares_store: bool = True
+) -> Ticket:
     """The ticket of a dataset that gives up its turn with ``digest``, on account of ``trouble``. A store that does not
-    answer makes nobody wait longer each time: all would wait once it answers again."""
+    answer makes nobody wait longer each time: all would wait once it answers again. Not so one that is the dataset's
+    own."""
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
-    count = max(1, before) if trouble.reason in reasons.SHARED_REASONS else before + 1
+    count = max(1, before) if shares_store and trouble.reason in reasons.SHARED_REASONS else before + 1
     return Ticket(
         since=clock.add_seconds(now, backoff_seconds(count)),
         given_up=count,
@@ -68,12 +71,17 @@ def backoff_seconds(given_up: int) -> float:
     return clock.doubling_delay(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
-def note_stall(stall: Stall | None, trouble: Trouble | None, now: datetime) -> Stall | None:
+def note_stall(
+    stall: Stall | None, trouble: Trouble | None, now: datetime, *, shares_store: bool = True
+) -> Stall | None:
     """The stall on account of ``trouble``, dated when something first kept the turn from getting on; None when nothing
-    does."""
+    does. What is wrong with a store of the dataset's own is noted as a shard that cannot be fetched: others, whose
+    store answers, could do something with the turn."""
     if trouble is None:
         return None
-    return Stall(trouble.reason, stall.since if stall is not None else clock.format_moment(now))
+    is_own = not shares_store and trouble.reason in reasons.SHARED_REASONS
+    reason = reasons.FETCH_FAILED if is_own else trouble.reason
+    return Stall(reason, stall.since if stall is not None else clock.format_moment(now))
 
 
 def patience_seconds(stall: Stall) -> float:

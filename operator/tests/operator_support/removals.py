@@ -1,0 +1,84 @@
+"""Builders of a dataset with a store of its own remove what they are told to (`lookupdb build --keep`), soon or late;
+and what they must not remove."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from lookupdb.store import StoredDataset, sweep
+from lookupdb.store.dataset import Inventory
+from lookupdb_operator import names
+from lookupdb_operator.plan import plan
+from operator_support.plan_invariants import Broken
+from operator_support.plan_objects import Thing, label
+from operator_support.plan_world import Planner, World
+from operator_support.simulation import Simulation
+
+STORE: Final[dict[str, Any]] = {"url": "s3://team-lookups/airports", "secretName": "airports-store"}
+
+
+def make_removing(world: World, begins: Callable[[], bool] = lambda: True) -> World:
+    """``world``, whose builders remove what they are told to as soon as ``begins`` says that they do."""
+    begun: set[str] = set()
+
+    def remove(_seconds: float) -> None:
+        for thing in world.things.values():
+            if thing.manifest["kind"] == "Job" and thing.uid not in begun and begins():
+                begun.add(thing.uid)
+                _remove_as_told(world, thing)
+
+    world.also_steps = remove
+    return world
+
+
+def _remove_as_told(world: World, job: Thing) -> None:
+    words = job.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
+    pairs = list(itertools.pairwise(words))
+    keep = next(int(value) for flag, value in pairs if flag == "--keep")
+    protect = [value for flag, value in pairs if flag == "--protect"]
+    sweep.remove_superseded(cast(StoredDataset, _Stored(world)), keep, protect)
+
+
+class _Stored:
+    """A dataset's generations, as who removes some sees them. Nothing that may still be fetched is removed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def take_inventory(self) -> Inventory:
+        found = sorted(self._world.published, key=names.read_number)
+        refused = [name for name in found if name in self._world.refused]
+        return Inventory(usable=[name for name in found if name not in refused], refused=refused)
+
+    def remove(self, generation: str) -> None:
+        world, status = self._world, self._world.status
+        used = {label(thing, names.GENERATION) for thing in world.things.values() if _is_shard_set(thing)}
+        if not world.invariants.has_forgotten:
+            used |= {known.generation for known in status.generations} | {status.generation}
+        if generation in used:
+            raise Broken(f"{generation} is removed from the store, and may be fetched again")
+        del world.published[generation]
+        world.lost.add(generation)
+
+
+def _is_shard_set(thing: Thing) -> bool:
+    return bool(thing.manifest["kind"] == "StatefulSet")
+
+
+class RemovingSimulation(Simulation):
+    """One life of a dataset whose builders remove what is not kept, at any moment of their lives."""
+
+    def __init__(self, seed: int, planner: Planner = plan) -> None:
+        super().__init__(seed, planner)
+        removals = random.Random(f"removals {seed}")
+        pace = removals.choice([0.05, 0.3, 1.0])
+        self.world.edit(store=STORE, keepGenerations=removals.choice([1, 2, 3]))
+        make_removing(self.world, lambda: removals.random() < pace)
+
+    @property
+    def removed(self) -> int:
+        """How many generations were."""
+        return len(self.world.lost)
