@@ -10,12 +10,13 @@ from typing import Final
 from e2e.support import release
 from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, ready_pod, until
 
-_LIST: Final = """
+LIST: Final = """
 import json, sys
 from obstore.store import S3Store
 store = S3Store.from_url(sys.argv[1])
 print(json.dumps([object["path"] for page in store.list() for object in page]))
 """
+"""Prints the path of every object of the store whose URL it is given."""
 _REMOVE: Final = """
 import json, sys
 from obstore.store import S3Store
@@ -88,7 +89,7 @@ def sweep(name: str, *, grace: str) -> str:
 
 def paths(name: str) -> list[str]:
     """Every object in the store, listed by a Job ``name`` that looks like the sweeper."""
-    return _run_script(name, _LIST)
+    return _run_script(name, LIST)
 
 
 def remove(name: str, prefix: str) -> list[str]:
