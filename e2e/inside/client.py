@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 TIMEOUT_SECONDS = 10
+AUTHORITY = "/ca/ca.crt"
+"""Whose certificates are trusted, where the URL is of https://."""
 ROUTER_MEDIA_TYPES = ("application/json", "application/problem+json")
 """Of what the router says of its dataset, and of what it cannot say."""
 
@@ -32,14 +35,25 @@ class Answer:
 class Connection:
     """Opens with the first request, and again after the router has said that it closes. All other faults raise."""
 
-    def __init__(self, url: str, generation: str = "") -> None:
-        """``generation``: the one that lookups insist on; none when empty. LOOKUPDB_TOKEN is shown to the router."""
-        token = os.environ.get("LOOKUPDB_TOKEN", "")
+    def __init__(self, url: str, generation: str = "", token: str | None = None) -> None:
+        """``generation``: the one that lookups insist on; none when empty. The router is shown ``token``, else
+        LOOKUPDB_TOKEN, and none when that is empty."""
+        token = os.environ.get("LOOKUPDB_TOKEN", "") if token is None else token
         self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         parts = urlsplit(url)
+        is_encrypted = parts.scheme == "https"
         self._generation = generation
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._tls = ssl.create_default_context(cafile=AUTHORITY) if is_encrypted else None
+        self._host, self._port = parts.hostname or "", parts.port or (443 if is_encrypted else 80)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.opened = 0
+        """How many times it was opened."""
+
+    @property
+    def serial(self) -> str:
+        """The serial number of the certificate that the router showed; empty without TLS, or while it is closed."""
+        tls = self._streams[1].get_extra_info("ssl_object") if self._streams else None
+        return str(tls.getpeercert()["serialNumber"]) if tls else ""
 
     async def open(self, seconds: float) -> None:
         """Connect, and see that the router answers. A node learns of a Service, and of its first endpoint, a moment
@@ -89,7 +103,8 @@ class Connection:
 
     async def _exchange(self, request: bytes) -> Answer:
         if not self._streams:
-            self._streams = await asyncio.open_connection(self._host, self._port)
+            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+            self.opened += 1
         reader, writer = self._streams
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -15,6 +15,8 @@ IMAGE: Final = os.environ.get("E2E_IMAGE", "lookupdb:0.1.0")
 CODE: Final = "e2e-inside"
 CLIENT: Final = "e2e-client"
 INTRUDER: Final = "e2e-intruder"
+KEEPER: Final = "e2e-keeper"
+AUTHORITY: Final = "e2e-authority"
 TOKENS: Final = "/tokens"
 BUILDER_LABELS: Final = {
     "app.kubernetes.io/name": "lookupdb",
@@ -67,6 +69,19 @@ def intruder(audiences: dict[str, str]) -> Manifest:
         place["name"] = place["name"].replace(".", "-")
     pod["spec"]["volumes"].append({"name": "tokens", "projected": {"sources": tokens}})
     return pod
+
+
+def authority(certificate: str) -> Manifest:
+    """The ConfigMap with the authority that ``keeper`` trusts."""
+    return config_map(AUTHORITY, {"ca.crt": certificate})
+
+
+def keeper(url: str, key: str, tokens: dict[str, str]) -> Manifest:
+    """A pod that keeps asking for ``key`` with each of the ``tokens``, and says what it saw."""
+    command = ["python", "/inside/keep.py", url, key]
+    return _pod(
+        KEEPER, command, volumes={CODE: "/inside", AUTHORITY: "/ca"}, settings={"KEEP_TOKENS": json.dumps(tokens)}
+    )
 
 
 def load(name: str, url: str, keys: list[str], settings: dict[str, str]) -> tuple[Manifest, Manifest]:

@@ -1,0 +1,175 @@
+"""Routers speak TLS and ask for tokens: who has neither the authority nor a token gets no record, and tokens and the
+certificate are replaced while clients ask, without a restart, a fault or a connection that breaks."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import Any, Final
+
+import pytest
+from e2e.support import pods, routers
+from e2e.support.certificates import Identity, make_authority, make_identity
+from e2e.support.figures import record
+from e2e.support.kubectl import Manifest, kubectl, raw, run_in, until
+from e2e.support.story import BRISK, PATIENT, Story
+
+from lookupdb.route.access.token_hashes import hash_token
+
+pytestmark = pytest.mark.side_by_side
+
+DATASET: Final = "records"
+CERTIFICATE: Final = "records-tls"
+CLIENTS: Final = "records-clients"
+AUDIENCE: Final = "lookupdb:records"
+OLD: Final = "old"
+NEW: Final = "new"
+SYNC_SECONDS: Final = 180
+"""A kubelet puts a Secret that has changed into pods within two minutes."""
+
+Seen = dict[str, Any]
+"""Of one token: what e2e/inside/keep.py tells."""
+
+
+def test_tokens_and_the_certificate_are_replaced_while_clients_ask(story: Story) -> None:
+    host = f"{DATASET}-router.{story.namespace}.svc"
+    authority = make_authority()
+    first, second = make_identity(host, by=authority), make_identity(host, by=authority)
+    tokens = {name: secrets.token_urlsafe(32) for name in (OLD, NEW)}
+    story.apply(pods.authority(authority.certificate_pem), _certificate(first), _clients(tokens[OLD]))
+    key, *_ = story.source(DATASET, version="v1", records=300)
+    story.apply(_dataset(story))
+    story.wait_settled(DATASET)
+    before = routers.restarts(story.namespace)
+    story.apply(pods.keeper(f"https://{host}", key, tokens))
+    began = _wait_seen(story, lambda seen: _judge_latest(seen, first, {OLD: 200, NEW: 401}), seconds=120)
+
+    _check_who_is_let_in(story, f"https://{host}/v1/lookup/{key}", tokens)
+
+    story.apply(_certificate(second), _clients(tokens[OLD], tokens[NEW]))
+    replaced = time.monotonic()
+    _wait_seen(story, lambda seen: _judge_latest(seen, second, {OLD: 200, NEW: 200}), seconds=SYNC_SECONDS)
+    _wait_seen(story, lambda seen: _judge_kept(seen, {OLD: [200], NEW: [401, 200]}), seconds=SYNC_SECONDS)
+    record("encrypted-lookups", "certificate and token changed to in use", time.monotonic() - replaced, "s")
+
+    story.apply(_clients(tokens[NEW]))
+    _wait_seen(
+        story,
+        lambda seen: (
+            _judge_latest(seen, second, {OLD: 401, NEW: 200}) and _judge_kept(seen, {OLD: [200, 401], NEW: [401, 200]})
+        ),
+        seconds=SYNC_SECONDS,
+        nudged=True,
+    )
+    ended = _wait_seen(story, lambda seen: all(seen[name]["kept"]["answers"] > 100 for name in seen), seconds=60)
+    for name, seen in ended.items():
+        kept = seen["kept"]
+        assert seen["faults"] == [], f"{name}: {seen}"
+        assert kept["opened"] == 1, f"{name}: its connection was broken: {seen}"
+        assert _numbers(kept["serials"]) == [first.serial], f"it keeps what it began with: {seen}"
+        assert kept["answers"] > began[name]["kept"]["answers"]
+        record("encrypted-lookups", f"answers on the kept connection of the {name} token", kept["answers"])
+    assert routers.restarts(story.namespace) == before == dict.fromkeys(before, 0), "no router was started for it"
+
+
+def _dataset(story: Story) -> Manifest:
+    auth = {
+        "tokens": {"secretName": CLIENTS},
+        "serviceAccounts": {"audience": AUDIENCE, "subjects": [f"{story.namespace}/web"]},
+    }
+    router = PATIENT | {"tls": {"secretName": CERTIFICATE}, "auth": auth, "service": {"port": 443}, "drainSeconds": 0}
+    return story.dataset(DATASET, DATASET, shards=2, router=router, rollout=BRISK)
+
+
+def _check_who_is_let_in(story: Story, url: str, tokens: dict[str, str]) -> None:
+    """Assert what is answered to each kind of client."""
+    for account in ("web", "other"):
+        kubectl("create", "serviceaccount", account, "--namespace", story.namespace)
+    accounts = {
+        "the service account that is named": (200, _account_token(story, "web", AUDIENCE)),
+        "another service account": (403, _account_token(story, "other", AUDIENCE)),
+        "the named one, for another audience": (401, _account_token(story, "web", "lookupdb:others")),
+        "the named one, for the API server": (401, _account_token(story, "web")),
+    }
+    clients = {
+        "no token": (401, ""),
+        "a wrong token": (401, secrets.token_urlsafe(32)),
+        "a token that is not in the Secret yet": (401, tokens[NEW]),
+        "the hash of a token": (401, hash_token(tokens[OLD].encode()).removeprefix("sha256:")),
+        "a token of the Secret": (200, tokens[OLD]),
+    }
+    expected = {name: status for name, (status, _) in (clients | accounts).items()}
+    shown = [token for _, token in (clients | accounts).values()]
+
+    def look() -> bool:
+        routers.nudge(story.namespace)
+        answers = _ask(story, url, shown)
+        found = dict(zip(expected, (status for status, _ in answers), strict=True))
+        assert found == expected, answers
+        return True
+
+    # The operator writes the keys of service accounts within a minute.
+    until(look, seconds=SYNC_SECONDS, what="everybody answered as is said of them")
+    ((status, body),) = _ask(story, url.replace("https://", "http://").replace(".svc/", ".svc:443/"), [tokens[OLD]])
+    assert (status, "ask by https" in body) == (400, True), body
+
+
+def _ask(story: Story, url: str, tokens: list[str]) -> list[tuple[int, str]]:
+    """Status and body of a lookup with each of the tokens, from a pod that trusts the authority and no other."""
+    shown = [{"Authorization": f"Bearer {token}"} if token else {} for token in tokens]
+    asked = json.dumps({"requests": [{"method": "GET", "url": url, "headers": headers} for headers in shown]})
+    told = run_in(pods.KEEPER, story.namespace, "python", "/inside/intrude.py", stdin=asked)
+    return [(status, body) for status, body in json.loads(told)["answers"]]
+
+
+def _account_token(story: Story, account: str, audience: str = "") -> str:
+    """A token of a ServiceAccount; without an audience it is for the API server."""
+    wanted = ["--audience", audience] if audience else []
+    command = ("create", "token", account, "--namespace", story.namespace, "--duration", "10m", *wanted)
+    return kubectl(*command).strip()
+
+
+def _certificate(identity: Identity) -> Manifest:
+    data = {"tls.crt": identity.certificate_pem, "tls.key": identity.key_pem}
+    return _secret(CERTIFICATE, "kubernetes.io/tls", data)
+
+
+def _clients(*tokens: str) -> Manifest:
+    """The Secret that lets the client ``web`` in by these tokens."""
+    return _secret(CLIENTS, "Opaque", {"web": "\n".join(hash_token(token.encode()) for token in tokens) + "\n"})
+
+
+def _secret(name: str, kind: str, data: dict[str, str]) -> Manifest:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": data}
+
+
+def _wait_seen(story: Story, true: Any, *, seconds: float, nudged: bool = False) -> dict[str, Seen]:
+    """Wait until ``true`` of what the keeper has seen, by token. Returns that. A fault is not waited with."""
+
+    def look() -> dict[str, Seen] | None:
+        if nudged:
+            routers.nudge(story.namespace)
+        seen: dict[str, Seen] = json.loads(raw(f"/api/v1/namespaces/{story.namespace}/pods/{pods.KEEPER}:8000/proxy/"))
+        assert true(seen), seen
+        return seen
+
+    return until(look, seconds=seconds, what=f"what the keeper of {story.namespace} is to see")
+
+
+def _judge_latest(seen: dict[str, Seen], identity: Identity, statuses: dict[str, int]) -> bool:
+    """Whether new connections are shown this certificate of late, and each token is answered this status."""
+    serial = identity.serial
+    latest = {
+        name: {(status, *_numbers([shown])) for status, shown in one["fresh"]["latest"]} for name, one in seen.items()
+    }
+    return latest == {name: {(status, serial)} for name, status in statuses.items()}
+
+
+def _judge_kept(seen: dict[str, Seen], statuses: dict[str, list[int]]) -> bool:
+    """Whether each token was answered these statuses, one after the other, on the connection that is kept."""
+    return {name: one["kept"]["statuses"] for name, one in seen.items()} == statuses
+
+
+def _numbers(serials: list[str]) -> list[int]:
+    return [int(serial or "0", 16) for serial in serials]
