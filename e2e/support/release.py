@@ -6,7 +6,7 @@ import os
 import re
 from typing import Final
 
-from e2e.support.kubectl import Manifest, find, kubectl, ready_pod, run_in, until
+from e2e.support.kubectl import Manifest, delete, find, get, kubectl, ready_pod, run_in, until
 
 RELEASE: Final = os.environ.get("E2E_RELEASE", "lookupdb")
 NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
@@ -46,6 +46,16 @@ def scale_operator(replicas: int) -> None:
         operator_pod()
     else:
         until(lambda: not find("pods", NAMESPACE, OPERATOR), seconds=120, what="the operator's pod gone")
+
+
+def replace_shard_key() -> None:
+    """Deletes the key of all shard servers' passwords. The operator makes another one, here because it starts anew: it
+    would at its next resync."""
+    name = f"{operator_deployment()}-shard-key"
+    before = get("secret", name, NAMESPACE)["metadata"]["uid"]
+    delete("secret", name, NAMESPACE)
+    restart_operator()
+    until(lambda: get("secret", name, NAMESPACE)["metadata"]["uid"] != before, seconds=60, what="another key")
 
 
 def gateway_url() -> str:
