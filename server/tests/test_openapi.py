@@ -20,7 +20,9 @@ from support.shards import write_generation
 
 from lookupdb.route.http import problems, routes
 
-DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text())
+DOCUMENT: dict[str, Any] = yaml.load(
+    (Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
 CASES = Path(__file__).with_name("support") / "openapi_cases.py"
 
 

@@ -13,7 +13,9 @@ import hypothesis
 import schemathesis
 import yaml
 
-DOCUMENT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[3] / "docs" / "openapi.yaml").read_text())
+DOCUMENT: dict[str, Any] = yaml.load(
+    (Path(__file__).parents[3] / "docs" / "openapi.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 # A generation that is not served, whatever it is called, is 412: to schemathesis neither accepted nor rejected.
 for check in (SCHEMA.config.checks.positive_data_acceptance, SCHEMA.config.checks.negative_data_rejection):
