@@ -15,6 +15,7 @@ from lookupdb.cli.options import option, token_file
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
+from lookupdb.local.trust import Trust
 from lookupdb.wording import format_count
 
 
@@ -25,6 +26,14 @@ from lookupdb.wording import format_count
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
 )
 @option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@option(
+    "--ca-file",
+    "trust",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="LOOKUPDB_CA_FILE",
+    callback=lambda _ctx, _param, file: Trust(file),
+    help="Trust the certificates that an authority in this file (PEM) has signed, not those of this machine.",
+)
 @token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
 @click.pass_context
 def command(
@@ -34,6 +43,7 @@ def command(
     data_dir: Path,
     generation: str | None,
     token: str | None,
+    trust: Trust,
 ) -> None:
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
@@ -53,11 +63,11 @@ def command(
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
         try:
-            click.echo(client.find_value(url, keys[0], generation, token))
+            click.echo(client.find_value(url, keys[0], generation, token, trust))
         except KeyMissing as error:
             raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
         return
-    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation, token=token)))
+    ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation, token=token, trust=trust)))
 
 
 def _print_values(batches: Iterable[tuple[list[str], client.BatchAnswer]]) -> int:

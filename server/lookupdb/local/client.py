@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
+from lookupdb.local.trust import Trust
 from lookupdb.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure, strip_secrets
 from lookupdb.route import budget
@@ -55,12 +56,14 @@ class BatchTooLarge(LookupFailed):
     reason = "TooLarge"
 
 
-def find_value(url: str, key: str, generation: str | None = None, token: str | None = None) -> bytes:
+def find_value(
+    url: str, key: str, generation: str | None = None, token: str | None = None, trust: Trust | None = None
+) -> bytes:
     """Return the value of ``key``, byte for byte; the router is shown ``token``.
 
     Raises KeyMissing, or what ``find_values`` raises.
     """
-    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token)
+    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token, trust)
 
 
 def check_url(url: str) -> None:
@@ -96,11 +99,13 @@ class BatchAnswer:
     """Nothing can be said of these now."""
 
 
-def find_values(url: str, keys: list[str], generation: str | None = None, token: str | None = None) -> BatchAnswer:
+def find_values(
+    url: str, keys: list[str], generation: str | None = None, token: str | None = None, trust: Trust | None = None
+) -> BatchAnswer:
     """Ask for ``keys`` at once. Raises Unavailable when the router cannot be reached or serves nothing, LookupFailed
     for any other refusal."""
     request = orjson.dumps({"keys": keys, "partial": True})
-    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token)
+    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token, trust)
     try:
         answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits, parse_constant=_refuse_constant)
         found, unavailable = answer["found"], frozenset(answer["unavailable"])
@@ -120,6 +125,7 @@ def find_in_batches(
     generation: str | None = None,
     size: int = BATCH_KEYS,
     token: str | None = None,
+    trust: Trust | None = None,
 ) -> Iterator[tuple[list[str], BatchAnswer]]:
     """Yield batches of ``keys``, in their order, with what ``find_values`` returns for each.
 
@@ -129,7 +135,7 @@ def find_in_batches(
     refused: list[str] = []
     while batch := refused[:size] or list(islice(remaining, size)):
         try:
-            answer = find_values(url, batch, generation, token)
+            answer = find_values(url, batch, generation, token, trust)
         except BatchTooLarge:
             if len(batch) == 1:
                 raise
@@ -157,8 +163,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _request(url: str, body: bytes | None, generation: str | None, token: str | None) -> bytes:
+def _request(url: str, body: bytes | None, generation: str | None, token: str | None, trust: Trust | None) -> bytes:
     check_url(url)
+    trust = trust or Trust()
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if generation:
         headers[GENERATION_FIELD] = generation
@@ -166,16 +173,18 @@ def _request(url: str, body: bytes | None, generation: str | None, token: str | 
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        return call_interruptibly(_exchange, request, seconds=ANSWER_SECONDS)
+        return call_interruptibly(_exchange, request, trust, seconds=ANSWER_SECONDS)
     except (OSError, ValueError, OverflowError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         description = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
-        raise Unavailable(f"no answer from {strip_secrets(url)}: {description}") from error
+        hint = trust.hint_for(cause) if isinstance(cause, BaseException) else None
+        raise Unavailable(f"no answer from {strip_secrets(url)}: {description}", hint=hint) from error
 
 
-def _exchange(request: urllib.request.Request) -> bytes:
+def _exchange(request: urllib.request.Request, trust: Trust) -> bytes:
     """Return the body of the answer. Raises what ``find_values`` does, OSError, ValueError and HTTPException."""
-    opener = urllib.request.build_opener(_NoRedirects, *proxy_handlers(request.full_url))
+    encrypted = urllib.request.HTTPSHandler(context=trust.context)
+    opener = urllib.request.build_opener(_NoRedirects, encrypted, *proxy_handlers(request.full_url))
     try:
         with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
             if GENERATION_FIELD not in response.headers:

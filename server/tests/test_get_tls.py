@@ -1,0 +1,164 @@
+"""`lookupdb get` of a router that speaks TLS: whom it trusts, and what it says when it does not."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import orjson
+import pytest
+from support.command_line import run_here
+from support.ports import free_port
+from support.routers import routing
+from support.routing import entry, table_file
+from support.shards import serving, write_generation
+from support.tls import Identity, authority, make_identity
+
+from lookupdb.route.access.token_hashes import hash_token
+
+TOKEN = "the-token-of-the-web-client"
+Serve = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("get-tls")
+    with serving(write_generation(home, {"a": b"value of a"})) as shard:
+        address = f"127.0.0.1:{shard.ports[0]}"
+        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
+        yield home / "table.json"
+
+
+@contextmanager
+def encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
+    """The URL of a router that shows a certificate for localhost."""
+    certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
+    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
+        yield f"https://localhost:{router.port}"
+
+
+@pytest.fixture(scope="module")
+def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with encrypted(table, tmp_path_factory.mktemp("router")) as running:
+        yield running
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> str:
+    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
+    return str(tmp_path / "ca.crt")
+
+
+def said(*words: str) -> str:
+    """What is told on standard error by a `get` that finds nothing out."""
+    ended = run_here("get", *words)
+    assert (ended.returncode, ended.stdout) == (4, b""), ended
+    return ended.stderr.decode()
+
+
+def test_the_authority_of_a_file_is_trusted(url: str, ca_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_here("get", url, "a", "--ca-file", ca_file).stdout == b"value of a\n"
+    ended = run_here("get", url, "a", "b", "--ca-file", ca_file)
+    assert [orjson.loads(line)["key"] for line in ended.stdout.splitlines()] == ["a", "b"], ended
+    monkeypatch.setenv("LOOKUPDB_CA_FILE", ca_file)
+    assert run_here("get", url, "a").stdout == b"value of a\n"
+
+
+def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) -> None:
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
+    (tmp_path / "token").write_text(TOKEN)
+    with encrypted(table, tmp_path, "--auth-tokens", str(tmp_path / "tokens")) as url:
+        assert b"answered 401" in run_here("get", url, "a", "--ca-file", ca_file).stderr
+        words = ("--ca-file", ca_file, "--token-file", str(tmp_path / "token"))
+        assert run_here("get", url, "a", *words).stdout == b"value of a\n"
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]], ids=len)
+def test_without_the_file_the_certificate_is_not_trusted_and_the_option_is_named(url: str, keys: list[str]) -> None:
+    told = said(url, *keys)
+    assert f"the certificate of {url.removeprefix('https://')} is not trusted: unable to get local issuer" in told
+    assert "give the certificate of the authority that signed it, by --ca-file or in LOOKUPDB_CA_FILE" in told
+
+
+def test_another_authority_is_named_as_the_one_that_does_not_do(url: str, tmp_path: Path) -> None:
+    another = tmp_path / "another.crt"
+    another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
+    told = said(url, "a", "--ca-file", str(another))
+    assert "is not trusted" in told
+    assert f"{another} does not have the authority that signed it" in told
+
+
+def test_another_hosts_certificate_is_told_of(url: str, ca_file: str) -> None:
+    told = said(url.replace("localhost", "127.0.0.1"), "a", "--ca-file", ca_file)
+    assert "is not trusted: IP address mismatch" in told
+    assert "ask by a name that the certificate has" in told
+    assert "--ca-file" not in told
+
+
+def test_a_certificate_that_has_expired_is_told_of(tmp_path: Path, ca_file: str) -> None:
+    with greeting(make_identity("localhost", by=authority(), days=-1), tmp_path) as url:
+        told = said(url, "a", "--ca-file", ca_file)
+    assert "is not trusted: certificate has expired" in told
+    assert "see to a valid one, or to the clock of this machine" in told
+
+
+def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path, tmp_path: Path, ca_file: str) -> None:
+    with encrypted(table, tmp_path, "--tls-client-ca", ca_file) as url:
+        told = said(url, "a", "--ca-file", ca_file)
+    assert "wants its clients to have a certificate" in told
+    assert "`lookupdb get` has none" in told
+
+
+def test_a_router_without_tls_is_told_of(table: Path, ca_file: str) -> None:
+    with routing(table) as router:
+        told = said(f"https://localhost:{router.port}", "a", "--ca-file", ca_file)
+    assert "does not speak TLS, though the URL begins with https" in told
+    assert "give its URL with http:" in told
+
+
+def test_plain_http_where_tls_is_spoken_is_told_of(url: str) -> None:
+    ended = run_here("get", url.replace("https:", "http:"), "a")
+    assert (ended.returncode, b"ask by https" in ended.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("text", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"])
+def test_a_file_without_a_certificate_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text(text)
+    ended = run_here("get", f"https://localhost:{free_port()}", "a", "--ca-file", str(tmp_path / "ca.crt"))
+    assert ended.returncode == 2
+    assert f"--ca-file names {tmp_path / 'ca.crt'}, which cannot be used: ".encode() in ended.stderr
+    assert b"give a file with a certificate in PEM" in ended.stderr
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    ended = run_here("get", "https://localhost:1", "a", "--ca-file", str(tmp_path / "ca.crt"))
+    assert ended.returncode == 2
+    assert b"does not exist" in ended.stderr
+
+
+class _Greeter(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def greeting(identity: Identity, folder: Path) -> Iterator[str]:
+    """The URL of a server that shows a certificate that no router would."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*identity.write(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Greeter) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # the client left
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield f"https://localhost:{server.server_port}"
+        finally:
+            server.shutdown()
