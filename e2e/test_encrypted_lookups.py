@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 import pytest
-from e2e.support import pods, routers
+from e2e.support import pods, router_pods
 from e2e.support.certificates import Identity, make_authority, make_identity
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, kubectl, raw, run_in, until
@@ -41,7 +41,7 @@ def test_tokens_and_the_certificate_are_replaced_while_clients_ask(story: Story)
     key, *_ = story.source(DATASET, version="v1", records=300)
     story.apply(_dataset(story))
     story.wait_settled(DATASET)
-    before = routers.restarts(story.namespace)
+    before = router_pods.restarts(story.namespace)
     story.apply(pods.keeper(f"https://{host}", key, tokens))
     began = _wait_seen(story, lambda seen: _judge_latest(seen, first, {OLD: 200, NEW: 401}), seconds=120)
 
@@ -70,7 +70,7 @@ def test_tokens_and_the_certificate_are_replaced_while_clients_ask(story: Story)
         assert _numbers(kept["serials"]) == [first.serial], f"it keeps what it began with: {seen}"
         assert kept["answers"] > began[name]["kept"]["answers"]
         record("encrypted-lookups", f"answers on the kept connection of the {name} token", kept["answers"])
-    assert routers.restarts(story.namespace) == before == dict.fromkeys(before, 0), "no router was started for it"
+    assert router_pods.restarts(story.namespace) == before == dict.fromkeys(before, 0), "no router was started for it"
 
 
 def _dataset(story: Story) -> Manifest:
@@ -103,7 +103,7 @@ def _check_who_is_let_in(story: Story, url: str, tokens: dict[str, str]) -> None
     shown = [token for _, token in (clients | accounts).values()]
 
     def look() -> bool:
-        routers.nudge(story.namespace)
+        router_pods.nudge(story.namespace)
         answers = _ask(story, url, shown)
         found = dict(zip(expected, (status for status, _ in answers), strict=True))
         assert found == expected, answers
@@ -149,7 +149,7 @@ def _wait_seen(story: Story, true: Any, *, seconds: float, nudged: bool = False)
 
     def look() -> dict[str, Seen] | None:
         if nudged:
-            routers.nudge(story.namespace)
+            router_pods.nudge(story.namespace)
         seen: dict[str, Seen] = json.loads(raw(f"/api/v1/namespaces/{story.namespace}/pods/{pods.KEEPER}:8000/proxy/"))
         assert true(seen), seen
         return seen

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.support import pods, release, routers
+from e2e.support import pods, release, router_pods
 from e2e.support.figures import record
 from e2e.support.kubectl import find, get, run_in, until
 from e2e.support.story import BRISK, PATIENT, Story
@@ -110,7 +110,7 @@ def _knock_as_router(story: Story, address: str, *commands: list[str]) -> dict[s
     """What it replies to a router's pod, which every NetworkPolicy lets through. Routers may be replaced meanwhile."""
 
     def look() -> dict[str, Any]:
-        (name, *_) = (pod["metadata"]["name"] for pod in routers.pods(story.namespace) if _runs(pod))
+        (name, *_) = (pod["metadata"]["name"] for pod in router_pods.pods(story.namespace) if _runs(pod))
         return _knock(name, story, address, *commands)
 
     return until(look, seconds=60, what="a command in a router's pod")
