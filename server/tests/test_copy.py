@@ -92,7 +92,7 @@ def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Sto
         stores.check(name, "g2")
     lines = result.stdout.splitlines()
     assert len(lines) == 2
-    assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: local}" in line for line in lines)
+    assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: 'local'}" in line for line in lines)
 
 
 @pytest.mark.parametrize("source", ["directory", "s3"])

@@ -164,7 +164,7 @@ def _report(copied: CopiedGeneration, as_json: bool) -> None:
         "records": manifest.totals.records,
         "fileBytes": manifest.totals.file_bytes,
     }
-    text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: {manifest.uid}}}"
+    text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: '{manifest.uid}'}}"
     _say(members, text, as_json)
 
 
