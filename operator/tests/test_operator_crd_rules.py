@@ -155,6 +155,23 @@ def test_a_rule_of_changes_holds_for_no_manifest_of_a_laptop() -> None:
     assert schema.complete_resource(resource)["spec"]["store"] == {"url": "s3://a/b"}
 
 
+@pytest.mark.parametrize(
+    ("url", "is_accepted"),
+    [
+        *((url, True) for url in ("s3://b", "gs://b/", "az://b.c_d-e/p/q/", "s3://b/year=2026/.hidden/a..b")),
+        *(
+            (f"s3://{rest}", False)
+            for rest in ("", "../b", "b/../c", "b/.", "b//c", "b/x\0y", "u:p%40b/x", "b/x\ny", "b/x?y")
+        ),
+        ("http://b/x", False),
+    ],
+)
+def test_a_store_of_a_datasets_own_is_a_bucket_that_can_be_reached(url: str, is_accepted: bool) -> None:
+    (rule,) = (rule for rule in RULES if "(s3|gs|az)" in rule.text)
+    context = schema.load_cel().Context({"self": url})
+    assert schema.load_cel().compile(rule.text).execute(context) is is_accepted
+
+
 def changed(path: str, **members: int | None) -> Node:
     """The CRD with other bounds; None takes one away."""
     resource = copy.deepcopy(schema.resource_schema())

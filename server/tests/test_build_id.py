@@ -73,6 +73,12 @@ def test_another_one_is_told_the_next_free_number(builds: Builds, first: tuple[s
     assert builds.report(12, "--generation", "g3", "--build-id", "wednesday")["records"] == 12
 
 
+def test_a_number_up_to_which_nobody_counts_is_passed_by(builds: Builds) -> None:
+    for number in (1, 2, 999_999_999):
+        builds.report(10, "--generation", f"g{number}")
+    assert builds.report(12, "--generation", "g1", "--build-id", "tuesday")["nextFree"] == "g3"
+
+
 def test_what_a_gate_refused_is_refused_to_its_own_build_alone(builds: Builds) -> None:
     builds.report(10, "--generation", "g1", "--build-id", "monday")
     for _ in range(2):

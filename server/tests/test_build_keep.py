@@ -56,6 +56,13 @@ def test_a_damaged_generation_goes_when_it_is_old(project: Project) -> None:
     assert project.dataset.published_generations() == ("g2", "g3", "g4", "g5", "g6")
 
 
+def test_nothing_goes_when_what_is_to_be_built_is_there(project: Project) -> None:
+    """Or a generation would be built anew under a number that had another before."""
+    result = project.built("--keep", "1", "--protect", "g5", "--generation", "g3")
+    assert result["outcome"] == "adopted"
+    assert len(project.dataset.generations()) == 5
+
+
 def test_what_cannot_be_removed_keeps_nobody_from_building(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_self: Any, generation: str) -> None:
         raise StoreDenied(f"no right to remove {generation}")

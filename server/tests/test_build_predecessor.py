@@ -147,13 +147,33 @@ class TestWhoDoesNotKnowWhatTheDatasetHas:
     def test_gets_a_copy_of_that_without_a_build(self, project: Project) -> None:
         built_at = json.loads(project.build(NEW).stdout)["builtAt"]
         (project.folder / "people.csv").unlink()
-        for number in (2, 3):  # an attempt of which nobody heard is none of its own
+        for number in (2, 3):  # of an attempt of which nobody heard, too
             report = project.adopt(NEW, OLD, "--generation", f"g{number}", "--build-id", "monday")
             assert (report["outcome"], report["generation"]) == ("adopted", f"g{number}")
-            assert (report["builtAt"], report["records"], report["adoptedFrom"]) == (built_at, 12, f"{NEW}/g1")
+            found = (report["builtAt"], report["records"], report["adoptedFrom"])
+            assert found == (built_at, 12, f"{NEW}/g{number - 1}")
         manifest = project.dataset().manifest("g3")
         with project.dataset().verified_shard("g3", manifest.shards[1], project.folder / "scratch") as path:
             assert path.stat().st_size == manifest.shards[1].bytes
+
+    def test_never_goes_back_to_an_earlier_dataset_when_only_a_copy_of_its_own_is_left(self, project: Project) -> None:
+        project.build(NEW)
+        project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday")
+        project.dataset().remove("g1")
+        report = project.adopt(NEW, OLD, "--generation", "g3", "--build-id", "tuesday")
+        assert (report["generation"], report["adoptedFrom"]) == ("g3", f"{NEW}/g2")
+
+    def test_gets_it_whatever_gates_say_now_for_they_have_judged_it(self, project: Project) -> None:
+        project.build(NEW)
+        report = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday", gates={"minRecords": 1000})
+        assert (report["outcome"], report["adoptedFrom"]) == ("adopted", f"{NEW}/g1")
+
+    def test_builds_when_that_cannot_be_copied(self, project: Project) -> None:
+        project.build(NEW)
+        damaged = project.shards(NEW)[0]
+        damaged.write_bytes(bytes(damaged.stat().st_size))
+        report = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday")
+        assert (report["outcome"], report["generation"]) == ("built", "g2")
 
     def test_builds_when_that_is_of_another_spec(self, project: Project) -> None:
         project.build(NEW, shards=3)

@@ -125,3 +125,13 @@ def test_plain_http_must_be_allowed_for_the_store_itself(bouncer: Bouncer, monke
 )
 def test_which_variables_are_the_stores(scheme: str, environment: dict[str, str], told: dict[str, str]) -> None:
     assert credentials.store_variables(scheme, environment) == told
+
+
+def test_what_the_secret_of_a_store_lacks_is_not_taken_from_the_source() -> None:
+    source = {"AWS_ACCESS_KEY_ID": "of the source", "AWS_ENDPOINT_URL": "http://source"}
+    named = {
+        credentials.SECRET_VARIABLE: "team-store",
+        f"{credentials.PREFIX}ACCESS_KEY_ID": "a name that no store knows",
+    }
+    assert credentials.store_variables("s3", source | named) == {}
+    assert credentials.store_variables("s3", source) == source

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lookupdb.store.credentials import SECRET_VARIABLE
 from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
@@ -48,7 +49,12 @@ def grant(container: dict[str, Any], dataset: ObservedDataset, config: Config) -
     if own is not None:
         # Its keys are as people write them: the prefix keeps them from being taken for the source's.
         name = own.get("secretName")
-        return _with_secret(container, {"prefix": PREFIX, "secretRef": {"name": name}}) if name else container
+        if not name:
+            return container
+        variable = {"name": SECRET_VARIABLE, "value": name}
+        return _with_secret(
+            {**container, "env": [*container["env"], variable]}, {"prefix": PREFIX, "secretRef": {"name": name}}
+        )
     if not config.gateway:
         return _with_secret(container, {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}})
     # Among these, and not from a Secret: what a source's Secret holds counts less.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
+from typing import Final
 
 from lookupdb.build import existing_generations, gates
 from lookupdb.build.build_report import BuildReport, GenerationRefused, report_manifest
 from lookupdb.errors import GenerationExists
-from lookupdb.manifest import Manifest, Refusal
+from lookupdb.manifest import Manifest, Refusal, generation_number
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Store, StoredDataset
 from lookupdb.wording import format_count
+
+_MOST_COUNTED: Final = 10**8
+"""As the operator, who believes no larger number that it did not give out."""
 
 
 def adopt_generation(
@@ -105,13 +110,22 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
 def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> None:
     if manifest.build == build_id:
         return
-    next_free = dataset.next_generation()
+    next_free = _next_free(dataset, manifest.generation)
     raise GenerationExists(
         f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built at"
         f" {manifest.built_at} by another build than this one",
         hint=f"a generation never changes: the next free one is {next_free}",
         next_free=next_free,
     )
+
+
+def _next_free(dataset: StoredDataset, after: str) -> str:
+    """The number after all that are in use; the first free one ``after`` that where that is beyond what counts."""
+    highest = dataset.next_generation()
+    if int(highest[1:]) <= _MOST_COUNTED:
+        return highest
+    used = set(map(generation_number, (*dataset.published_generations(), *dataset.unfinished_generations())))
+    return f"g{next(number for number in itertools.count(generation_number(after) + 1) if number not in used)}"
 
 
 def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:

@@ -21,7 +21,7 @@ from lookupdb.build.build_report import BuildReport
 from lookupdb.build.gate_facts import WrittenGeneration, gather_facts
 from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_folder
-from lookupdb.errors import AdoptionFailed, GenerationExists
+from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists
 from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
@@ -51,15 +51,19 @@ class OwnGeneration:
 
 
 def find_own(dataset: StoredDataset) -> OwnGeneration | None:
-    """What ``dataset`` has of its own that may have served: adopting would go back to older data. What it has adopted
-    is none of its own, nor what a gate has refused. None if it has none."""
+    """What ``dataset`` has of its own that may have served, or a copy of that: adopting would go back to older data.
+    What it has adopted is none of its own, nor what a gate has refused. None if it has none."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)
-        if manifest is None or not (manifest.refused or manifest.adopted):
+        if manifest is None or (manifest.refused is None and _is_own(manifest)):
             log.info("nothing is adopted: the dataset has a generation of its own", extra={"generation": name})
             return OwnGeneration(name, manifest)
     return None
+
+
+def _is_own(manifest: Manifest) -> bool:
+    return manifest.adopted is None or manifest.adopted.uid == manifest.uid
 
 
 def copy_existing(
@@ -73,7 +77,10 @@ def copy_existing(
         return adopt_predecessor(spec, store, predecessor, options, progress)
     known = own.manifest
     if options.build_id is not None and known is not None and known.content == spec.content_hash():
-        return _publish_copy(spec, dataset, dataset, known, options, progress)
+        try:
+            return _publish_copy(spec, dataset, dataset, known, options, progress)
+        except CorruptFile as error:
+            log.warning("the dataset's own generation cannot be copied", extra={"reason": error.message})
     if spec.source.volume is not None and options.volume is None:
         raise own.as_error(spec)
     return None
@@ -102,10 +109,10 @@ def _publish_copy(
     options: BuildOptions,
     progress: Progress,
 ) -> BuildReport:
-    """Publish ``original``, which ``source`` has, in ``dataset``."""
+    """Publish ``original``, which ``source`` has, in ``dataset``, whose gates have judged what is its own."""
     started_at, generation = time.monotonic(), options.generation
     with scratch_folder(options.scratch) as folder:
-        refused = _judge(spec, source, original, folder, progress)
+        refused = None if source is dataset else _judge(spec, source, original, folder, progress)
         try:
             with dataset.claim(generation or dataset.next_generation(), folder) as claim:
                 copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=options.build_id)

@@ -222,16 +222,20 @@ def command(
             ways_out.say_who_serves(overridden, spec, store_url)
             return
         if keep is not None:
-            _remove_superseded(place.dataset(spec), keep, protect)
+            _remove_superseded(place.dataset(spec), keep, protect, chosen.generation)
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)
         attempt.result = result
 
 
-def _remove_superseded(dataset: store.StoredDataset, keep: int, protect: tuple[str, ...]) -> None:
-    """Remove what is not kept. That it cannot be removed is no reason not to build: the store's credentials may lack
-    that right."""
+def _remove_superseded(
+    dataset: store.StoredDataset, keep: int, protect: tuple[str, ...], generation: str | None
+) -> None:
+    """Remove what is not kept; nothing if ``generation``, which is to be built, is there already: that never changes.
+    That it cannot be removed is no reason not to build: the store's credentials may lack that right."""
     try:
+        if generation in dataset.published_generations():
+            return
         for generation in sweep.remove_superseded(dataset, keep, protect):
             log.info("removed %s of %s", generation, dataset.address)
     except StoreError as error:

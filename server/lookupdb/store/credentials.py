@@ -25,6 +25,10 @@ _PROVIDERS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _environment_lock: Final = threading.Lock()
 
 
+SECRET_VARIABLE: Final = f"{PREFIX}SECRET"
+"""Names the Secret with the store's variables, where there is one: what it lacks is not taken from elsewhere."""
+
+
 def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables for the store, by their plain names."""
     provider = _PROVIDERS[scheme]
@@ -33,7 +37,9 @@ def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, st
         for name, value in environment.items()
         if name.startswith(PREFIX + provider) and value
     }
-    return own or {name: value for name, value in environment.items() if name.startswith(provider)}
+    if own or environment.get(SECRET_VARIABLE):
+        return own
+    return {name: value for name, value in environment.items() if name.startswith(provider)}
 
 
 @contextmanager
