@@ -281,6 +281,14 @@ class TestDirectory:
             == f"{tmp_path}/a b/local/default/things-local"
         )
 
+    def test_it_needs_nothing_that_speaks_to_a_gateway(self, tmp_path: Path) -> None:
+        """Each build and each `lookupdb up` would import it first."""
+        program = "import sys; from lookupdb.store import open_store; open_store(sys.argv[1]); print(*sys.modules)"
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        assert "lookupdb.store.directory" in loaded
+        assert {"urllib3", "lookupdb.store.gateway_client"}.isdisjoint(loaded)
+
     def test_a_store_that_cannot_be_written(self, tmp_path: Path, scratch: Path) -> None:
         (tmp_path / "store").write_text("a file, not a folder")
         with pytest.raises(StoreError, match="cannot write to the store"):

@@ -14,7 +14,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from lookupdb.errors import StoreError, StoreUnreachable
-from lookupdb.store.gateway_objects import GatewayObjects
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.object_store import RETRIES, ObjectStore, PutMode, Version
 from lookupdb.store.obstore_objects import ObstoreObjects
@@ -150,5 +149,7 @@ class Bucket:
 
 def _open_objects(url: str, retries: int) -> ObjectStore:
     if urlsplit(url).scheme in ("http", "https"):
+        from lookupdb.store.gateway_objects import GatewayObjects  # its HTTP takes a tenth of a build's start to import
+
         return GatewayObjects(url, retries)
     return ObstoreObjects(url, retries)
