@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from support.buckets import read_object
-from support.faults import Fault, Request
+from support.faults import Fault, Request, is_read, telling_numbers
 from support.sites import Site, attempt, site, site_servers
 
 from lookupdb.manifest import FILE_NAME
@@ -24,23 +24,12 @@ from lookupdb.store.sweep import MARK_NOTE, Sweep
 __all__ = ["site", "site_servers"]
 
 GIB = 1 << 30
-READS = (Fault.DROP, Fault.TRUNCATE)
-"""What is different for a request that changes nothing."""
 
 
 def count_requests(site: Site, action: Callable[[], object]) -> list[Request]:
     site.proxy.reset()
     action()
     return list(site.proxy.requests)
-
-
-def is_read(request: Request) -> bool:
-    return request.method in ("GET", "HEAD")
-
-
-def numbers(requests: list[Request], fault: Fault) -> list[int]:
-    """Of the requests at which ``fault`` makes a difference."""
-    return [number for number, request in enumerate(requests) if not is_read(request) or fault in READS]
 
 
 @pytest.mark.parametrize("fault", Fault)
@@ -52,7 +41,7 @@ class TestEveryRequest:
         assert [is_read(request) for request in requests].count(False) >= 6, (
             "claim, shards, decision, manifest, release"
         )
-        for number in numbers(requests, fault):
+        for number in telling_numbers(requests, fault):
             spec = site.next()
             site.proxy.fail(fault, at(number))
             if attempt(lambda spec=spec: site.build(spec, front)):  # type: ignore[misc]
@@ -100,7 +89,7 @@ class TestEveryRequestOfASweep:
         objects = arrange(site, spec, scene)
         requests = count_requests(site, lambda: sweep(site, spec, scene, front))
         assert left(site, spec) == EXPECTED[scene]
-        for number in numbers(requests, fault):
+        for number in telling_numbers(requests, fault):
             site.proxy.reset()
             restore(site, objects)
             site.proxy.fail(fault, at(number))

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.buckets import create_bucket, new_bucket, s3_server, use_server
-from support.faults import Fault, Request
+from support.buckets import create_bucket, new_bucket, read_object, s3_server, use_server
+from support.faults import Fault, Request, telling_numbers
 from support.gateways import FakeGateway, Refusal, fake_gateway, gateway_bucket, use_token
 from support.generations import publish
 from support.sites import Site, attempt, site, site_servers
@@ -258,25 +258,41 @@ def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     return predecessor.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
 
 
-def left_by_old(site: Site, spec: DatasetSpec) -> dict[bytes, bytes]:
-    content = site.source("first")
-    site.build(replace(spec, uid="old"), site.direct)
-    return content
+Objects = dict[str, bytes]
+
+
+def left_by_old(site: Site) -> tuple[dict[bytes, bytes], Objects]:
+    """What the dataset ``old`` holds, and its objects, which are built once and left again and again."""
+    content, spec = site.source("first"), replace(site.next(), uid="old")
+    site.build(spec, site.direct)
+    path = f"{site.dataset(spec).address.path}/g1"
+    objects = {name: read_object(site.direct, f"{path}/{name}") for name in site.direct.files(path)}
+    manifest = objects[FILE_NAME].decode()
+    assert manifest.count(f'"{spec.name}"') == 1
+    return content, {**objects, FILE_NAME: manifest.replace(f'"{spec.name}"', '"NAME"').encode()}
+
+
+def leave(site: Site, spec: DatasetSpec, objects: Objects) -> None:
+    """Put there what the dataset ``old`` of this name would have left."""
+    path = f"{site.dataset(replace(spec, uid='old')).address.path}/g1"
+    for name, body in objects.items():
+        site.direct.objects.put(f"{path}/{name}", body.replace(b'"NAME"', f'"{spec.name}"'.encode()))
 
 
 class TestEveryRequestOfAnAdoption:
     @pytest.mark.parametrize("fault", Fault)
     def test_may_go_wrong_and_running_it_again_ends_whole(self, site: Site, fault: Fault) -> None:
         front = site.front()
+        content, objects = left_by_old(site)
         spec = site.next()
-        left_by_old(site, spec)
+        leave(site, spec, objects)
         site.proxy.reset()
         adopt(site, spec, front)
-        count = len(site.proxy.requests)
-        assert count >= 8, "claim, two shards, decision, manifest, release, and listings"
-        for number in range(count):
+        requests = list(site.proxy.requests)
+        assert len(requests) >= 8, "claim, two shards, decision, manifest, release, and listings"
+        for number in telling_numbers(requests, fault):
             spec = site.next()
-            content = left_by_old(site, spec)
+            leave(site, spec, objects)
             new = replace(spec, uid="new")
             site.proxy.fail(fault, lambda at, _request, number=number: at == number)  # type: ignore[misc]
             if attempt(lambda spec=spec: adopt(site, spec, front)):  # type: ignore[misc]
@@ -290,13 +306,14 @@ class TestEveryRequestOfAnAdoption:
     @pytest.mark.parametrize("is_done", [False, True], ids=["before its effect", "after its effect"])
     def test_may_be_where_one_stands_still_while_another_takes_over(self, site: Site, is_done: bool) -> None:
         front = site.front()
+        content, objects = left_by_old(site)
         spec = site.next()
-        left_by_old(site, spec)
+        leave(site, spec, objects)
         site.proxy.reset()
         adopt(site, spec, front)
         for number in range(len(site.proxy.requests)):
             spec = site.next()
-            content = left_by_old(site, spec)
+            leave(site, spec, objects)
             new = replace(spec, uid="new")
             with _standing_still(site, spec, number, is_done=is_done):
                 assert adopt(site, spec, site.direct) == "adopted"

@@ -8,7 +8,7 @@ import http.server
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -41,6 +41,20 @@ class Request:
     path: str
     body: bytes
     headers: dict[str, str]
+
+
+_READS = (Fault.DROP, Fault.TRUNCATE)
+"""What is different for a request that changes nothing."""
+
+
+def is_read(request: Request) -> bool:
+    """Whether it changes nothing."""
+    return request.method in ("GET", "HEAD")
+
+
+def telling_numbers(requests: Sequence[Request], fault: Fault) -> list[int]:
+    """Of the requests at which ``fault`` makes a difference."""
+    return [number for number, request in enumerate(requests) if not is_read(request) or fault in _READS]
 
 
 @dataclass(frozen=True)
