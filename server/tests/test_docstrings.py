@@ -8,6 +8,7 @@ import itertools
 import re
 import tokenize
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -34,16 +35,29 @@ MODULES: Final = sorted(
 )
 
 
-@cache
-def module(path: str) -> ast.Module:
-    return ast.parse((REPOSITORY / path).read_text())
+@dataclass(frozen=True)
+class Module:
+    """What is read of one. Its syntax tree is not kept: four hundred of them are half a million objects, which every
+    look for garbage in this process would go through."""
 
-
-def docstrings(path: str) -> Iterator[tuple[int, str]]:
+    docstrings: tuple[tuple[int, str], ...]
     """Those of modules, classes, functions and members, with their lines."""
-    for node in ast.walk(module(path)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
+    classes: tuple[tuple[str, frozenset[str], frozenset[str]], ...]
+    """Name, bases, and the names that it defines or assigns to."""
+
+
+@cache
+def module(path: str) -> Module:
+    tree = ast.parse((REPOSITORY / path).read_text())
+    docstrings: list[tuple[int, str]] = []
+    classes: list[tuple[str, frozenset[str], frozenset[str]]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = frozenset(base.id for base in node.bases if isinstance(base, ast.Name))
+            classes.append((node.name, bases, frozenset(_names_within(node))))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings.append((node.lineno, node.value.value))
+    return Module(tuple(docstrings), tuple(classes))
 
 
 @cache
@@ -69,10 +83,9 @@ def members_of_classes() -> dict[str, frozenset[str]]:
     own: dict[str, set[str]] = {}
     bases: dict[str, set[str]] = {}
     for path in MODULES:
-        for node in ast.walk(module(path)):
-            if isinstance(node, ast.ClassDef):
-                own.setdefault(node.name, set()).update(_names_within(node))
-                bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
+        for name, bases_here, names in module(path).classes:
+            own.setdefault(name, set()).update(names)
+            bases.setdefault(name, set()).update(bases_here)
 
     def inherited(name: str) -> set[str]:
         return own.get(name, set()).union(*(inherited(base) for base in bases.get(name, ())))
@@ -102,7 +115,7 @@ def is_found(name: str) -> bool:
 def test_what_docstrings_name_is_there(path: str) -> None:
     missing = [
         f"{path}:{line}: {name}"
-        for line, text in docstrings(path)
+        for line, text in module(path).docstrings
         for name in _NAME.findall(text)
         if not is_found(name)
     ]
