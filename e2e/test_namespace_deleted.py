@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from e2e.support import release
 from e2e.support.figures import BUSY, record
-from e2e.support.kubectl import find, kubectl, until
+from e2e.support.kubectl import find, until
 from e2e.support.story import Story
 
 GONE_SECONDS: Final = 60
@@ -45,7 +45,7 @@ def _fill(story: Story) -> None:
 
 def _delete(story: Story, when: str) -> None:
     began = time.monotonic()
-    kubectl("delete", "namespace", story.namespace, "--timeout=240s", timeout=250)
+    story.delete_namespace()
     took = time.monotonic() - began
     record("namespace-deleted", f"a namespace with two datasets gone {when}", took, "s", at_most=GONE_SECONDS)
     assert took <= BUSY * GONE_SECONDS

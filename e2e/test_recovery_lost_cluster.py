@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from e2e.support import helm, release, store
-from e2e.support.kubectl import find, get, until
+from e2e.support.kubectl import find, until
 from e2e.support.story import LDS, Story
 
 SPEC: Final = {
@@ -23,7 +23,7 @@ def test_a_new_cluster_serves_what_the_lost_one_had_in_the_store(story: Story) -
     story.wait_settled("records", generation="g1")
     uid = story.resource("records")["metadata"]["uid"]
     store.sweep(f"note-{story.namespace}", grace="24h")  # as every night: it notes what is to be retained
-    cluster, values = get("namespace", "kube-system", None)["metadata"]["uid"], helm.values()
+    cluster, values = helm.cluster_id(), helm.values()
 
     helm.helm("uninstall", release.RELEASE, "--wait", "--timeout", "5m")
     story.delete(LDS, "records")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from e2e.support import release
 from e2e.support.command import run
+from e2e.support.kubectl import get
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "lookupdb"
@@ -25,6 +26,11 @@ def values() -> dict[str, Any]:
     """Those that the release was installed with, defaults left out."""
     held: dict[str, Any] | None = json.loads(helm("get", "values", release.RELEASE, "--output", "json"))
     return held or {}
+
+
+def cluster_id() -> str:
+    """What the release's part of the store is called."""
+    return str(values().get("clusterId") or get("namespace", "kube-system")["metadata"]["uid"])
 
 
 def install(name: str, namespace: str, chosen: dict[str, Any]) -> None:

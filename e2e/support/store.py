@@ -22,7 +22,9 @@ import json, sys
 from obstore.store import S3Store
 store = S3Store.from_url(sys.argv[1])
 paths = [object["path"] for page in store.list() for object in page]
-paths = [path for path in paths if path.partition("/")[2].startswith(sys.argv[2])]
+places = [(path, *path.split("/", 1)) for path in paths if "/" in path]
+prefix, cluster = sys.argv[2:]
+paths = [path for path, of, rest in places if cluster in ("", of) and rest.startswith(prefix)]
 store.delete(paths)
 print(json.dumps(paths))
 """
@@ -92,20 +94,36 @@ def paths(name: str) -> list[str]:
     return _run_script(name, LIST)
 
 
-def remove(name: str, prefix: str) -> list[str]:
-    """Removes every object of any cluster whose path begins with ``prefix`` after the cluster's id, by a Job ``name``;
-    their paths."""
-    return _run_script(name, _REMOVE, prefix)
+def remove(name: str, prefix: str, *, cluster: str = "") -> list[str]:
+    """Removes every object whose path begins with ``prefix`` after its cluster's id, of all clusters or of ``cluster``,
+    by a Job ``name``; their paths."""
+    return _run_script(name, _REMOVE, prefix, cluster)
+
+
+def copy(name: str, dataset: str, uid: str, *, cluster: str, to_cluster: str) -> list[tuple[str, str]]:
+    """Copies a dataset (``namespace/name``) from one cluster's part of the store into another's, by a Job ``name`` that
+    has the store's credentials; what became of which generation."""
+    spec = _sweeper()
+    (container,) = spec["template"]["spec"]["containers"]
+    url = _store_url(container)
+    options = ["--cluster-id", cluster, "--to-cluster-id", to_cluster, "--dataset", dataset, "--uid", uid]
+    container["args"] = ["copy", url, url, *options, "--json", "--progress", "none"]
+    told = [json.loads(line) for line in _run(name, spec).splitlines() if line.startswith('{"outcome"')]
+    return [(line["outcome"], line["generation"]) for line in told]
 
 
 def _run_script(name: str, script: str, *arguments: str) -> list[str]:
     """What ``script`` prints, to which the store's URL and ``arguments`` are given."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
-    url = next(word.partition("=")[2] for word in container["args"] if word.startswith("--store="))
-    container |= {"command": ["python", "-c", script], "args": [url, *arguments]}
+    container |= {"command": ["python", "-c", script], "args": [_store_url(container), *arguments]}
     found: list[str] = json.loads(_run(name, spec).splitlines()[-1])
     return found
+
+
+def _store_url(sweeper: Manifest) -> str:
+    """Where the container of a sweeper finds the store."""
+    return next(str(word).partition("=")[2] for word in sweeper["args"] if word.startswith("--store="))
 
 
 def _sweeper() -> Manifest:

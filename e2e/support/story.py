@@ -44,8 +44,17 @@ class Story:
     def __init__(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.namespace = f"e2e-{name}-{secrets.token_hex(2)}"
-        apply(pods.namespace(self.namespace, dict(labels or {})))
+        self._labels = dict(labels or {})
+        self.make_namespace()
+
+    def make_namespace(self) -> None:
+        """Makes the namespace with what every story has in it; again, if the story has deleted it."""
+        apply(pods.namespace(self.namespace, self._labels))
         apply(pods.code(), pods.client(), namespace=self.namespace)
+
+    def delete_namespace(self) -> None:
+        """Removes the namespace, and waits for its end."""
+        kubectl("delete", "namespace", self.namespace, "--timeout=240s", timeout=250)
 
     def close(self) -> None:
         """Removes the namespace; does not wait for its end."""
