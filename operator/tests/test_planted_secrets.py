@@ -4,7 +4,6 @@ listings, whatever goes wrong; nor in what the operator writes, but for the Secr
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import http.client
 import json
@@ -22,6 +21,7 @@ import aiohttp
 import orjson
 import pytest
 from manifest_samples import CONFIG, GOLDEN, airports, everything, rendered
+from operator_support import planted
 from operator_support.kube import serving as serving_kube
 from operator_support.running import until as eventually
 from support.buckets import s3_server
@@ -64,12 +64,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_
 
 
 def find_planted(text: str) -> list[str]:
-    """Which of the secrets are in ``text``, as they are or in base64."""
-    return [
-        name
-        for name, secret in PLANTED.items()
-        if secret in text or base64.b64encode(secret.encode()).decode().rstrip("=") in text
-    ]
+    """Which of the secrets are in ``text``."""
+    return planted.find_planted(text, PLANTED)
 
 
 @dataclass
@@ -100,16 +96,19 @@ def running(
         )
     try:
         yield process
-        for pid in (process.pid, *list_children(process.pid)):
-            evidence.add(f"{name} cmdline", Path(f"/proc/{pid}/cmdline").read_bytes())
+        for pid in list_family(process.pid):
+            for file in ("cmdline", "comm", "status"):  # whoever may run ps reads these, and not environ
+                evidence.add(f"{name} {file}", Path(f"/proc/{pid}/{file}").read_bytes())
     finally:
         process.terminate()
         process.wait(60)
         evidence.add(f"{name} log", log.read_bytes())
 
 
-def list_children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def list_family(pid: int) -> list[int]:
+    """A process, and all that it and its children have started."""
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [pid, *(found for child in children for found in list_family(child))]
 
 
 def ask_admin(evidence: Evidence, name: str, port: int) -> None:
