@@ -9,10 +9,10 @@ import time
 from typing import Any, Final
 
 import pytest
-from e2e.support import pods, router_pods
+from e2e.support import access, pods, router_pods
 from e2e.support.certificates import Identity, make_authority, make_identity
 from e2e.support.figures import record
-from e2e.support.kubectl import Manifest, kubectl, raw, run_in, until
+from e2e.support.kubectl import Manifest, kubectl, raw, until
 from e2e.support.story import BRISK, PATIENT, Story
 
 from lookupdb.route.access.token_hashes import hash_token
@@ -37,7 +37,11 @@ def test_tokens_and_the_certificate_are_replaced_while_clients_ask(story: Story)
     authority = make_authority()
     first, second = make_identity(host, by=authority), make_identity(host, by=authority)
     tokens = {name: secrets.token_urlsafe(32) for name in (OLD, NEW)}
-    story.apply(pods.authority(authority.certificate_pem), _certificate(first), _clients(tokens[OLD]))
+    story.apply(
+        pods.authority(authority.certificate_pem),
+        access.certificate(CERTIFICATE, first),
+        access.clients(CLIENTS, tokens[OLD]),
+    )
     key, *_ = story.source(DATASET, version="v1", records=300)
     story.apply(_dataset(story))
     story.wait_settled(DATASET)
@@ -47,13 +51,13 @@ def test_tokens_and_the_certificate_are_replaced_while_clients_ask(story: Story)
 
     _check_who_is_let_in(story, f"https://{host}/v1/lookup/{key}", tokens)
 
-    story.apply(_certificate(second), _clients(tokens[OLD], tokens[NEW]))
+    story.apply(access.certificate(CERTIFICATE, second), access.clients(CLIENTS, tokens[OLD], tokens[NEW]))
     replaced = time.monotonic()
     _wait_seen(story, lambda seen: _judge_latest(seen, second, {OLD: 200, NEW: 200}), seconds=SYNC_SECONDS)
     _wait_seen(story, lambda seen: _judge_kept(seen, {OLD: [200], NEW: [401, 200]}), seconds=SYNC_SECONDS)
     record("encrypted-lookups", "certificate and token changed to in use", time.monotonic() - replaced, "s")
 
-    story.apply(_clients(tokens[NEW]))
+    story.apply(access.clients(CLIENTS, tokens[NEW]))
     _wait_seen(
         story,
         lambda seen: (
@@ -87,10 +91,10 @@ def _check_who_is_let_in(story: Story, url: str, tokens: dict[str, str]) -> None
     for account in ("web", "other"):
         kubectl("create", "serviceaccount", account, "--namespace", story.namespace)
     accounts = {
-        "the service account that is named": (200, _account_token(story, "web", AUDIENCE)),
-        "another service account": (403, _account_token(story, "other", AUDIENCE)),
-        "the named one, for another audience": (401, _account_token(story, "web", "lookupdb:others")),
-        "the named one, for the API server": (401, _account_token(story, "web")),
+        "the service account that is named": (200, access.account_token(story.namespace, "web", AUDIENCE)),
+        "another service account": (403, access.account_token(story.namespace, "other", AUDIENCE)),
+        "the named one, for another audience": (401, access.account_token(story.namespace, "web", "lookupdb:others")),
+        "the named one, for the API server": (401, access.account_token(story.namespace, "web")),
     }
     clients = {
         "no token": (401, ""),
@@ -104,44 +108,17 @@ def _check_who_is_let_in(story: Story, url: str, tokens: dict[str, str]) -> None
 
     def look() -> bool:
         router_pods.nudge(story.namespace)
-        answers = _ask(story, url, shown)
+        answers = access.ask(story.namespace, url, shown)
         found = dict(zip(expected, (status for status, _ in answers), strict=True))
         assert found == expected, answers
         return True
 
     # The operator writes the keys of service accounts within a minute.
     until(look, seconds=SYNC_SECONDS, what="everybody answered as is said of them")
-    ((status, body),) = _ask(story, url.replace("https://", "http://").replace(".svc/", ".svc:443/"), [tokens[OLD]])
+    ((status, body),) = access.ask(
+        story.namespace, url.replace("https://", "http://").replace(".svc/", ".svc:443/"), [tokens[OLD]]
+    )
     assert (status, "ask by https" in body) == (400, True), body
-
-
-def _ask(story: Story, url: str, tokens: list[str]) -> list[tuple[int, str]]:
-    """Status and body of a lookup with each of the tokens, from a pod that trusts the authority and no other."""
-    shown = [{"Authorization": f"Bearer {token}"} if token else {} for token in tokens]
-    asked = json.dumps({"requests": [{"method": "GET", "url": url, "headers": headers} for headers in shown]})
-    told = run_in(pods.KEEPER, story.namespace, "python", "/inside/intrude.py", stdin=asked)
-    return [(status, body) for status, body in json.loads(told)["answers"]]
-
-
-def _account_token(story: Story, account: str, audience: str = "") -> str:
-    """A token of a ServiceAccount; without an audience it is for the API server."""
-    wanted = ["--audience", audience] if audience else []
-    command = ("create", "token", account, "--namespace", story.namespace, "--duration", "10m", *wanted)
-    return kubectl(*command).strip()
-
-
-def _certificate(identity: Identity) -> Manifest:
-    data = {"tls.crt": identity.certificate_pem, "tls.key": identity.key_pem}
-    return _secret(CERTIFICATE, "kubernetes.io/tls", data)
-
-
-def _clients(*tokens: str) -> Manifest:
-    """The Secret that lets the client ``web`` in by these tokens."""
-    return _secret(CLIENTS, "Opaque", {"web": "\n".join(hash_token(token.encode()) for token in tokens) + "\n"})
-
-
-def _secret(name: str, kind: str, data: dict[str, str]) -> Manifest:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": kind, "stringData": data}
 
 
 def _wait_seen(story: Story, true: Any, *, seconds: float, nudged: bool = False) -> dict[str, Seen]:

@@ -117,6 +117,7 @@ async def main() -> None:
         for name, token in tokens.items():
             for ask in (ask_kept, ask_fresh):
                 group.create_task(ask(seen[name], url, key, token, stop))
+        await stop.wait()
     server.close()
 
 

@@ -1,0 +1,48 @@
+"""What whoever may run ps sees in this pod, and what the admin port tells: ``python processes.py PORT``, one JSON
+document of texts by their names. No environment is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+FILES = ("cmdline", "comm", "status")
+PATHS = ("status", "metrics", "readyz", "healthz", "nowhere")
+SECONDS = 10
+
+
+def main() -> None:
+    """To standard output."""
+    told = {f"/proc/{process}/{file}": text for process in list_processes() for file, text in read_process(process)}
+    told |= {f"admin /{path}": ask(f"http://127.0.0.1:{sys.argv[1]}/{path}") for path in PATHS}
+    print(json.dumps(told))
+
+
+def list_processes() -> list[str]:
+    """All but this one, whose arguments are the story's."""
+    return [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+
+
+def read_process(process: str) -> list[tuple[str, str]]:
+    """What is seen of one, which may end meanwhile."""
+    try:
+        return [(file, Path("/proc", process, file).read_text(errors="replace")) for file in FILES]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def ask(url: str) -> str:
+    """The answer, whatever its status."""
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+            return str(answer.read().decode(errors="replace"))
+    except urllib.error.HTTPError as error:
+        return error.read().decode(errors="replace")
+
+
+if __name__ == "__main__":
+    main()
