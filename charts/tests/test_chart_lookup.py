@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+import socketserver
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.tls import authority, make_identity
 
 from chart_support import CHART, NAMESPACE, Values, notes, render
 
@@ -55,6 +60,89 @@ def script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class _TlsRouter(socketserver.ThreadingTCPServer):
+    """Stands for a router that speaks TLS, and remembers what it was asked in plain text."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _TlsExchange)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(*make_identity("another-name", by=authority()).write(folder))
+        self.plain = b""
+        self.encrypted = b""
+
+
+class _TlsExchange(socketserver.BaseRequestHandler):
+    server: _TlsRouter
+
+    def handle(self) -> None:
+        peer: socket.socket = self.request
+        if peer.recv(1, socket.MSG_PEEK) == b"\x16":
+            peer = self.server.context.wrap_socket(peer, server_side=True)
+            self.server.encrypted += peer.recv(65536)
+            self._answer(peer, "200 OK", b'{"name": "John F Kennedy"}')
+        else:
+            self.server.plain += peer.recv(65536)
+            self._answer(peer, "400 Bad Request", b'{"detail": "this port speaks TLS: ask by https"}')
+        peer.close()
+
+    def _answer(self, peer: socket.socket, status: str, body: bytes) -> None:
+        head = f"HTTP/1.1 {status}\r\nLookupdb-Generation: g1\r\nContent-Length: {len(body)}\r\n\r\n"
+        peer.sendall(head.encode() + body)
+
+
+@pytest.fixture
+def tls_router(tmp_path: Path) -> Iterator[_TlsRouter]:
+    with _TlsRouter(tmp_path) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield server
+        server.shutdown()
+
+
+def test_where_tls_is_spoken_neither_token_nor_key_is_sent_in_plain_text(
+    script: ModuleType, tls_router: _TlsRouter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOOKUPDB_TOKEN", "the-token")
+    port = tls_router.server_address[1]
+    assert script.main("airports", "default", "KJFK", f"127.0.0.1:{port}") is None
+    assert b"Authorization: Bearer the-token" in tls_router.encrypted
+    assert b"the-token" not in tls_router.plain
+    assert b"KJFK" not in tls_router.plain
+    assert f"https://127.0.0.1:{port}/v1/lookup/KJFK g1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["first", "last"])
+def test_a_port_that_takes_no_connection_does_not_keep_from_the_one_that_does(
+    script: ModuleType, tls_router: _TlsRouter, monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    """Neither one that refuses, nor one that leaves connections without an answer, as a Service does with those that
+    it does not have."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:  # they fill its queue
+            one.setblocking(False)
+            one.connect_ex(silent.getsockname())
+        ports = (1, silent.getsockname()[1], tls_router.server_address[1])
+        monkeypatch.setattr(script, "PORTS", ports[::-1] if reverse else ports)
+        assert script.main("airports", "default", "KJFK", "127.0.0.1") is None
+        for one in waiting:
+            one.close()
+
+
+def test_the_usual_port_of_what_is_spoken_is_left_out(
+    script: ModuleType, tls_router: _TlsRouter, router: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = tls_router.server_address[1]
+    monkeypatch.setattr(script, "PORTS", (port,))
+    assert script.find_router("127.0.0.1") == f"https://127.0.0.1:{port}"
+    monkeypatch.setattr(script, "DEFAULT_PORTS", {"https": port, "http": int(router.rpartition(":")[2])})
+    assert script.find_router("127.0.0.1") == "https://127.0.0.1"
+    assert script.find_router(router) == "http://127.0.0.1"
 
 
 def test_a_token_is_shown_where_one_is_asked_for(
@@ -109,6 +197,7 @@ def test_the_first_namespace_counts_in_which_somebody_answers(
             raise OSError("no such host")
         return None
 
+    monkeypatch.setattr(script, "find_router", lambda name: f"http://{name}")
     monkeypatch.setattr(script, "ask", ask)
     assert script.main("airports", "default,lookupdb,more", "KJFK") is None
     assert asked == ["default", "lookupdb"]

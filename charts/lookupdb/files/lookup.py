@@ -1,13 +1,19 @@
 """Makes one real lookup through a dataset's router: the script of `helm test`, in a pod."""
 
 import os
+import queue
+import socket
 import ssl
 import sys
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
 
 TIMEOUT_SECONDS = 10
+PORTS = (443, 80)
+"""The usual ones of a router's Service: it has one of them. The other is refused, or left without an answer."""
+DEFAULT_PORTS = {"https": 443, "http": 80}
 UNVERIFIED = ssl._create_unverified_context()  # noqa: S323 - as without TLS, the cluster's DNS says who answers
 
 
@@ -16,11 +22,12 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
     them, the first one counts in which somebody answers."""
     unanswered = []
     for namespace in namespaces.split(","):
-        url = f"//{host or f'{dataset}-router.{namespace}.svc'}/v1/lookup/{urllib.parse.quote(key, safe='')}"
+        name = host or f"{dataset}-router.{namespace}.svc"
         try:
-            return ask(f"http:{url}", dataset, namespace, key)
+            url = f"{find_router(name)}/v1/lookup/{urllib.parse.quote(key, safe='')}"
+            return ask(url, dataset, namespace, key)
         except OSError as error:
-            unanswered.append(f"http:{url} ({error})")
+            unanswered.append(f"{name} ({error})")
     first = namespaces.split(",")[0]
     return (
         f"No dataset {dataset} in {namespaces.replace(',', ' or ')} answers: {', '.join(unanswered)}. Create one, e.g. "
@@ -28,6 +35,45 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
         "or name the one that you have: helm upgrade --reuse-values --set "
         "test.namespace=…,test.dataset=…,test.key=…"
     )
+
+
+def find_router(name: str) -> str:
+    """The URL of the router at ``name``, a host that may say its port. No token is shown before it is known whether it
+    speaks TLS. Raises OSError when nobody answers."""
+    given = urllib.parse.urlsplit(f"//{name}")
+    host = given.hostname or ""
+    port = given.port or find_port(host)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        urllib.request.urlopen(f"http://{address}/v1/dataset", timeout=TIMEOUT_SECONDS).close()
+        scheme = "http"
+    except urllib.error.HTTPError as error:
+        speaks_tls = error.code == 400 and b"ask by https" in error.read()
+        scheme = "https" if speaks_tls else "http"
+    return f"{scheme}://{address.removesuffix(f':{DEFAULT_PORTS[scheme]}')}"
+
+
+def find_port(host: str) -> int:
+    """The first of PORTS that takes a connection; they are tried at once. Raises OSError when none does."""
+    outcomes: queue.SimpleQueue[tuple[int, OSError | None]] = queue.SimpleQueue()
+
+    def connect(port: int) -> None:
+        try:
+            socket.create_connection((host, port), TIMEOUT_SECONDS).close()
+        except OSError as error:
+            outcomes.put((port, error))
+        else:
+            outcomes.put((port, None))
+
+    for port in PORTS:
+        threading.Thread(target=connect, args=(port,), daemon=True).start()
+    refusals = []
+    for _ in PORTS:
+        port, refusal = outcomes.get()
+        if refusal is None:
+            return port
+        refusals.append(f"port {port}: {refusal}")
+    raise OSError(", ".join(refusals))
 
 
 def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
@@ -43,19 +89,9 @@ def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
             return None
     except urllib.error.HTTPError as error:
         body = error.read().decode(errors="replace")
-        if error.code == 400 and "ask by https" in body:
-            # The Service's port may be any: where 80 speaks TLS, the URL says so.
-            secure = urllib.parse.urlsplit(url)._replace(scheme="https", netloc=with_port(url))
-            return ask(secure.geturl(), dataset, namespace, key)
         if error.code == 404:
             return f"The dataset {dataset} in the namespace {namespace} serves, but has no key {key!r}: set test.key."
         return f"{url} answered {error.code}: {body}"
-
-
-def with_port(url: str) -> str:
-    """Host and port of ``url``, which is of http://."""
-    host = urllib.parse.urlsplit(url)
-    return host.netloc if host.port else f"{host.netloc}:80"
 
 
 if __name__ == "__main__":
