@@ -32,6 +32,7 @@ MOMENTS = 50
 SEEDS_TO_FIND_A_MUTANT = 100
 KNOWN_SEEDS = {
     "lets through what was overridden before it was refused": 51,
+    "does not wait for routers that are down": 67,
     "forgets which refresh was answered": 57,
     "trims what is pinned": 25,
     "measures a drain by a clock that is set": 13,
