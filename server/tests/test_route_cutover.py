@@ -177,9 +177,66 @@ async def test_from_the_cutover_on_all_answers_are_the_new_generations(
     assert await router.core.find_many(KEYS) == [b"g2"] * len(KEYS)
 
 
+async def test_the_generation_before_can_be_asked_by_name_until_its_time_is_over(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    answer = router.core.find("only-g1", "g1")
+    assert (await answer, answer.generation) == (b"1", "g1")
+    assert await router.core.find_many(["only-g1", "only-g2"], "g1") == [b"1", None]
+    assert await router.core.find("only-g1") is None, "who names none is answered from the active one"
+    router.core.cutover._end_previous()
+    assert await router.core.find("only-g1", "g1") == "g1", "it is unknown"
+
+
+async def test_that_time_passes_by_itself(
+    router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cutover, "PREVIOUS_SECONDS", 0.05)
+    await started(router, entries["g1"])
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    await soon(lambda: router.core.lookups.previous is None, "its time is over")
+    assert await router.core.find("k1", "g1") == "g1"
+
+
+async def test_two_cutovers_back_only_the_last_generation_can_be_asked_and_a_rollback_needs_no_such_time(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    router.write(table_file(entries["g1"], version=3))
+    await router.in_effect(3)
+    assert await router.core.find("only-g2", "g2") == b"1"
+    assert await router.core.find("only-g1", "g1") == b"1"
+    router.write(table_file(entries["g1"], entries["g2"], version=4))
+    await router.in_effect(4)
+    assert router.core.lookups.previous is None, "the table itself names g2"
+
+
+async def test_the_generation_before_is_unknown_once_a_shard_of_it_is_gone_and_nothing_is_unavailable(
+    tmp_path: Path, router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    generation = write_generation(tmp_path / "store", records("g3"), shards=2, generation="g3")
+    with fleet(generation) as shards:
+        await started(router, fleet_entry(generation, shards))
+        router.write(table_file(entries["g1"], version=2))
+        await router.in_effect(2)
+        assert await router.core.find_many(KEYS, "g3") == [b"g3"] * len(KEYS)
+        assert router.core.count("candidate_endpoints_ready") == 2, "they take descriptors"
+    await soon(lambda: router.core.lookups.previous is None, "its servers are gone")
+    assert await router.core.find_many(KEYS, "g3") == "g3"
+    assert router.core.count("candidate_endpoints_ready") == router.core.count("candidate_endpoints_unready") == 0
+    assert router.core.count("keys_unavailable") == 0
+
+
 async def test_connections_that_stay_are_kept_and_those_that_go_are_closed(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
+    """The table names both, so that neither stays for who asks for the generation before."""
     router.core.cutover._settings = replace(router.core.cutover._settings, deadline_seconds=0.05)
     await started(router, entries["g1"], entries["g2"])
     pool = router.core.cutover._pool._endpoints

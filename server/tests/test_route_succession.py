@@ -6,7 +6,7 @@ import pytest
 from support.routing import entry, mixed, table
 
 from lookupdb.route.table.routing_table import RoutingTable
-from lookupdb.route.table.succession import awaited_shards, diagnose_refusal
+from lookupdb.route.table.succession import awaited_shards, diagnose_refusal, may_ask_for_previous
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
@@ -81,3 +81,20 @@ def test_what_a_table_waits_for(
     new: RoutingTable, proven: list[bool], current: RoutingTable | None, current_proven: list[bool], awaited: list[int]
 ) -> None:
     assert awaited_shards(new, proven, current, current_proven) == awaited
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "may_ask"),
+    [
+        pytest.param(NEXT, ONE, True, id="another generation"),
+        pytest.param(TWO, ONE, False, id="the same one, of other servers"),
+        pytest.param(table(entry([[B]], "g2"), entry([[A]]), version=2), ONE, False, id="the new table names it"),
+        pytest.param(table(entry([[B]], "g2"), dataset=OTHER), ONE, False, id="another dataset"),
+        pytest.param(STEP, ONE, False, id="shard by shard: the new table has no whole one"),
+        pytest.param(NEXT, STEP, False, id="shard by shard: nor had the old one"),
+    ],
+)
+def test_the_generation_before_may_be_asked_for_if_it_was_whole_and_of_the_same_dataset(
+    new: RoutingTable, old: RoutingTable, may_ask: bool
+) -> None:
+    assert may_ask_for_previous(new, old) is may_ask

@@ -49,6 +49,8 @@ class LookupCore:
 
     def __init__(self, limits: RouterLimits, counters: memoryview, budget: RouterBudget) -> None:
         self.live: LiveTable | None = None
+        self.previous: RoutedGeneration | None = None
+        """Was active before the last cutover, and may still be asked by name."""
         self._counters = counters
         self.budget = budget
         self._watch = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters).add
@@ -64,7 +66,7 @@ class LookupCore:
             self._counters[KEYS_UNAVAILABLE] += 1
             waiter.unavailable(NO_TABLE)
             return
-        chosen = live.active if generation is None else live.generations.get(generation)
+        chosen = live.active if generation is None else self._find_generation(live, generation)
         if chosen is None:
             waiter.unknown_generation(generation or "", live.active)
             return
@@ -96,7 +98,7 @@ class LookupCore:
             self._counters[KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(NO_TABLE)
             return None
-        chosen = live.active if generation is None else live.generations.get(generation)
+        chosen = live.active if generation is None else self._find_generation(live, generation)
         if chosen is None:
             waiter.unknown_generation(generation or "", live.active)
             return None
@@ -117,6 +119,11 @@ class LookupCore:
             if not shard_slice.is_done:
                 self._watch(shard_slice)
         return gather
+
+    def _find_generation(self, live: LiveTable, name: str) -> RoutedGeneration | None:
+        """The generation that is called ``name``, if it is served whole."""
+        previous = self.previous
+        return live.generations.get(name) or (previous if previous and previous.name == name else None)
 
     def dataset(self) -> DatasetInfo | None:
         """The dataset in effect, or None while no routing table is."""

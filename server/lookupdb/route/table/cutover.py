@@ -1,4 +1,8 @@
-"""Cutover: a new routing table takes effect once its endpoints have proven themselves; until then the old serves."""
+"""Cutover: a new routing table takes effect once its endpoints have proven themselves; until then the old serves.
+
+Afterwards the generation before can still be asked by name for PREVIOUS_SECONDS, as long as each of its shards has an
+endpoint that answers: who reads many keys of one generation, in several requests, can finish.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table import succession
-from lookupdb.route.table.live_table import EndpointPool, LiveTable
+from lookupdb.route.table.live_table import EndpointPool, LiveTable, RoutedGeneration
 from lookupdb.route.table.routing_table import RoutingTable
 
 log = logging.getLogger(__name__)
@@ -20,6 +24,8 @@ log = logging.getLogger(__name__)
 READY_SECONDS: Final = 10.0
 """After a table has been in effect for so long, one shard that was reached is enough to be ready: others' keys are
 better answered than none, and a shard that is down must not keep every new router out of service."""
+PREVIOUS_SECONDS: Final = 10.0
+"""The least for which its servers stay by default: ``drainSeconds``."""
 WAITING: Final = "no routing table yet"
 _MAX_REPORTED: Final = 20
 """Reports to the supervisor name at most so many endpoints."""
@@ -34,6 +40,8 @@ class TableUser(Protocol):
     """Who looks keys up in the table in effect."""
 
     live: LiveTable | None
+    previous: RoutedGeneration | None
+    """Was active before, and may still be asked by name."""
 
 
 class Cutover:
@@ -56,6 +64,8 @@ class Cutover:
         self._dataset_uid = dataset_uid
         self._pool = EndpointPool(settings)
         self._next: LiveTable | None = None
+        self._previous: LiveTable | None = None
+        self._previous_timer: asyncio.TimerHandle | None = None
         self._retiring: list[LiveTable] = []
         self._error: str | None = None
         self._seen_version: int | None = None
@@ -120,6 +130,7 @@ class Cutover:
         if self._ready_timer:
             self._ready_timer.cancel()
         self._abandon()
+        self._end_previous()
         self._lookups.live = None
         self._pool.close_unused(())
 
@@ -167,6 +178,8 @@ class Cutover:
 
     def _consider(self) -> None:
         self._is_scheduled = False
+        if self._previous and not all(self._previous.proven):
+            self._end_previous()
         new = self._next
         if new and not self._awaited_shards(new):
             self._take_over(new)
@@ -181,10 +194,27 @@ class Cutover:
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
         if not self._ready_timer:
             self._ready_timer = self._loop.call_later(READY_SECONDS, self._accept_unreached_shards)
-        if old:
-            # Whatever was asked of the old table has been answered, or given up, by then.
-            self._retiring.append(old)
-            self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
+        self._end_previous()
+        if old and succession.may_ask_for_previous(new.table, old.table):
+            self._previous, self._lookups.previous = old, old.active
+            self._previous_timer = self._loop.call_later(PREVIOUS_SECONDS, self._end_previous)
+        elif old:
+            self._begin_retirement(old)
+
+    def _end_previous(self) -> None:
+        """From now on the generation before cannot be asked for."""
+        previous, self._previous, self._lookups.previous = self._previous, None, None
+        if self._previous_timer:
+            self._previous_timer.cancel()
+            self._previous_timer = None
+        if previous:
+            self._begin_retirement(previous)
+            self._count_endpoints()
+
+    def _begin_retirement(self, old: LiveTable) -> None:
+        # Whatever was asked of it has been answered, or given up, by then.
+        self._retiring.append(old)
+        self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
 
     def _accept_unreached_shards(self) -> None:
         self._may_lack_shards = True
@@ -202,12 +232,15 @@ class Cutover:
             self._release(abandoned)
 
     def _close_unused(self) -> None:
-        self._pool.close_unused(live for live in (self._lookups.live, self._next, *self._retiring) if live)
+        self._pool.close_unused(
+            live for live in (self._lookups.live, self._next, self._previous, *self._retiring) if live
+        )
 
     def _count_endpoints(self) -> None:
-        live = self._lookups.live
+        live, previous = self._lookups.live, self._previous
         self._count(_ENDPOINTS, live.active_endpoints() if live else ())
-        self._count(_CANDIDATE_ENDPOINTS, live.candidate_endpoints() if live else ())
+        candidates = live.candidate_endpoints() if live else ()
+        self._count(_CANDIDATE_ENDPOINTS, (*candidates, *(previous.active_endpoints() if previous else ())))
 
     def _count(self, gauges: tuple[int, int], endpoints: Iterable[Endpoint]) -> None:
         states = [endpoint.state is LinkState.READY for endpoint in endpoints]

@@ -46,3 +46,11 @@ def awaited_shards(
         for number, (shard, is_proven, current_shard, was_proven) in enumerate(states)
         if not is_proven and (was_proven or shard.generation != current_shard.generation)
     ]
+
+
+def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
+    """Whether the active generation of ``old``, which ``new`` has replaced, may still be asked for by name: of another
+    dataset it may not, ``new`` may name it itself, and in a mixed table no generation is whole."""
+    if new.dataset != old.dataset or new.is_mixed or old.is_mixed:
+        return False
+    return all(entry.generation != old.active for entry in new.entries)
