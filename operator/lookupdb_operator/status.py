@@ -259,6 +259,9 @@ class RolloutStatus:
     has, and does not go on. Empty: none did."""
     password_key: str = ""
     """Fingerprint of the key from which the password of its servers is derived; empty: they ask for none."""
+    lost_template: str = ""
+    """The digest of the pod template from which its generation could not be rolled out anew, because the store has lost
+    it: what waits for promotion does not wait for that as well. Empty: none."""
 
     @property
     def is_candidate(self) -> bool:

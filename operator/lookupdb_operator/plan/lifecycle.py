@@ -193,9 +193,10 @@ TRANSITIONS: Final = (
         edges=(),
         when=(
             "a server cannot have the newest generation of the present spec from the store as it was published, and"
-            " none is pinned; or none says so any more, and no build has begun"
+            " none is pinned; or none says so any more, and no build has begun; or it cannot have what serves, and"
+            " something else waits for promotion"
         ),
-        written_first="`lost`",
+        written_first="`lost`, `rollouts[].lostTemplate`",
         may_be_deleted="nothing",
     ),
     Transition(

@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.generation import generations, loss_advice
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.rollout import cutover, references, shard_windows
 from lookupdb_operator.plan.situation import Situation
@@ -159,7 +159,8 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
     for rollout, shards in shards_in_effect(status):
         lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
         if lacking:
-            yield _diagnose_lacking(rollout, lacking, observed)
+            trouble = _diagnose_lacking(rollout, lacking, observed)
+            yield loss_advice.with_advice(trouble, rollout.generation, status, situation)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
         yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.list_live_routers(observed))
         return

@@ -12,8 +12,8 @@ from operator_support.simulation import Simulation
 class LosingSimulation(Simulation):
     """One life of a dataset whose store loses what it was given."""
 
-    def __init__(self, seed: int, planner: Planner = plan) -> None:
-        super().__init__(seed, planner)
+    def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
+        super().__init__(seed, planner, promotes=promotes, surges=surges)
         self._losses = random.Random(f"losses {seed}")
 
     def act(self) -> None:
@@ -26,8 +26,14 @@ class LosingSimulation(Simulation):
         super().act()
 
     def calm(self) -> None:
-        """No faults any more. What is pinned or held back is not built again: it is brought back."""
+        """No faults any more. Somebody brings back what is not built again: first, since it may be waited for."""
+        self._bring_back()
         super().calm()
-        status = self.world.status
-        if self.world.spec.get("generation") or status.rolled_back or status.rejected:
-            self.world.lost.clear()
+        self._bring_back()
+
+    def _bring_back(self) -> None:
+        """What is pinned; and what may serve because the newest generation is held back."""
+        world, status = self.world, self.world.status
+        world.lost.discard(world.spec.get("generation", ""))
+        if status.rolled_back or status.rejected:
+            world.lost -= {rollout.generation for rollout in status.rollouts}

@@ -55,6 +55,12 @@ def _begin_with_other_pods(seed: int) -> Simulation:
     return simulation
 
 
+def _begin_to_lose(seed: int) -> LosingSimulation:
+    """One life in three also waits for promotions, and one goes on shard by shard."""
+    lot = seed // len(KINDS) % 3
+    return LosingSimulation(seed, promotes=lot == 1, surges=lot == 2)
+
+
 KINDS: Final = (
     Kind("faults", Simulation, lambda simulation: simulation.live(MOMENTS)),
     Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
@@ -64,7 +70,7 @@ KINDS: Final = (
     Kind("rollbacks", Simulation, lambda simulation: simulation.live_under_rollbacks(4)),
     Kind("gateways", GatewayLives, lambda simulation: simulation.live(MOMENTS)),
     Kind("passwords", PasswordLives, lambda simulation: simulation.live(MOMENTS)),
-    Kind("losses", LosingSimulation, lambda simulation: simulation.live(MOMENTS)),
+    Kind("losses", _begin_to_lose, lambda simulation: simulation.live(MOMENTS)),
 )
 
 

@@ -7,6 +7,12 @@ generation. So there is one build for each loss, whenever an operator ends.
 
 What serves is not touched: its servers have their files. It is replaced when the new generation's servers are ready.
 
+With promotion Manual, what serves is rolled out anew from a new pod template before anything else waits for promotion.
+Lost, it cannot be, and what waits would never be offered. So its rollout notes that template
+(``RolloutStatus.lost_template``), and keeps the servers that it has; another pod template has it tried again.
+
+What is lost and not built again: ``loss_advice`` says why, and what to do.
+
 The build waits: 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. A store
 that loses whatever it is given would else be given it all the time. What was there for longer than that was not lost
 in a row. A build that something else asks for waits for nothing. Until a build has begun, the loss is forgotten when
@@ -20,10 +26,10 @@ from typing import Final
 
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import clock, reasons, retries
-from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.generation import generations, promotion
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, LostGeneration
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, LostGeneration, RolloutStatus
 
 LASTING_SECONDS: Final = 3600.0
 """A generation as old as that was not lost as soon as it was built."""
@@ -33,11 +39,12 @@ _MOST_IN_STATUS: Final = 999_999_999
 
 def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the loss of the newest generation of the present spec, if servers report one; without the one
-    that none reports any more."""
+    that none reports any more; and with that of what serves, if something else waits for promotion beside it."""
     desired = situation.desired
     newest = generations.up_to_date_generation(status, desired)
     if newest is None or desired.is_suspended or desired.pinned_generation or generations.is_held_back(newest, status):
         return status
+    status = _with_lost_template(status, newest, situation)
     damage = generations.find_reported_damage(newest, status, situation)
     is_noted = generations.is_lost(newest, status, desired)
     if damage is not None and not is_noted:
@@ -45,6 +52,31 @@ def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     if damage is None and is_noted and status.build is None and status.failure is None:
         return _with_found_generation(status) if _is_served(newest, situation) else status
     return status
+
+
+def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situation: Situation) -> DatasetStatus:
+    """``status`` in which what serves is not rolled out anew from the present pod template, if the store has lost it
+    and ``newest`` waits for promotion."""
+    served = None if status.table is None else status.find_rollout(status.table.rollout)
+    generation = None if served is None else status.find_generation(served.generation)
+    if served is None or generation is None or promotion.may_take_effect(newest.generation, status, situation.desired):
+        return status
+    template = situation.template_for(generation)
+    if template in (served.template, served.lost_template):
+        return status
+    if generations.find_reported_damage(generation, status, situation) is None:
+        return status
+    noted = replace(served, lost_template=template)
+    return replace(status, rollouts=tuple(noted if rollout is served else rollout for rollout in status.rollouts))
+
+
+def is_renewal_lost(served: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether ``served`` cannot be replaced by a rollout of its generation from the present pod template, because the
+    store has lost that generation."""
+    generation = status.find_generation(served.generation)
+    if generation is None or served.lost_template in ("", served.template):
+        return False
+    return served.lost_template == situation.template_for(generation)
 
 
 def _describe_loss(

@@ -12,7 +12,7 @@ from typing import Final
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.generation import generations, promotion
+from lookupdb_operator.plan.generation import generations, losses, promotion
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollout import rollouts
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards
@@ -117,8 +117,17 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
         f"{rollouts.describe_rollout(dataset, rollout)} waits for promotion since {candidate.since}{lacking};"
         f" {_describe_asking(name, status)}. It serves after {annotate} {names.PROMOTE}={name}, and ends after"
         f" {names.REJECT}={name}, or when something newer is rolled out."
+        f"{_describe_lost_renewal(status, situation)}"
         f"{promotion.describe_idle_annotations(status, situation.desired)}",
     )
+
+
+def _describe_lost_renewal(status: DatasetStatus, situation: Situation) -> str:
+    """A sentence about what serves, if a new pod template cannot reach it."""
+    served = None if status.table is None else status.find_rollout(status.table.rollout)
+    if served is None or not losses.is_renewal_lost(served, status, situation):
+        return ""
+    return f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
 
 
 def _describe_lacking(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.generation import generations, promotion
+from lookupdb_operator.plan.generation import generations, losses, promotion
 from lookupdb_operator.plan.rollout import references, shard_windows
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation, decided_once
@@ -47,13 +47,15 @@ def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus
 @decided_once
 def target_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
     """The generation that is asked for (``generations``). But what serves comes before one that would wait for
-    promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything."""
+    promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything. Not once
+    the store has lost it, and no server can be made of it: what could replace it would never be offered."""
     generation, table = generations.target_generation(status, situation.desired), status.table
     if generation is None or promotion.may_take_effect(generation.generation, status, situation.desired):
         return generation
     served = None if table is None else status.find_rollout(table.rollout)
-    is_outdated = served is not None and not is_current(served, status, situation)
-    return (generations.served_generation(status) if is_outdated else None) or generation
+    if served is None or is_current(served, status, situation) or losses.is_renewal_lost(served, status, situation):
+        return generation
+    return generations.served_generation(status) or generation
 
 
 @decided_once

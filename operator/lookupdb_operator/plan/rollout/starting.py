@@ -9,7 +9,7 @@ from typing import Final
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons, store
-from lookupdb_operator.plan.generation import generations
+from lookupdb_operator.plan.generation import generations, loss_advice
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollout import references, rollouts, shard_windows
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
@@ -24,11 +24,25 @@ _MAX_SHARDS: Final = 3
 
 def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble | None:
     """What keeps the servers of the target rollout, which no table references yet, from getting ready."""
-    target, table, observed = rollouts.target_rollout(status, situation), status.table, situation.observed
-    if target is None:
-        return turns.diagnose_ticket(status.rollout_ticket)
-    if table is not None and not is_starting(target, table, status, situation):
-        return turns.diagnose_ticket(status.rollout_ticket)
+    target, table = rollouts.target_rollout(status, situation), status.table
+    if target is None or (table is not None and not is_starting(target, table, status, situation)):
+        return _diagnose_ticket(status, situation)
+    trouble = _diagnose_servers(target, status, situation)
+    return None if trouble is None else loss_advice.with_advice(trouble, target.generation, status, situation)
+
+
+def _diagnose_ticket(status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """Why the last turn of the rollout that is asked for was given up."""
+    ticket, generation = status.rollout_ticket, rollouts.target_generation(status, situation)
+    trouble = turns.diagnose_ticket(ticket)
+    if trouble is None or ticket is None or generation is None or ticket.digest != situation.template_for(generation):
+        return trouble
+    return loss_advice.with_advice(trouble, generation.generation, status, situation)
+
+
+def _diagnose_servers(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """What keeps the servers of ``target`` from getting ready."""
+    observed = situation.observed
     shards = rollouts.awaited_shards(target, status)
     trouble = store.name_store(rollouts.diagnose_obstacle(target, observed, shards), situation)
     if not target.is_starting or not rollouts.has_exceeded_deadline(target, status, situation):
@@ -93,7 +107,7 @@ def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
     progress = shard_windows.describe_progress(status)
     what = f"{progress}the rollout" if progress else "The rollout"
     waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
-    trouble = turns.diagnose_ticket(ticket)
+    trouble = _diagnose_ticket(status, situation)
     if trouble is None:
         return Verdict("False", reasons.WAITING_FOR_TURN, waits)
     return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
