@@ -66,6 +66,8 @@ class Invariants:
     is_manual: bool = False
     """Whether generations wait for promotion now."""
     has_forgotten: bool = False
+    unscaled: set[tuple[str, int]] = field(default_factory=set)
+    """Rollout and shard of sets whose last write the API server has refused."""
     answered: int = 0
     """The number of the read with which the last refresh was answered."""
     checked: dict[str, datetime] = field(default_factory=dict)
@@ -314,6 +316,11 @@ class Invariants:
         if lifecycle.rollout_phase(rollout, status) is not RolloutPhase.GONE:
             raise Broken(f"servers of {rollout} are deleted, which is {lifecycle.rollout_phase(rollout, status).value}")
 
+    def scaled(self, name: str, *, is_refused: bool) -> None:
+        """The StatefulSet ``name`` is written, or the API server refuses that."""
+        shard_set = names.read_rollout(name), names.read_shard(name) or 0
+        self.unscaled = self.unscaled | {shard_set} if is_refused else self.unscaled - {shard_set}
+
     def left(self, table: dict[str, Any], now: datetime) -> None:
         """A router takes up another table: lookups that it began on ``table`` go on."""
         self.lookups.append((table, now + timedelta(seconds=DRAIN)))
@@ -325,7 +332,9 @@ class Invariants:
             raise Broken("a router has a table that nobody wrote")
 
     def serving(self, tables: Iterable[dict[str, Any]], sets: Mapping[tuple[str, int], int], now: datetime) -> None:
-        """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted."""
+        """All servers that ``tables`` in effect name, and those of lookups in flight, are still wanted. A set that was
+        scaled down a moment ago may be seen as it was before, and named so. Should the API server refuse to scale it up
+        again, it lacks one server: routers ask the others, as they do when any one is lost."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
         in_effect = (*tables, *(table for table, _ in self.lookups))
         for version, table in {table["version"]: table for table in in_effect}.items():
@@ -333,7 +342,8 @@ class Invariants:
                 self.needs[version] = tuple(_list_needs(table["generations"]))
             for rollout, shard, servers in self.needs[version]:
                 kept = sets.get((rollout, shard), 0)
-                if kept < servers:
+                needed = max(1, servers - 1) if (rollout, shard) in self.unscaled else servers
+                if kept < needed:
                     raise Broken(
                         f"{rollout} shard {shard} has {kept} servers,"
                         f" and routing table {version}, which is in effect, names {servers}"

@@ -326,6 +326,8 @@ class World:
         key = manifest["kind"], manifest["metadata"]["name"]
         self.writes += 1
         why = self.refuses(manifest) or self._refuses_change(key, manifest)
+        if key[0] == "StatefulSet":
+            self.invariants.scaled(key[1], is_refused=bool(why))
         if why:
             self.refusals[key] = why
             return
