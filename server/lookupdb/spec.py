@@ -15,6 +15,7 @@ import orjson
 import yaml
 
 from lookupdb import schema
+from lookupdb.cluster_fields import find_cluster_fields
 from lookupdb.errors import InvalidManifest
 from lookupdb.naming import to_snake_case
 from lookupdb.refresh import Refresh, parse_refresh
@@ -148,8 +149,8 @@ class DatasetSpec:
     refresh: Refresh
     serving_workers: int
     router: Router
-    is_guarded: bool = False
-    """``spec.router.auth`` says who may look up."""
+    cluster_fields: tuple[str, ...] = ()
+    """What the manifest says that holds in a cluster alone (``cluster_fields.CLUSTER_FIELDS``)."""
 
     def to_json(self) -> bytes:
         """JSON, for another process of the same version."""
@@ -176,6 +177,7 @@ class DatasetSpec:
             "gates": Gates(**gates),
             "refresh": Refresh(**members["refresh"]),
             "router": Router(**members["router"]),
+            "cluster_fields": tuple(members["cluster_fields"]),
         }
         return cls(**members)
 
@@ -303,7 +305,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
         refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
         serving_workers=spec["serving"]["workers"],
         router=_parse_router(spec["router"], metadata["name"]),
-        is_guarded="auth" in spec["router"],
+        cluster_fields=find_cluster_fields(spec),
     )
 
 

@@ -68,6 +68,17 @@ class TestExplain:
         project.describe(refresh={"schedule": "0 2 * * *"}, suspend=True)
         assert "\nrefresh      '0 2 * * *' in UTC, which rests\n" in project.build("--explain").stdout
 
+    def test_says_what_is_left_out_where_there_is_no_cluster(self, project: Project) -> None:
+        assert "left out" not in project.build("--explain").stdout
+        project.describe(store={"url": "s3://team/lookups"}, adopt={"uid": "3f2b9c1e"})
+        text = project.build("--explain").stdout
+        assert "\nleft out     spec.store holds in a cluster alone: " in text
+        assert "\n             spec.adopt holds in a cluster alone: " in text
+        assert "spec.adopt" not in project.build("--explain", "--adopt", "3f2b9c1e").stdout, "it is not left out then"
+        manifest = project.manifest.read_text()
+        project.manifest.write_text(manifest.replace("  name: people", "  name: people\n  uid: 8d1c0a2e", 1))
+        assert "left out" not in project.build("--explain").stdout, "a cluster has given it a uid"
+
     def test_fails_as_the_build_would(self, project: Project) -> None:
         (project.folder / "people.csv").unlink()
         assert isinstance(project.build("--explain").exception, BadSource)

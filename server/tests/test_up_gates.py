@@ -132,13 +132,3 @@ def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_run
         stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
     assert stack.generations() == ["g1", "g2"], "nothing was built"
-
-
-def test_it_says_once_that_it_asks_for_no_token(people: Callable[..., Stack], tmp_path: Path) -> None:
-    build_people(tmp_path)
-    guarded = "router: {auth: {tokens: {secretName: clients}}, "
-    (tmp_path / "people.yaml").write_text(MANIFEST.replace("router: {", guarded))
-    stack = people()
-    assert stack.find("ada@example.com")
-    stack.says("spec.router.auth holds in a cluster alone")
-    assert stack.stop() == 0

@@ -17,9 +17,10 @@ from lookupdb.build.progress import format_quantity
 from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
 from lookupdb.build.source_columns import describe_columns, describe_readers
 from lookupdb.build.write.generation_writer import max_open_files
+from lookupdb.cluster_fields import describe_left_out
 from lookupdb.network import strip_secrets
 from lookupdb.runtime.descriptors import raise_limit
-from lookupdb.spec import DatasetSpec, Gates
+from lookupdb.spec import LOCAL, DatasetSpec, Gates
 from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
 from lookupdb.wording import format_count
@@ -60,6 +61,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
         ("scratch", [_scratch_line(options, source_bytes)]),
         ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset)]),
         ("fingerprint", [_fingerprint_line(objects, options, dataset, spec)]),
+        ("left out", list(_left_out_lines(spec, options))),
     ]
     return "\n".join(
         f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
@@ -175,6 +177,13 @@ def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
         yield f"the build would fail: {obstacle}"
     elif (free := dataset.free_bytes()) is not None:
         yield f"{format_quantity(free, 'bytes')} free"
+
+
+def _left_out_lines(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
+    """What holds in a cluster alone; nothing in one, which gives a dataset its uid."""
+    if spec.uid != LOCAL:
+        return
+    yield from describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
 
 
 def _fingerprint_line(

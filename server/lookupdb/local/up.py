@@ -16,6 +16,7 @@ from urllib.parse import quote
 from lookupdb import store
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
+from lookupdb.cluster_fields import describe_left_out
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
@@ -89,6 +90,8 @@ class Up:
         self._last_problem = ""
         self._gates = spec.gates.content_hash()
         self._pinned: str | None = None
+        self._left_out: tuple[str, ...] = ()
+        """The fields of the last manifest that hold in a cluster alone."""
         self._backoff = Backoff()
         self._overridden: set[str] = set()
         """The generations with overridden gates that were rolled out, or tried in vain."""
@@ -122,8 +125,7 @@ class Up:
             raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
 
     async def _begin(self) -> None:
-        if self._spec.is_guarded:
-            self._say(f"{self._spec.name}: spec.router.auth holds in a cluster alone: here, no token is asked for")
+        self._note_left_out(self._spec)
         self._note_pin(self._spec)
         self._override_gates()
         manifest = builds.find_reusable_generation(self._dataset, self._spec)
@@ -212,6 +214,7 @@ class Up:
         try:
             spec = self._read_manifest()
             self._note_gates(spec)
+            self._note_left_out(spec)
             self._note_pin(spec)
             await self._serve_overridden(spec)
             serving = await self._read_desired_inputs(spec)
@@ -228,6 +231,12 @@ class Up:
         if gates != self._gates:
             self._gates = gates
             self._say(f"{spec.name}: spec.gates has changed: what is built from now on is judged by it")
+
+    def _note_left_out(self, spec: DatasetSpec) -> None:
+        """Say of each field that holds in a cluster alone what is done instead, when the manifest first has it."""
+        for sentence in describe_left_out(path for path in spec.cluster_fields if path not in self._left_out):
+            self._say(f"{spec.name}: {sentence}")
+        self._left_out = spec.cluster_fields
 
     def _note_pin(self, spec: DatasetSpec) -> None:
         """Say of a pinned generation that it is not gone back to: who has just put out bad data waits for that."""
