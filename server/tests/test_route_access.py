@@ -36,7 +36,7 @@ def hashes(*tokens: bytes) -> Any:
 
 
 def tokens_only(*tokens: bytes) -> Gatekeeper:
-    gatekeeper = Gatekeeper(takes_tokens=True, accounts=None)
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=None)
     if tokens:
         gatekeeper.take_hashes(hashes(*tokens))
     return gatekeeper
@@ -106,10 +106,11 @@ def test_the_hash_itself_lets_nobody_in() -> None:
 
 def test_without_any_hash_nobody_is_let_in_and_nobody_is_told_that_a_token_is_wrong() -> None:
     gatekeeper = tokens_only()
-    assert gatekeeper.judge(bearer(TOKEN)) == Denied(Denial.UNDECIDED, NO_TOKENS)
+    assert gatekeeper.judge(bearer(TOKEN)) == Denied(Denial.UNDECIDED, NO_TOKENS), "and no client where files are"
     assert denial(gatekeeper.judge(None)) is Denial.UNAUTHENTICATED
     assert not gatekeeper.can_judge
-    assert gatekeeper.describe() == {"version": 0, "tokens": 0, "problems": [NO_TOKENS]}
+    (problem,) = gatekeeper.describe()["problems"]
+    assert problem.startswith(f"{NO_TOKENS}: there is no file with one in tokens (in a cluster, the Secret of ")
 
 
 def test_a_file_has_a_hash_a_line() -> None:
@@ -186,7 +187,7 @@ def test_a_change_of_hashes_is_a_new_version_and_a_repeat_is_none() -> None:
     ],
 )
 def test_a_service_account_is_let_in_by_its_subject(subject: str, allowed: bool) -> None:
-    gatekeeper = Gatekeeper(takes_tokens=False, accounts=accounts(ec_signer(), subjects=(subject,)))
+    gatekeeper = Gatekeeper(token_folder=None, accounts=accounts(ec_signer(), subjects=(subject,)))
     verdict = gatekeeper.judge(bearer(sign()))
     assert isinstance(verdict, Admitted) == allowed
     if isinstance(verdict, Denied):
@@ -205,7 +206,7 @@ def test_a_subject_names_a_namespace_and_an_account(text: str) -> None:
 
 
 def test_a_service_account_is_let_in_until_its_token_expires_or_is_looked_at_again() -> None:
-    gatekeeper = Gatekeeper(takes_tokens=False, accounts=accounts(ec_signer()))
+    gatekeeper = Gatekeeper(token_folder=None, accounts=accounts(ec_signer()))
     soon = int(time.time()) + 30
     assert gatekeeper.judge(bearer(sign(exp=soon))) == Admitted(soon)
     later = gatekeeper.judge(bearer(sign(exp=soon + 100_000)))
@@ -214,14 +215,14 @@ def test_a_service_account_is_let_in_until_its_token_expires_or_is_looked_at_aga
 
 
 def test_a_token_of_another_audience_lets_nobody_in() -> None:
-    gatekeeper = Gatekeeper(takes_tokens=False, accounts=accounts(ec_signer()))
+    gatekeeper = Gatekeeper(token_folder=None, accounts=accounts(ec_signer()))
     for audience in ("https://kubernetes.default.svc", "lookupdb-store:lookupdb/lookupdb", [AUDIENCE, "other"]):
         assert denial(gatekeeper.judge(bearer(sign(aud=audience)))) is Denial.UNAUTHENTICATED
 
 
 def test_before_keys_are_known_only_what_may_be_good_is_undecided() -> None:
     judge = accounts()
-    gatekeeper = Gatekeeper(takes_tokens=False, accounts=judge)
+    gatekeeper = Gatekeeper(token_folder=None, accounts=judge)
     assert gatekeeper.judge(bearer(sign())) == Denied(Denial.UNDECIDED, NO_KEYS)
     assert denial(gatekeeper.judge(bearer(TOKEN))) is Denial.UNAUTHENTICATED
     assert not gatekeeper.can_judge
@@ -242,7 +243,7 @@ def test_keys_that_cannot_be_read_leave_the_last_ones() -> None:
 
 
 def test_either_way_suffices() -> None:
-    gatekeeper = Gatekeeper(takes_tokens=True, accounts=accounts(ec_signer()))
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=accounts(ec_signer()))
     assert isinstance(gatekeeper.judge(bearer(sign())), Admitted)
     assert denial(gatekeeper.judge(bearer(TOKEN))) is Denial.UNDECIDED, "the Secret may come"
     gatekeeper.take_hashes(hashes(TOKEN))
@@ -258,7 +259,9 @@ async def test_files_are_taken_up_as_they_change(tmp_path: Path) -> None:
     access = watch.AccessWatch(settings, lambda: changes.append(access.describe()), logs=True)
     access.start()
     try:
-        assert changes[-1]["problems"] == [NO_TOKENS, NO_KEYS]
+        no_tokens, no_keys = changes[-1]["problems"]
+        assert no_tokens.startswith(f"{NO_TOKENS}: there is no file with one in {folder} (")
+        assert no_keys == NO_KEYS
         folder.mkdir()
         (folder / "web").write_text(hash_token(TOKEN))
         keys.write_text(json.dumps(jwks(ec_signer())))
@@ -296,7 +299,7 @@ GOOD_FIELDS = st.deferred(  # not at import: every process of pytest collects th
 
 
 def make_fuzzed() -> Gatekeeper:
-    gatekeeper = Gatekeeper(takes_tokens=True, accounts=accounts(ec_signer(), rsa_signer()))
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=accounts(ec_signer(), rsa_signer()))
     gatekeeper.take_hashes(hashes(TOKEN))
     return gatekeeper
 

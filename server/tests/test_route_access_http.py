@@ -49,7 +49,7 @@ class Entrance:
     def __init__(self) -> None:
         self.accounts = ServiceAccounts(AUDIENCE, ["team/default"])
         self.accounts.take_keys(json.dumps(jwks(ec_signer())).encode())
-        self.gatekeeper = Gatekeeper(takes_tokens=True, accounts=self.accounts)
+        self.gatekeeper = Gatekeeper(token_folder="tokens", accounts=self.accounts)
         self.gatekeeper.take_hashes(hashes(TOKEN))
         self.judged = 0
         judge = self.gatekeeper.judge
@@ -264,7 +264,7 @@ def test_keys_that_are_replaced_end_the_tokens_that_they_signed(
 
 
 def test_while_nothing_is_known_a_token_is_answered_503_and_none_401() -> None:
-    with serving_to(Gatekeeper(takes_tokens=True, accounts=None)) as server, server.connect() as client:
+    with serving_to(Gatekeeper(token_folder="tokens", accounts=None)) as server, server.connect() as client:
         answer = client.get("/v1/lookup/a", bearer(TOKEN))
         assert answer.status == 503
         assert json.loads(answer.body)["reason"] == "AccessUnknown"

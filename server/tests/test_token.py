@@ -23,6 +23,7 @@ def test_a_token_is_made_with_its_hash_and_the_command_that_keeps_it() -> None:
     hashed = hash_token(token)
     assert hashed in first.stderr.decode()
     assert "kubectl create secret generic" in first.stderr.decode()
+    assert "a file FOLDER/web that holds the hash" in first.stderr.decode()
     assert token not in first.stderr
     assert run_here("token", "--hash", asked=token + b"\n").stdout.decode() == hashed + "\n"
     assert not read_token_hashes({Path("web"): hashed.encode()}).problems

@@ -23,8 +23,9 @@ RANDOM_BYTES: Final = 32
 def command(hashes: bool) -> None:
     """Make a token for a client of a dataset that says who may look up (spec.router.auth.tokens).
 
-    Standard output gets the token alone. Its hash, for the Secret, is told on standard error, with the command that
-    makes one. The token itself belongs nowhere but to the client: keep it in a file, or in a Secret of the client's.
+    Standard output gets the token alone. Its hash is told on standard error, with the command that makes a Secret of
+    it, and where `lookupdb route` looks for it. The token itself belongs nowhere but to the client: keep it in a file,
+    or in a Secret of the client's.
 
     \b
         lookupdb token > web.token
@@ -38,8 +39,9 @@ def command(hashes: bool) -> None:
     click.echo(token)
     click.echo(
         f"its hash: {hashed}\n"
-        f"for example: kubectl create secret generic lookup-tokens --from-literal=web={hashed}\n"
-        "and, in the dataset: spec.router.auth.tokens.secretName: lookup-tokens",
+        f"in a cluster, for example: kubectl create secret generic lookup-tokens --from-literal=web={hashed}\n"
+        "and, in the dataset: spec.router.auth.tokens.secretName: lookup-tokens\n"
+        "for `lookupdb route --auth-tokens FOLDER`: a file FOLDER/web that holds the hash",
         err=True,
     )
 

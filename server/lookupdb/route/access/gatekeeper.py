@@ -15,7 +15,7 @@ from lookupdb.route.access.authorization import NoToken, read_bearer_token
 from lookupdb.route.access.token_hashes import TokenHashes
 from lookupdb.route.access.verdict import AccountJudge, Admitted, Denial, Denied
 
-NO_TOKENS: Final = "the Secret with the hashes of tokens is not there yet, or has none that can be used"
+NO_TOKENS: Final = "the router has no hash of a token yet that it could judge by"
 _UNKNOWN: Final = "the token is not accepted"
 
 
@@ -23,8 +23,10 @@ class Gatekeeper:
     """Judges by tokens, by service accounts, or by both: either suffices. ``version`` grows with each change of what is
     judged by: who was let in before has to be judged anew."""
 
-    def __init__(self, *, takes_tokens: bool, accounts: AccountJudge | None) -> None:
-        self._takes_tokens = takes_tokens
+    def __init__(self, *, token_folder: str | None, accounts: AccountJudge | None) -> None:
+        """``token_folder``: where the hashes of tokens come from; None: no token is taken."""
+        self._takes_tokens = token_folder is not None
+        self._token_folder = token_folder
         self._accounts = accounts
         self._hashes = TokenHashes(frozenset(), ())
         self.version = 0
@@ -68,7 +70,9 @@ class Gatekeeper:
         """For /status: how much is known, and what is wrong. Nothing of a token."""
         problems = list(self._hashes.problems)
         if self._takes_tokens and not self._hashes.digests:
-            problems.insert(0, NO_TOKENS)
+            # Not for clients: where files are is nothing to them.
+            where = "in a cluster, the Secret of spec.router.auth.tokens"
+            problems.insert(0, f"{NO_TOKENS}: there is no file with one in {self._token_folder} ({where})")
         members: dict[str, Any] = {"version": self.version}
         if self._takes_tokens:
             members["tokens"] = len(self._hashes.digests)

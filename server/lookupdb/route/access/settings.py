@@ -12,7 +12,7 @@ class AccessSettings:
     """Who may look up. At least one of ``tokens`` and ``keys``; with ``keys`` come an audience and subjects."""
 
     tokens: str | None = None
-    """The folder of a Secret: hashes of tokens."""
+    """The folder with hashes of tokens: in a cluster, a Secret's."""
     keys: str | None = None
     """The file with the public keys of the cluster's service accounts."""
     audience: str | None = None

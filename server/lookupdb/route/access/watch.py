@@ -27,7 +27,7 @@ class AccessWatch:
         self._logs = logs
         self._logged: list[str] = []
         self._accounts = _make_accounts(settings)
-        self.gatekeeper = Gatekeeper(takes_tokens=settings.tokens is not None, accounts=self._accounts)
+        self.gatekeeper = Gatekeeper(token_folder=settings.tokens, accounts=self._accounts)
         self._watches: list[WatchedFiles] = []
         if settings.tokens is not None:
             folder = Folder(Path(settings.tokens))
