@@ -82,6 +82,9 @@ class TestWhatIsAdopted:
         assert [getattr(after, name) for name in kept] == [getattr(before, name) for name in kept]
         assert project.dataset(OLD).generations() == ("g1", "g2"), "what was there stays"
 
+    def test_may_be_of_a_path_that_is_read_nowhere_else(self, project: Project) -> None:
+        assert project.adopt(NEW, OLD, "--no-local-files")["outcome"] == "adopted"
+
     def test_is_the_one_that_is_named(self, project: Project) -> None:
         assert project.adopt(NEW, f"{OLD[:8]}/g1")["records"] == 10
 
@@ -228,7 +231,7 @@ class TestNothingIsAdopted:
             ({"shards": 3}, "shards was 2, the spec says 3"),
             ({"key": {"columns": ["name"]}}, "key.columns was ['id'], the spec says ['name']"),
             ({"key": {"columns": ["id"], "normalize": ["lowercase"]}}, "key.normalize was"),
-            ({"source": {"url": "others.csv"}}, "spec.source, key, value or duplicates differ"),
+            ({"duplicates": "last"}, "spec.source, key, value or duplicates differ"),
         ],
     )
     def test_of_another_spec_and_the_message_says_what_differs(
@@ -237,6 +240,21 @@ class TestNothingIsAdopted:
         error = self.fail(project, **spec)
         assert expected in error.message
         assert error.message.startswith(f"g2 of team/people {OLD} was built to another spec")
+        assert "let the spec be what it was" in str(error.hint)
+
+    def test_of_a_laptops_path_where_the_spec_has_a_url_and_the_message_says_from_what_it_was_built(
+        self, project: Project
+    ) -> None:
+        source = {"url": "s3://exports/people.csv"}
+        error = self.fail(project, NEW, OLD, "--no-local-files", source=source)
+        assert error.message.endswith("what a manifest does not tell apart; it was built from people.csv")
+        assert str(error.hint).startswith("a path of the machine that built it and a URL are two specs")
+
+    def test_of_another_url_and_the_hint_is_another(self, project: Project) -> None:
+        source, key = {"url": "example://airports.csv.gz"}, {"columns": ["icao"]}
+        assert project.build(OTHER, source=source, key=key).exit_code == 0
+        error = self.fail(project, NEW, OTHER, source={"url": "s3://exports/airports.csv.gz"}, key=key)
+        assert "it was built from example://airports.csv.gz" in error.message
         assert "let the spec be what it was" in str(error.hint)
 
     def test_of_which_a_file_is_not_what_its_manifest_says(self, project: Project) -> None:

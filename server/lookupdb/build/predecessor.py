@@ -23,6 +23,7 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists
 from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
+from lookupdb.network import strip_secrets
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Store, StoreAddress, StoredDataset
@@ -152,8 +153,7 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
         raise AdoptionFailed(
             f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built to another spec:"
             f" {differences}",
-            hint="let the spec be what it was, and change it afterwards; or name another of its generations, or take"
-            " spec.adopt away to build from the source",
+            hint=_spec_hint(newest, spec),
         )
     return newest
 
@@ -186,7 +186,30 @@ def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
         for name, before, now in pairs
         if before != now
     ]
-    return "; ".join(found) or "spec.source, key, value or duplicates differ in what a manifest does not tell apart"
+    if found:
+        return "; ".join(found)
+    first = strip_secrets(manifest.source[0].url)[:200] if manifest.source else "nothing"
+    return (
+        "spec.source, key, value or duplicates differ in what a manifest does not tell apart; it was built from"
+        f" {first}{' and more' if len(manifest.source) > 1 else ''}"
+    )
+
+
+def _spec_hint(manifest: Manifest, spec: DatasetSpec) -> str:
+    """What to do about ``manifest``, which was built to another spec than ``spec``."""
+    if any(_is_local(file.url) for file in manifest.source) and not any(map(_is_local, spec.source.urls)):
+        return (
+            "a path of the machine that built it and a URL are two specs, whatever the files hold: build it there from"
+            " the URL and copy that, or take spec.adopt away to build from the source here"
+        )
+    return (
+        "let the spec be what it was, and change it afterwards; or name another of its generations, or take spec.adopt"
+        " away to build from the source"
+    )
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")
 
 
 def _missing_error(
