@@ -12,6 +12,7 @@ from lookupdb.route.counters import INDEX, NAMES
 from lookupdb.route.lookups.deadlines import Deadlines
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
+from lookupdb.route.servers.address import ServerAddress
 
 
 class Lookup(PendingLookup):
@@ -30,6 +31,9 @@ class Lookup(PendingLookup):
     def age(self) -> float:
         # Rounded: the time at which a try is due is a sum of floats, and so may be 1e-12 s early.
         return round(asyncio.get_running_loop().time() - self.started_at, 6)
+
+    def explain_absence(self) -> str:
+        return "10.0.0.7:6379: connection refused"
 
     def try_another(self, lookup: Lookup, *, is_hedge: bool) -> None:
         assert lookup is self
@@ -68,8 +72,51 @@ async def test_at_the_deadline_it_is_given_up_with_a_reason(counters: memoryview
     Deadlines(0.1, 0, counters).add(lookup)
     await soon(lambda: lookup.is_done, "it is given up")
     assert lookup.given_up_after >= 0.1
-    assert lookup.problem == Problem("Deadline", "shard 3 did not answer within 0.1 s", 3)
+    assert lookup.problem
+    assert (lookup.problem.reason, lookup.problem.shard) == ("Deadline", 3)
     assert counters[INDEX["deadlines"]] == 2
+
+
+class Target:
+    """An endpoint that answered for the last time at ``answered_at``."""
+
+    address = ServerAddress("10.0.0.7", 6379)
+
+    def __init__(self, answered_at: float) -> None:
+        self.answered_at = answered_at
+
+
+SILENT, SLOW = -1.0, 0.0
+"""When the endpoint has answered others, in seconds after the lookup."""
+
+
+@pytest.mark.parametrize(
+    ("answered", "open_tries", "is_retried", "detail"),
+    [
+        (None, 0, False, "no server came back within 0.05 s; not reachable now: 10.0.0.7:6379: connection refused"),
+        (SILENT, 1, False, "no answer from 10.0.0.7:6379 for 0.05 s, to this lookup or another"),
+        (SLOW, 1, False, "no answer from 10.0.0.7:6379 within 0.05 s; it has answered others since"),
+        (SLOW, 2, True, "no answer from 10.0.0.7:6379 within 0.05 s; it has answered others since; a second try had"),
+        (
+            SILENT,
+            0,
+            True,
+            "no answer from 10.0.0.7:6379 for 0.05 s, to this lookup or another; a second try had none"
+            " either; not reachable now: 10.0.0.7:6379: connection refused",
+        ),
+    ],
+)
+async def test_the_reason_tells_a_silent_server_from_a_slow_one_and_from_none(
+    counters: memoryview, answered: float | None, open_tries: int, is_retried: bool, detail: str
+) -> None:
+    lookup = Lookup()
+    lookup.open_tries, lookup.is_retried = open_tries, is_retried
+    if answered is not None:
+        lookup.first_target = Target(lookup.started_at + answered)  # type: ignore[assignment]
+    Deadlines(0.05, 0, counters).add(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert lookup.problem
+    assert lookup.problem.detail.startswith(f"shard 3: {detail}")
 
 
 async def test_one_that_is_done_is_left_alone_and_then_nothing_runs(counters: memoryview) -> None:

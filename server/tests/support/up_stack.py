@@ -20,6 +20,8 @@ from lookupdb.local.run_state import state_file
 from lookupdb.manifest import generation_number
 
 DEADLINE_SECONDS = 120.0
+LATE = ("no answer from", "no server came back", "did not answer within")
+"""How a router says that its deadline has passed, or that a connection was closed because one had."""
 MANIFEST = """\
 apiVersion: lookupdb.dev/v1alpha1
 kind: LookupDataset
@@ -98,7 +100,7 @@ class Stack:
             try:
                 return (self.ask(*keys),)
             except client.ShardUnavailable as error:
-                if "did not answer within" not in str(error):
+                if not any(late in str(error) for late in LATE):
                     raise
                 return None
 

@@ -83,6 +83,17 @@ class Deadlines:
         self._compact_at = max(_COMPACT_AT, 2 * (len(self._retry_queue) + len(self._deadline_queue)))
 
     def _problem(self, lookup: PendingLookup) -> Problem:
-        endpoint = f" ({lookup.first_target.address})" if lookup.first_target else ""
-        detail = f"shard {lookup.replicas.number}{endpoint} did not answer within {self._deadline:g} s"
-        return Problem("Deadline", detail, lookup.replicas.number)
+        """Tells a server that is silent from one that is slow, and both from none: a dead one whose connection has not
+        broken yet is silent."""
+        shard, seconds, target = lookup.replicas.number, f"{self._deadline:g} s", lookup.first_target
+        if target is None:
+            finding = f"no server came back within {seconds}"
+        elif target.answered_at < lookup.started_at:
+            finding = f"no answer from {target.address} for {seconds}, to this lookup or another"
+        else:
+            finding = f"no answer from {target.address} within {seconds}; it has answered others since"
+        if lookup.is_retried:
+            finding += "; a second try had none either"
+        if not lookup.open_tries:
+            finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
+        return Problem("Deadline", f"shard {shard}: {finding}", shard)

@@ -51,6 +51,9 @@ class LookupReplicas(Protocol):
     unavailable_counter: int
     """The place, in ``counters``, of keys of which nothing could be said."""
 
+    def explain_absence(self) -> str:
+        """Why no endpoint is ready."""
+
     def submit(self, lookup: PendingLookup) -> None:
         """Begin the first try of ``lookup``."""
 

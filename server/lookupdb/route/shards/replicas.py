@@ -138,6 +138,12 @@ class ShardReplicas:
         """Of each endpoint its address, state and why it is not ready."""
         return [{"endpoint": str(e.address), "state": e.state, "why": e.last_failure} for e in self.endpoints]
 
+    def explain_absence(self) -> str:
+        """Of the first endpoints why each is not ready, and how many more there are."""
+        whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
+        more = len(self.endpoints) - len(whys)
+        return f"{'; '.join(whys)}{f'; and {more} more' if more else ''}"
+
     def _choose(self, endpoints: Sequence[Endpoint]) -> Endpoint | None:
         """The less busy of two at random: near to the least busy of all, and no herd runs to one."""
         count = len(endpoints)
@@ -203,10 +209,7 @@ class ShardReplicas:
             self._parked_keys -= parked.popleft()[1]
 
     def _unreachable(self) -> Problem:
-        whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
-        more = len(self.endpoints) - len(whys)
-        detail = f"shard {self.number} cannot be reached: {'; '.join(whys)}{f'; and {more} more' if more else ''}"
-        return Problem("Unreachable", detail, self.number)
+        return Problem("Unreachable", f"shard {self.number} cannot be reached: {self.explain_absence()}", self.number)
 
     def _on_state_change(self) -> None:
         """Know which endpoints are ready, and submit what waited for one."""
