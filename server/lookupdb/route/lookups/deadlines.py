@@ -92,8 +92,8 @@ class Deadlines:
             finding = f"no answer from {target.address} for {seconds}, to this lookup or another"
         else:
             finding = f"no answer from {target.address} within {seconds}; it has answered others since"
-        if lookup.is_retried:
-            finding += "; a second try had none either"
-        if not lookup.open_tries:
+        if not lookup.open_tries:  # it waits for a server, for its first try or its second
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
+        elif lookup.is_retried:
+            finding += "; a second try had none either"
         return Problem("Deadline", f"shard {shard}: {finding}", shard)
