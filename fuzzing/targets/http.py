@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from fuzzing.target import Target, in_pieces
@@ -17,6 +18,7 @@ from lookupdb.runtime import probe_http
 
 _MAX_BODY: Final = 2048
 _MAX_KEYS: Final = 16
+_UPGRADE: Final = re.compile(rb"(?im)^upgrade(?=:)")
 _STEPS: Final = ((), ("strip",), ("lowercase",), ("strip", "casefold", "nfc"), ("nfc", "lowercase"))
 _SHARDS: Final = 7
 _MAX_HELD: Final = 17 * _MAX_BODY + MAX_HEAD_BYTES + MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES + SLICE_BYTES
@@ -44,9 +46,22 @@ def _read(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], int | None]:
 
 
 def check_requests(data: bytes) -> None:
-    """Requests are the same, whole and in any pieces, and so is the refusal."""
+    """Requests are the same, whole and in any pieces, and so is the refusal; a wish to upgrade changes neither."""
     whole, pieces = _read([data]), _read(in_pieces(data))
     assert whole == pieces, f"whole: {whole}, in pieces: {pieces}"
+    if _UPGRADE.search(data):
+        without = _read([_UPGRADE.sub(b"x-other", data)])
+        assert _outline(whole) == _outline(without), f"with Upgrade: {whole}, without: {without}"
+
+
+def _outline(result: tuple[list[tuple[Any, ...]], int | None]) -> tuple[Any, ...]:
+    """How the bytes were cut: what other bytes, as many, share with them if they mean the same."""
+    requests, status = result
+    cuts = [
+        (method, len(target), fields.keys() - {"upgrade"}, len(body), connection_field)
+        for method, target, fields, body, connection_field in requests
+    ]
+    return cuts, status
 
 
 def check_target(data: bytes) -> None:
@@ -128,6 +143,7 @@ _HEADS: Final = (
     b"Host: a\r\n",
     b"Connection: close\r\n",
     b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n",
+    b"Upgrade: websocket\r\n",
     b"Transfer-Encoding: chunked\r\n",
     b"Content-Length: 5\r\n",
     b"Expect: 100-continue\r\n",
@@ -144,9 +160,22 @@ TARGETS: Final = (
             b'POST /v1/lookup HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{"keys":["a"]}',
             b"POST /v1/lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n0\r\nX: y\r\n\r\n",
             b"OPTIONS * HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\n{}",
+            b"GET /a HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nGET * HTTP/2.0\r\n\r\n",
             b"GET http://x/v1/lookup?key=a+b HTTP/1.0\r\n\r\n",
         ),
-        (*_HEADS, b"\r\n\r\n", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"GET ", b"POST ", b"0\r\n\r\n", b"\n", b"\r"),
+        (
+            *_HEADS,
+            b"\r\n\r\n",
+            b" HTTP/1.1\r\n",
+            b" HTTP/1.0\r\n",
+            b" HTTP/2.0\r\n",
+            b"GET ",
+            b"POST ",
+            b"CONNECT ",
+            b"0\r\n\r\n",
+            b"\n",
+            b"\r",
+        ),
     ),
     Target(
         "request-targets",

@@ -15,6 +15,7 @@ from fuzzing.targets import TARGETS
 
 INPUTS = 100
 ROOT = Path(__file__).parents[2]
+UPGRADE = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 BY_NAME = {target.name: target for target in TARGETS}
 
 
@@ -28,6 +29,9 @@ def test_promises_are_kept(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
+        ("requests", UPGRADE + b"GET /b HTTP/1.1\r\n\r\n"),
+        ("requests", UPGRADE + b"POST /b HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        ("requests", b"CONNECT /a HTTP/1.1\r\nHost: x\r\nUpgrade: y\r\n\r\n"),
         ("resp-replies", b"*3\r\n_x\r\n$0\r\n\r\n-ERR damaged\r\n"),
         ("resp-replies", b"*3\r\n_\r\n$00\r\n\r\n-ERR damaged\r\n"),
         ("resp-replies", b"*3\r\n_\r\n$0\r\n\r\n-ERR damaged\r$-2\r\n"),

@@ -214,6 +214,30 @@ class TestUpgrades:
         assert [client.response().status for _ in range(2)] == [200, 400]
         assert client.ended()
 
+    @pytest.mark.parametrize("split", [False, True])
+    @pytest.mark.parametrize("body", [(), (f"Content-Length: {len(BATCH)}",)])
+    @pytest.mark.parametrize(
+        ("refused", "status"),
+        [
+            (b"GET /v1/lookup/a HTTP/1.1\r\n\r\n", 400),
+            (b"CONNECT /v1/lookup/a HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+            (b"GET /v1/lookup/a HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+        ],
+    )
+    def test_what_is_refused_behind_one_is_told_so(
+        self, client: Client, refused: bytes, status: int, body: tuple[str, ...], split: bool
+    ) -> None:
+        message = post(*self.H2C, *body) + (BATCH if body else b"") + refused
+        client.send(*([bytes([byte]) for byte in message] if split else [message]))
+        assert [client.response().status for _ in range(2)] == [200 if body else 400, status]
+        assert client.ended()
+
+    @pytest.mark.parametrize("field", ["Upgrade: h2c", "Connection: Upgrade"])
+    def test_half_a_wish_is_none(self, client: Client, field: str) -> None:
+        message = post(field, f"Content-Length: {len(BATCH)}") + BATCH + request("/v1/lookup/7")
+        assert client.send(message).response().body == FOUND_A
+        assert client.response().body == b"7"
+
     def test_and_close(self, client: Client) -> None:
         client.send(post("Connection: Upgrade, close", "Upgrade: x", f"Content-Length: {len(BATCH)}") + BATCH + b"rest")
         assert client.response().fields["connection"] == "close"

@@ -82,6 +82,7 @@ TRICKS = {
     "two media types": POST
     + b"Content-Type: application/json\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n",
     "CONNECT": b"CONNECT router:80 HTTP/1.1\r\nHost: router:80\r\n\r\n",
+    "CONNECT to a path": b"CONNECT /v1/lookup/a HTTP/1.1\r\nHost: router\r\n\r\n",
     "an unknown method": b"BREW /v1/lookup/a HTTP/1.1\r\nHost: router\r\n\r\n",
     "a method in lower case": b"get /v1/lookup/a HTTP/1.1\r\nHost: router\r\n\r\n",
     "a target that is no path": b"GET v1/lookup/a HTTP/1.1\r\nHost: router\r\n\r\n",

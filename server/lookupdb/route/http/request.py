@@ -3,8 +3,8 @@
 llhttp, the parser within httptools, refuses by itself: two lengths, a length beside chunks, lengths and chunk sizes
 that are not plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other
 control characters. Added here is what it lets pass: other transfer codings than ``chunked``, chunks in HTTP/1.0,
-HTTP/0.9 and 2.0, a missing or repeated Host, endless heads and chunk extensions, trailers taken for header fields,
-and a body that goes unread because its request also asks for an upgrade.
+HTTP/0.9 and 2.0, CONNECT, a missing or repeated Host, endless heads and chunk extensions, trailers taken for header
+fields, and a body that goes unread because its request also asks for an upgrade: to ask for one changes nothing.
 """
 
 from __future__ import annotations
@@ -154,12 +154,18 @@ class RequestReader:
             for start in range(0, size, SLICE_BYTES):
                 self.feed(view[start : start + SLICE_BYTES])
             return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._raise_failure(error)
+        while True:
+            try:
+                if self._is_body_skipped:
+                    self._read_skipped_body()
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # Declined by not answering it. What follows is read out here: an error's context is its cause.
+                data = data[upgrade.args[0] :]
+                continue
+            except httptools.HttpParserError as error:
+                self._raise_failure(error)
+            break
         if self.is_partial:
             self._check_bounds(size)
 
@@ -173,20 +179,6 @@ class RequestReader:
         self.is_partial = False
         del self._parser, self._on_request, self._on_continue, self._authorize
 
-    def _decline_upgrade(self, rest: bytes | memoryview) -> None:
-        """Go on reading HTTP: an upgrade is declined by not answering it."""
-        while True:
-            try:
-                if self._is_body_skipped:
-                    self._read_skipped_body()
-                self._parser.feed_data(rest)
-            except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
-            except httptools.HttpParserError as error:
-                return self._raise_failure(error)
-            else:
-                return None
-
     def _raise_failure(self, error: httptools.HttpParserError) -> None:
         """Raise what the parser, or one of its calls below, found. After a request that closes, that is nothing."""
         cause = error.__context__
@@ -195,7 +187,7 @@ class RequestReader:
         if self._is_ended:
             return
         self._is_ended = True
-        if cause is not None and not isinstance(cause, httptools.HttpParserUpgrade):
+        if cause is not None:
             log.error("a request could not be read", exc_info=cause)
             raise HttpProblem(problems.INTERNAL, "the router failed to read the request")
         raise HttpProblem(problems.MALFORMED, str(error))
@@ -212,7 +204,7 @@ class RequestReader:
         coded = _CODING in request.fields
         framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + request.fields[_LENGTH]
         del request.fields[_UPGRADE]
-        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        method, version = request.method, self._parser.get_http_version().encode()
         self._parser = httptools.HttpRequestParser(self)
         head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.connection_field)
         self._parser.feed_data(head)
@@ -276,6 +268,7 @@ class RequestReader:
         """The head is whole: see that it may be read as HTTP/1.1 or 1.0, and who closes the connection."""
         self._is_in_body = True
         request = self._present_request()
+        request.method = self._parser.get_method()
         fields = request.fields
         target = request.target
         if len(target) > MAX_TARGET_BYTES:
@@ -285,6 +278,8 @@ class RequestReader:
             self._check_host(host)
         if self._authorize is not None:
             self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
+        if request.method == b"CONNECT":
+            raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)
@@ -310,8 +305,6 @@ class RequestReader:
             self._known_host = host
 
     def _check_head(self, request: Request) -> None:
-        if self._parser.get_method() == b"CONNECT":
-            raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
         version = self._parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise self._refuse(problems.VERSION, f"expected HTTP/1.1 or HTTP/1.0, found HTTP/{version}")
@@ -358,7 +351,6 @@ class RequestReader:
             request.body = bytes(self._body)
             self._body = bytearray()
             self._body_bytes = 0
-        request.method = self._parser.get_method()
         self.is_partial = self._is_in_body = False
         self._request = None
         self._received_bytes = 0
