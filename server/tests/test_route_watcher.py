@@ -102,6 +102,32 @@ async def test_a_file_that_is_not_there_yet_is_waited_for_and_told_when_it_goes_
     seen.watcher.stop()
 
 
+async def test_what_is_wrong_is_told_once_until_it_is_something_else(path: Path, seen: Seen) -> None:
+    content = path.read_bytes()
+
+    def look_thrice() -> list[str]:
+        for _ in range(3):
+            seen.watcher.look()
+        told, seen.invalid[:] = list(seen.invalid), []
+        return told
+
+    gone, folder = (f"{path} cannot be read: {why}" for why in ("No such file or directory", "Is a directory"))
+    path.unlink()
+    assert look_thrice() == [gone]
+    path.mkdir()
+    assert look_thrice() == [folder]
+    path.rmdir()
+    path.write_bytes(content[:50])
+    assert len(look_thrice()) == 1
+    path.write_bytes(content[:49])
+    assert len(look_thrice()) == 1
+    path.unlink()
+    assert look_thrice() == [gone], "after another content it is told again"
+    path.write_bytes(content)
+    assert look_thrice() == []
+    assert seen.versions == [1, 1], "and what has come back is used again"
+
+
 async def test_a_table_that_makes_its_user_fail_is_not_the_last_one(path: Path) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     versions: list[int] = []

@@ -19,7 +19,7 @@ _SETTLED_SECONDS: Final = 1.0
 
 class TableWatcher:
     """Calls ``on_table`` with each new routing table in the file at ``path``, ``on_invalid`` with the reason when the
-    file cannot be read or holds no valid one.
+    file cannot be read or holds no valid one: once for each content, and for each reason why there is none to be read.
 
     It calls neither while the file has never been there.
     """
@@ -30,6 +30,8 @@ class TableWatcher:
         self._on_invalid = on_invalid
         self._signature: tuple[int, int, int, int] | None = None
         self._content: bytes | None = None
+        self._unreadable: str | None = None
+        """Why the file could not be read at the last look."""
         self.has_found = False
         """Whether there was a file, at any time."""
         self._loop = asyncio.get_running_loop()
@@ -57,9 +59,12 @@ class TableWatcher:
             self._signature = self._content = None
             if isinstance(error, FileNotFoundError) and not self.has_found:
                 return
-            self._on_invalid(f"{self._path} cannot be read: {error.strerror or error}")
+            why = error.strerror or str(error)
+            if why != self._unreadable:
+                self._unreadable = why
+                self._on_invalid(f"{self._path} cannot be read: {why}")
             return
-        self.has_found = True
+        self.has_found, self._unreadable = True, None
         settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
         self._signature = signature if settled else None
         if content != self._content:
