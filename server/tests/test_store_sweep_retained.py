@@ -67,6 +67,29 @@ class TestRetained:
         assert swept(place)[0] == ["team/people (3f2b9c1e): removed g1"]
         assert people.generations() == ("g2",)
 
+    def test_a_note_beside_which_nothing_is_goes_in_time(self, place: Place, clock: Clock) -> None:
+        """A copy that was killed leaves it, and whoever removes generations by hand."""
+        people = place.dataset("people")
+        retain(people)
+        place.living()
+        assert swept(place)[0] == ["team/people (3f2b9c1e): marked: the dataset no longer exists"]
+        assert swept(place)[0] == []
+        assert people.read_note(RETAIN_NOTE) is not None
+        clock.ahead = 48 * HOUR
+        assert swept(place)[1]["removedDatasets"] == 1
+        assert (people.read_note(RETAIN_NOTE), people.read_note(MARK_NOTE)) == (None, None)
+        assert swept(place)[0] == []
+
+    def test_what_comes_beside_such_a_note_in_time_stays(self, place: Place, clock: Clock) -> None:
+        people = place.dataset("people")
+        retain(people)
+        place.living()
+        swept(place)
+        place.publish(people, "g1")
+        clock.ahead = 48 * HOUR
+        assert swept(place)[1]["unmarked"] == 1
+        assert people.generations() == ("g1",)
+
     def test_its_old_generations_go_as_long_as_it_lives(self, place: Place) -> None:
         people = place.publish(place.dataset("people"), "g1", "g2", "g3")
         place.living(people, keep=1, retain=True, protect=("g3",))

@@ -3,21 +3,23 @@ the same number, the same manifest. What is whole there already is not copied ag
 
 A dataset keeps its namespace and its name: its shard files say both themselves. It keeps its uid, by which a new
 dataset of that name adopts it (``build.predecessor``). Until it does, it belongs to no living dataset there, so what is
-copied is noted as retained, before anything of it is there: a sweep would remove it else.
+copied is noted as retained, before anything of it is there: a sweep would remove it else. Where a copy fails and
+nothing is there, nothing is retained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, UsageError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, LookupdbError, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.store.dataset import OnCopied, StoredDataset, is_older
 from lookupdb.store.layout import StoreAddress
-from lookupdb.store.sweep import MARK_NOTE, retain
+from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
 
 _MAX_SHOWN: Final = 10
 """Datasets in one message."""
@@ -69,18 +71,30 @@ def copy_generation(
     """
     original, damaged = _choose(source, generation)
     _find_copy(target, original)  # another one of that number is not retained
-    _retain(target)
+    try:
+        _retain(target)
+        outcome, standing = _publish(source, target, original, scratch, on_copied)
+    except BaseException:
+        with suppress(LookupdbError):  # the sweep looks for it, too
+            _stop_retaining_nothing(target)
+        raise
+    _retain(target)  # a copy that failed, or a sweep, may have found nothing here and removed the note
+    return CopiedGeneration(outcome, standing, damaged)
+
+
+def _publish(
+    source: StoredDataset, target: StoredDataset, original: Manifest, scratch: Path, on_copied: OnCopied
+) -> tuple[Literal["copied", "present"], Manifest]:
     standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
     if standing is None:
         try:
             with target.claim(original.generation, scratch) as claim:
-                published = claim.publish_copy(source, original.generation, original, on_copied)
-            return CopiedGeneration("copied", published, damaged)
+                return "copied", claim.publish_copy(source, original.generation, original, on_copied)
         except GenerationExists:  # another copy, or one that was killed when all was decided, and is completed now
             standing = _find_copy(target, original)
             if standing is None:
                 raise
-    return CopiedGeneration("present", standing, damaged)
+    return "present", standing
 
 
 def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
@@ -127,6 +141,19 @@ def _retain(target: StoredDataset) -> None:
     retain(target)
     if target.read_note(MARK_NOTE) is not None:
         target.write_note(MARK_NOTE, None)
+
+
+def _stop_retaining_nothing(target: StoredDataset) -> None:
+    """Remove the note if nothing is there: whoever lost the answer to a publication may have published nevertheless,
+    and another copy may be at work. One that comes while the note is removed is seen afterwards."""
+    if not _has_anything(target):
+        target.write_note(RETAIN_NOTE, None)
+        if _has_anything(target):
+            retain(target)
+
+
+def _has_anything(target: StoredDataset) -> bool:
+    return bool(target.published_generations() or target.unfinished_generations())
 
 
 def _without_names(manifest: Manifest) -> Manifest:

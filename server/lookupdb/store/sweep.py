@@ -9,8 +9,9 @@ refused one are removed once they are as old as that.
 The sweep never touches files that it does not know, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
-deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. What a live
-dataset is to adopt, and has not adopted yet, is spared without a note: as long as the list says so, and no longer.
+deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note beside
+which there is nothing goes as a dataset does: marked first. What a live dataset is to adopt, and has not adopted yet,
+is spared without a note: as long as the list says so, and no longer.
 """
 
 from __future__ import annotations
@@ -117,9 +118,10 @@ class Sweep:
             dataset.unfinished_generations(),
             dataset.read_note(MARK_NOTE),
         )
-        if not (published or unfinished or mark is not None):
+        is_empty = not (published or unfinished)
+        if is_empty and mark is None and dataset.read_note(RETAIN_NOTE) is None:
             return  # nothing of ours
-        if self._is_retained(dataset) or dataset.address in self._predecessors:
+        if not is_empty and (self._is_retained(dataset) or dataset.address in self._predecessors):
             yield from self._keep_absent(dataset, is_marked=mark is not None)
             return
         marked_at = None if mark is None else _parse_mark(mark, self._now)
@@ -136,7 +138,8 @@ class Sweep:
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
                 yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
                 self.summary.removed_datasets += 1
-                self._note(dataset, MARK_NOTE, None)
+                for note in (RETAIN_NOTE, MARK_NOTE):
+                    self._note(dataset, note, None)
 
     def _is_retained(self, dataset: StoredDataset) -> bool:
         return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
