@@ -113,7 +113,8 @@ class Objects:
                 yield page
 
     async def folders(self, folder: str) -> list[str]:
-        """The folders directly below ``folder``. Raises RequestProblem."""
+        """The folders directly below ``folder``, all at once: obstore has no pages of them, and what they take
+        ``ObstoreObjects.list_folders`` says. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "list", folder):
             found = await obstore.list_with_delimiter_async(store.store, folder)

@@ -177,7 +177,8 @@ class ObstoreObjects:
                 yield from page
 
     def list_folders(self, path: str) -> list[str]:
-        """By the delimiter ``/``."""
+        """By the delimiter ``/``. All are held at once, because obstore has no pages of them: 150,000 take 45 MiB, or
+        120 MiB if their names have 200 bytes."""
         with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
