@@ -1,4 +1,4 @@
-"""docs/operator.md names every reason that a condition may give, and no other; docs/metrics.md every metric."""
+"""docs/conditions.md names every reason that a condition may give, and no other; docs/metrics.md every metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from lookupdb_operator.metrics import Metrics
 from lookupdb_operator.plan import reasons
 
-PAGE = Path(__file__).parents[2] / "docs" / "operator.md"
+PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
 
 
 def test_every_reason_is_documented() -> None:

@@ -13,7 +13,7 @@ from operator_support.plan_world import World
 from lookupdb_operator.plan import lifecycle
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase, Transition
 
-DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
+DOCS = Path(__file__).parents[2] / "docs" / "rollouts.md"
 
 
 def _phases(world: World) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def test_every_phase_is_reached_by_a_transition_and_all_but_the_end_are_left_by_
 def test_the_documentation_shows_the_table_that_is_executed() -> None:
     text = DOCS.read_text(encoding="utf-8")
     rows = "".join(f"{_row(transition)}\n" for transition in lifecycle.TRANSITIONS)
-    assert rows in text, f"docs/operator.md is to have these lines:\n{rows}"
+    assert rows in text, f"docs/rollouts.md is to have these lines:\n{rows}"
 
 
 def _row(transition: Transition) -> str:

@@ -14,7 +14,7 @@ from lookupdb import schema
 from lookupdb_operator.plan import phase, reasons
 from lookupdb_operator.status import BuildFailure, Condition, DatasetStatus, TableStatus
 
-DOCS = Path(__file__).parents[2] / "docs" / "operator.md"
+DOCS = Path(__file__).parents[2] / "docs" / "conditions.md"
 NOW = "2026-01-01T00:00:00Z"
 TABLE = TableStatus(1, "r1", "g1", 1, 1, NOW, NOW)
 

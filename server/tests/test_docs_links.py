@@ -1,4 +1,4 @@
-"""Every relative link in the documents leads to a file that is there, and to a heading that it has."""
+"""Relative links in the documents lead to files that are there, and to headings that they have. None is too long."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = [".", "docs", "docs/decisions", "benchmarks", "charts/lookupdb", "e2e", "examples", "operator", "server"]
 DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
+MOST_LINES = 500
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -44,6 +45,11 @@ def broken_links(document: Path) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_relative_link_is_broken(document: Path) -> None:
     assert broken_links(document) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_is_longer_than_is_read(document: Path) -> None:
+    assert document.read_text(encoding="utf-8").count("\n") <= MOST_LINES, "make two of it, by noun"
 
 
 def test_the_documents_that_readers_begin_with_are_among_them() -> None:
