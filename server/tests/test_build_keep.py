@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.build_project import Project
 
+from lookupdb import store
 from lookupdb.errors import StoreDenied
 from lookupdb.store.directory import DirectoryDataset
+from lookupdb.store.move import copy_generation
 
 
 @pytest.fixture
@@ -32,6 +35,26 @@ def test_it_goes_though_the_source_is_unchanged(project: Project) -> None:
     result = project.built("--keep", "1", "--protect", "g5", "--unless-fingerprint", fingerprint)
     assert result["outcome"] == "unchanged"
     assert project.dataset.generations() == ("g5",)
+
+
+class TestTwoClustersFromOneSnapshot:
+    """They have one id, the same datasets with the same uids, and so one folder in a store that both name."""
+
+    def test_with_one_id_a_builder_removes_what_the_other_serves(self, project: Project) -> None:
+        """Nothing in the store tells that g2 serves elsewhere: hence the warning in docs/recovery.md."""
+        project.built("--keep", "1", "--protect", "g5")
+        assert "g2" not in project.dataset.published_generations()
+
+    def test_what_was_copied_to_an_id_of_its_own_stays_and_is_the_same_generation(self, project: Project) -> None:
+        address = replace(project.dataset.address, cluster="second")
+        second = store.open_store(str(project.store), "second").dataset_at(address)
+        copy_generation(project.dataset, second, "g2", project.folder / "scratch", lambda _bytes: None)
+        before = project.dataset.manifest("g2")
+        project.built("--keep", "1", "--protect", "g5")
+        assert "g2" not in project.dataset.published_generations()
+        copied = second.manifest("g2")
+        assert (copied.uid, copied.generation, copied.fingerprint) == (before.uid, "g2", before.fingerprint)
+        second.check_files(copied)
 
 
 def test_nothing_newer_than_what_is_protected_goes(project: Project) -> None:
