@@ -14,12 +14,17 @@ from lookupdb import store
 from lookupdb.build.build_options import EarlierDataset
 from lookupdb.cli import cli
 from lookupdb.errors import AdoptionFailed, CorruptFile, GateClosed, LookupdbError, UsageError
+from lookupdb.keys import UNICODE_VERSION
 from lookupdb.manifest import FILE_NAME, AdoptedGeneration, Manifest
 from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 
 OLD, NEW = "0f6b1c2d-0000-4000-8000-00000000000a", "5e7a9b3c-0000-4000-8000-00000000000b"
 OTHER = "77777777-0000-4000-8000-00000000000c"
+
+
+MAX_RECORDED = 256
+"""Characters of a message in status.builds."""
 
 
 class Project:
@@ -103,6 +108,19 @@ class TestWhatIsAdopted:
         project.rows(13)
         again = json.loads(project.build(NEW, "--unless-fingerprint", fingerprint).stdout)
         assert (again["outcome"], again["generation"], again["records"]) == ("built", "g2", 13)
+
+    @pytest.mark.parametrize("steps", [["lowercase"], ["strip"]])
+    def test_says_when_its_keys_were_normalised_by_other_tables(self, project: Project, steps: list[str]) -> None:
+        """``strip`` takes none of them."""
+        key = {"columns": ["id"], "normalize": steps}
+        assert project.build(OLD, key=key).exception is None
+        path = Path(project.dataset(OLD).url) / "g3" / FILE_NAME
+        path.chmod(0o644)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"unicode": "9.0.0"}))
+        message = project.adopt(NEW, OLD, key=key)["message"]
+        told = f"Unicode 9.0.0 normalised its keys, not {UNICODE_VERSION}: " in message
+        assert told == (steps == ["lowercase"])
+        assert len(message) < MAX_RECORDED - 20, "a status keeps all of it, with longer numbers too"
 
     def test_can_be_adopted_in_turn(self, project: Project) -> None:
         project.adopt()

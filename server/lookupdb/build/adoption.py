@@ -10,6 +10,7 @@ from typing import Final
 from lookupdb.build import existing_generations, gates
 from lookupdb.build.build_report import BuildReport, GenerationRefused, report_manifest
 from lookupdb.errors import GenerationExists
+from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import Manifest, Refusal, generation_number
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
@@ -103,8 +104,17 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
         outcome="adopted",
         seconds=round(time.monotonic() - started_at, 3),
         reason="Adopted",
-        message=f"{message}; nothing was built",
+        message=f"{message}; nothing was built{_describe_other_tables(manifest)}",
     )
+
+
+def _describe_other_tables(manifest: Manifest) -> str:
+    """That routers of this version may miss keys of ``manifest``; empty if its keys were normalised as they do it.
+    Short: a status keeps 256 characters of the message."""
+    if has_same_normalization(manifest.normalize, manifest.unicode):
+        return ""
+    tables = f"Unicode {manifest.unicode} normalised its keys, not {UNICODE_VERSION}"
+    return f". {tables}: some may not be found until a refresh"
 
 
 def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> None:
