@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -119,12 +120,12 @@ def url() -> Iterator[str]:
         yield url
 
 
-def write_secret(folder: Path, number: int, values: dict[str, str]) -> None:
+def write_secret(folder: Path, number: int, values: dict[str, Any]) -> None:
     """As the kubelet does: all files at once, by a link."""
     current = folder / f"..{number}"
     current.mkdir(parents=True)
     for name, value in values.items():
-        (current / name).write_text(value)
+        (current / name).write_bytes(value if isinstance(value, bytes) else value.encode())
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(f"..data/{name}")
     (folder / "..next").symlink_to(current.name)
@@ -169,7 +170,7 @@ async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_st
     secret = tmp_path / "secret"
     write_secret(secret, 1, variables(url))
     async with standing(tmp_path, store, credentials=secret, look_seconds=0.05) as gateway:
-        (secret / "..data" / name).write_bytes(value)
+        write_secret(secret, 2, {**variables(url), name: value})
         await until(lambda: "the last ones stay" in caplog.text, "a word about it")
         assert (await gateway.ask("PUT", OBJECT, body=b"x")).status == 200
     with pytest.raises(StoreError, match=r"credentials in .* cannot be read"):
@@ -182,6 +183,12 @@ async def test_a_secret_that_cannot_be_used_leaves_the_last_one_and_refuses_a_st
 def test_an_endpoint_is_a_url(tmp_path: Path, url: str) -> None:
     (tmp_path / "AWS_ENDPOINT_URL").write_text(url)
     assert read_variables(tmp_path) == {"AWS_ENDPOINT_URL": url}
+
+
+def test_an_empty_value_says_nothing(tmp_path: Path) -> None:
+    """An empty address would be taken for one, and each request be a panic."""
+    write_secret(tmp_path, 1, {"AWS_ENDPOINT_URL": "", "AWS_REGION": "\n", "AWS_ACCESS_KEY_ID": "key"})
+    assert read_variables(tmp_path) == {"AWS_ACCESS_KEY_ID": "key"}
 
 
 def test_a_key_of_google_may_have_lines(tmp_path: Path) -> None:

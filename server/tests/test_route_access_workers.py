@@ -113,11 +113,11 @@ def test_who_can_let_nobody_in_is_not_ready_and_says_why(table: Path, tmp_path: 
             except OSError:
                 return ""
 
-        until(lambda: "the Secret with the hashes" in (said := explained()) and "keys" in said, "it says why")
+        until(lambda: f"no file with one in {tokens}" in (said := explained()) and "keys" in said, "it says why")
         keys.parent.mkdir()
         keys.write_text(json.dumps(jwks(ec_signer())))
         until(lambda: explained() == "ready\n", "one of both suffices to be ready", 30)
-        assert "the Secret with the hashes" in str(router.reports("access"))
+        assert f"no file with one in {tokens}" in str(router.reports("access"))
     finally:
         assert stop(process) == 0
 

@@ -118,6 +118,7 @@ def test_plain_http_must_be_allowed_for_the_store_itself(bouncer: Bouncer, monke
         ("s3", {"AWS_REGION": "a", "GOOGLE_BUCKET": "b"}, {"AWS_REGION": "a"}),
         ("s3", {"AWS_REGION": "a", "LOOKUPDB_STORE_AWS_REGION": "b"}, {"AWS_REGION": "b"}),
         ("s3", {"AWS_REGION": "a", "LOOKUPDB_STORE_AWS_REGION": ""}, {"AWS_REGION": "a"}),
+        ("s3", {"AWS_REGION": "a", "AWS_ENDPOINT_URL": ""}, {"AWS_REGION": "a"}),
         ("gs", {"GOOGLE_A": "a", "LOOKUPDB_STORE_AWS_REGION": "b"}, {"GOOGLE_A": "a"}),
         ("az", {"AZURE_A": "a", "LOOKUPDB_STORE_AZURE_B": "b"}, {"AZURE_B": "b"}),
         ("s3", {"LOOKUPDB_STORE": "s3://lookups", "LOOKUPDB_STORE_SECRET": "x"}, {}),

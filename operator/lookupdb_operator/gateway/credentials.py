@@ -33,14 +33,15 @@ _MAX_BYTES: Final = 1 << 20
 
 
 def read_variables(folder: Path | None) -> dict[str, str]:
-    """The variables that the files of ``folder`` hold; none if it is not there. Raises OSError or ValueError."""
+    """The variables that the files of ``folder`` hold; none if it is not there. An empty file says nothing. Raises
+    OSError or ValueError."""
     if folder is None or not folder.is_dir():
         return {}
     current = _find_current(folder)
     variables = {
-        file.name: _read_value(file)
+        file.name: value
         for file in sorted(current.iterdir())
-        if _VARIABLE.fullmatch(file.name) and file.is_file()
+        if _VARIABLE.fullmatch(file.name) and file.is_file() and (value := _read_value(file))
     }
     if _find_current(folder) != current:  # its files went one after the other meanwhile
         raise ValueError("they are being replaced just now")

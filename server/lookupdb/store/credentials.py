@@ -30,7 +30,8 @@ SECRET_VARIABLE: Final = f"{PREFIX}SECRET"
 
 
 def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables for the store, by their plain names."""
+    """The variables for the store, by their plain names. An empty one says nothing: obstore would take it for an address,
+    and panic."""
     provider = _PROVIDERS[scheme]
     own = {
         name.removeprefix(PREFIX): value
@@ -39,7 +40,7 @@ def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, st
     }
     if own or environment.get(SECRET_VARIABLE):
         return own
-    return {name: value for name, value in environment.items() if name.startswith(provider)}
+    return {name: value for name, value in environment.items() if name.startswith(provider) and value}
 
 
 @contextmanager
