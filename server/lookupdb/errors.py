@@ -14,6 +14,7 @@ LookupdbError (1)
 │   ├── AdoptionFailed (5)   no generation of the dataset that is named can be adopted
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
 ├── NotEnoughRoom (6)        memory or disk
+├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
 └── LookupFailed (1)         a client's request could not be answered
     ├── KeyMissing (3)       no record has the key
     └── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
@@ -125,6 +126,13 @@ class NotEnoughRoom(LookupdbError):
 
     exit_code = 6
     reason = "NotEnoughRoom"
+
+
+class LimitExceeded(LookupdbError):
+    """A load has shown what it was to fail by."""
+
+    exit_code = 7
+    reason = "LimitExceeded"
 
 
 class LookupFailed(LookupdbError):

@@ -26,6 +26,7 @@ VERBS: Final = {
     "serve": "Serve one shard over RESP, the Redis protocol.",
     "route": "Answer lookups over HTTP from the shards of a routing table.",
     "get": "Look keys up, through a router.",
+    "load": "Put a load on a router, and measure how long lookups take.",
     "token": "Make a token for a client of a router, and its hash.",
     "inspect": "Show what a shard file or a generation holds.",
     "diff": "Compare the records of two generations.",
@@ -100,7 +101,8 @@ def cli() -> None:
     --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels; 1 demands these.
 
     Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
-    6 not enough memory or disk, 130 interrupted. Of `lookupdb get`, 3 is a missing key and 4 an unavailable one.
+    6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. Of `lookupdb get`, 3 is a
+    missing key and 4 an unavailable one.
     """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,9 +11,9 @@ import click
 import orjson
 
 from lookupdb.cli.options import option, token_file
+from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
-from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
 from lookupdb.local.trust import Trust
 from lookupdb.wording import format_count
 
@@ -22,18 +21,9 @@ from lookupdb.wording import format_count
 @click.command("get")
 @click.argument("dataset")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
-)
+@data_dir_option
 @option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
-@option(
-    "--ca-file",
-    "trust",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="LOOKUPDB_CA_FILE",
-    callback=lambda _ctx, _param, file: Trust(file),
-    help="Trust the certificates that an authority in this file (PEM) has signed, not those of this machine.",
-)
+@ca_file_option
 @token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
 @click.pass_context
 def command(
@@ -58,7 +48,7 @@ def command(
         lookupdb get airports KJFK
         cut -d, -f1 codes.csv | lookupdb get http://127.0.0.1:8080 -
     """
-    url = _check_router_url(dataset) if "://" in dataset or "@" in dataset else _find_router_url(dataset, data_dir)
+    url = find_router_url(dataset, data_dir)
     for key in keys:
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
@@ -99,34 +89,6 @@ def _format_line(key: str, value: Any) -> bytes:
         raise LookupFailed(
             f"the value of {key!r} cannot be shown in a line of JSON: {error}", hint="ask for its key alone"
         ) from error
-
-
-def _check_router_url(url: str) -> str:
-    """Return ``url``. Raises UsageError if it is no router's, or that of a lookup, as `curl` would be given it."""
-    client.check_url(url)
-    router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", url, count=1)
-    if router != url:
-        raise UsageError(f"a router's URL ends before /v1, found {url}", hint=f"give {router}, and the keys after it")
-    return url
-
-
-def _find_router_url(dataset: str, data: Path) -> str:
-    namespace, _, name = dataset.rpartition("/")
-    place = (data, namespace or DEFAULT_NAMESPACE, name)
-    state = read_state(state_file(*place))
-    if state is not None:
-        return str(state["url"])
-    if re.fullmatch(r"[^/]*:\d+/?", dataset):
-        raise UsageError(
-            f"{dataset} is no dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
-        )
-    if is_locked(run_directory(*place)):
-        raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
-    raise Unavailable(
-        f"no `lookupdb up` serves {dataset} from {data}",
-        hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
-        "http://127.0.0.1:8080, in place of the name",
-    )
 
 
 def _expand_keys(keys: Iterable[str]) -> Iterator[str]:

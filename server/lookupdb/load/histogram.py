@@ -1,0 +1,86 @@
+"""Latencies, counted within a thousandth of each value. The one place that knows the library: HdrHistogram."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Self
+
+from hdrh.histogram import HdrHistogram
+
+HIGHEST_MICROSECONDS: Final = 300_000_000
+"""Five minutes: no request is waited for so long. What is longer counts as this."""
+_DIGITS: Final = 3
+
+
+class LatencyHistogram:
+    """How often requests took how many microseconds."""
+
+    def __init__(self) -> None:
+        self._counts = HdrHistogram(1, HIGHEST_MICROSECONDS, _DIGITS)
+        self._sum = 0
+
+    def record(self, microseconds: Iterable[int]) -> None:
+        """Count each of ``microseconds``."""
+        for value, times in Counter(microseconds).items():
+            self._counts.record_value(min(max(value, 1), HIGHEST_MICROSECONDS), times)
+            self._sum += value * times
+
+    def merge(self, other: Self) -> None:
+        """Count what ``other`` has counted, too."""
+        self._counts.add(other._counts)
+        self._sum += other._sum
+
+    @property
+    def count(self) -> int:
+        """How many were counted."""
+        return int(self._counts.get_total_count())
+
+    @property
+    def mean(self) -> float:
+        """In microseconds; 0 of none."""
+        return self._sum / self.count if self.count else 0.0
+
+    @property
+    def highest(self) -> int:
+        """In microseconds, and exact; 0 of none."""
+        return int(self._counts.max_value) if self.count else 0
+
+    def percentile(self, percentile: float) -> int:
+        """The microseconds that so many of a hundred did not exceed; 0 of none."""
+        return self.percentiles((percentile,))[0]
+
+    def percentiles(self, percentiles: Sequence[float]) -> list[int]:
+        """The same for each of ``percentiles``; none is above ``highest``."""
+        if not self.count:
+            return [0] * len(percentiles)
+        found = self._counts.get_percentile_to_value_dict(percentiles)
+        return [min(int(found[percentile]), self.highest) for percentile in percentiles]
+
+    def encode(self) -> str:
+        """All counts, as HdrHistogram's libraries in other languages read them (V2, base64)."""
+        return bytes(self._counts.encode()).decode()
+
+    def summarize(self, percentiles: Sequence[float]) -> dict[str, Any]:
+        """For machines, in microseconds."""
+        values = self.percentiles(percentiles)
+        return {
+            "count": self.count,
+            "mean": round(self.mean, 1),
+            "max": self.highest,
+            "percentiles": {f"{name:g}": value for name, value in zip(percentiles, values, strict=True)},
+        }
+
+
+CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
+"""0 to 99.999, at even steps of the logarithm of what is left: where a curve of percentiles has its points."""
+
+
+def thin_curve(histogram: LatencyHistogram) -> list[tuple[float, int]]:
+    """The points of the curve of percentiles, no more than the count bears, and the highest as the last."""
+    if not histogram.count:
+        return []
+    bound = 100 - 100 / histogram.count
+    chosen = CURVE_PERCENTILES[: bisect.bisect_right(CURVE_PERCENTILES, bound)] or (0.0,)
+    return [*zip(chosen, histogram.percentiles(chosen), strict=True), (100.0, histogram.highest)]

@@ -1,0 +1,120 @@
+"""The reports of all senders, made into histograms, counts, and points over time. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lookupdb.load.histogram import LatencyHistogram
+from lookupdb.load.tally import FAILURE_KINDS, GenerationSpan, Tally, add_label
+
+MAX_POINTS: Final = 600
+"""Of a whole load: a longer one has longer points."""
+_SUMS: Final = (
+    *("scheduled", "held_back", "answered", "timeouts", "unsent", "found", "missing", "unavailable_keys", "mixed"),
+    "busy",
+)
+
+
+@dataclass(slots=True)
+class LoadPoint:
+    """An interval of the load."""
+
+    begin: float
+    """Seconds since measuring began."""
+    seconds: float
+    scheduled: int = 0
+    answered: int = 0
+    failed: int = 0
+    """Requests of which nothing was learnt."""
+    p50: int = 0
+    p99: int = 0
+    highest: int = 0
+    """All in microseconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the result has it."""
+        return {
+            "begin": round(self.begin, 3),
+            "seconds": round(self.seconds, 3),
+            "scheduled": self.scheduled,
+            "answered": self.answered,
+            "failed": self.failed,
+            "p50": self.p50,
+            "p99": self.p99,
+            "max": self.highest,
+        }
+
+
+@dataclass(slots=True)
+class _OpenPoint:
+    point: LoadPoint
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+
+class Recording:
+    """What all senders have reported."""
+
+    def __init__(self, duration: float, processes: int) -> None:
+        self.width = max(1.0, -(-duration // MAX_POINTS))
+        """Seconds of a point."""
+        self.total = Tally()
+        """Without latencies."""
+        self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
+        """Of the points that are closed; of all, once it is finished."""
+        self.points: list[LoadPoint] = []
+        self._open: dict[int, _OpenPoint] = {}
+        self._reached = [0] * processes
+        """By sender, the point in which its last report is."""
+
+    def take(self, process: int, seconds: float, tally: Tally) -> None:
+        """Take a report that was made so many ``seconds`` after measuring began."""
+        if seconds < 0:
+            return
+        index = int(seconds / self.width)
+        self._reached[process] = index
+        self._add_counts(tally)
+        self.failure_latencies.record(tally.failure_latencies)
+        self.lags.record(tally.lags)
+        if tally.scheduled or tally.latencies or tally.failure_latencies:
+            self._add_to_point(index, tally)
+        self._close_points(min(self._reached))
+
+    def finish(self) -> None:
+        """There are no further reports."""
+        self._close_points(max(self._open, default=0) + 1)
+
+    def _add_counts(self, tally: Tally) -> None:
+        for name in _SUMS:
+            setattr(self.total, name, getattr(self.total, name) + getattr(tally, name))
+        for kind in FAILURE_KINDS:
+            for label, count in tally.failures[kind].items():
+                add_label(self.total.failures[kind], label, count)
+        for name, span in tally.generations.items():
+            present = self.total.generations.setdefault(name, GenerationSpan(0, span.first, span.last))
+            present.extend(span)
+
+    def _add_to_point(self, index: int, tally: Tally) -> None:
+        if index not in self._open:
+            self._open[index] = _OpenPoint(LoadPoint(index * self.width, self.width))
+        record = self._open[index]
+        point = record.point
+        point.scheduled += tally.scheduled
+        point.answered += tally.answered
+        point.failed += count_failures(tally)
+        record.latencies.record(tally.latencies)
+
+    def _close_points(self, end: int) -> None:
+        """Close those before number ``end``."""
+        for index in sorted(index for index in self._open if index < end):
+            record = self._open.pop(index)
+            point = record.point
+            point.p50, point.p99 = record.latencies.percentiles((50.0, 99.0))
+            point.highest = record.latencies.highest
+            self.points.append(point)
+            self.latencies.merge(record.latencies)
+
+
+def count_failures(tally: Tally) -> int:
+    """Requests of which nothing was learnt."""
+    return sum(sum(labels.values()) for labels in tally.failures.values()) + tally.timeouts + tally.unsent
