@@ -134,7 +134,7 @@ def _check_generation(_: click.Context, __: click.Parameter, value: str | None) 
 @token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
 @locator_options
 @click.pass_context
-def command(ctx: click.Context, router: str, **options: Any) -> None:
+def command(ctx: click.Context, /, router: str, **options: Any) -> None:
     """Put a load on a router of DATASET, and measure: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or
     a router's URL.
 

@@ -26,7 +26,7 @@ _END_SECONDS: Final = 5.0
 _TAIL_BYTES: Final = 2000
 
 TakeReport = Callable[[int, float, Tally], None]
-"""Is told the sender's number, the seconds since measuring began, and what was counted."""
+"""Is told the sender's number, the begin of an interval in seconds since measuring began, and its counts."""
 
 
 class Crew:
@@ -91,8 +91,8 @@ class Crew:
             if "tally" not in report:
                 return
             tally = Tally.from_json(report["tally"])
-            self._watches[number].check(report["seconds"], tally.lags)
-            self._take_report(number, report["seconds"], tally)
+            self._watches[number].check(report["begin"], tally.lags)
+            self._take_report(number, report["begin"], tally)
 
     async def _read_line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         """The next report; empty when there are no more because it was stopped."""

@@ -1,5 +1,5 @@
-"""Which keys a request asks for: distribution, share of keys that exist, batches. Pure but for its random numbers, which
-a seed decides."""
+"""Which keys a request asks for: distribution, share of keys that exist, batches. Pure but for its random numbers, of
+which a seed decides."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from lookupdb.load.tally import FAILURE_KINDS, GenerationSpan, Tally, add_label
 
 MAX_POINTS: Final = 600
 """Of a whole load: a longer one has longer points."""
+_EDGE_SECONDS: Final = 0.05
+"""By which an interval may begin too early for its point."""
 _SUMS: Final = (
     *("scheduled", "held_back", "answered", "timeouts", "unsent", "found", "missing", "unavailable_keys", "mixed"),
     "busy",
@@ -58,6 +61,8 @@ class Recording:
     def __init__(self, duration: float, processes: int) -> None:
         self.width = max(1.0, -(-duration // MAX_POINTS))
         """Seconds of a point."""
+        self._duration = duration
+        self._last = max(0, math.ceil(duration / self.width) - 1)
         self.total = Tally()
         """Without latencies."""
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
@@ -67,11 +72,12 @@ class Recording:
         self._reached = [0] * processes
         """By sender, the point in which its last report is."""
 
-    def take(self, process: int, seconds: float, tally: Tally) -> None:
-        """Take a report that was made so many ``seconds`` after measuring began."""
-        if seconds < 0:
-            return
-        index = int(seconds / self.width)
+    def take(self, process: int, begin: float, tally: Tally) -> None:
+        """Take the counts of an interval, short before a point, which began so many seconds after measuring did. What
+        is answered after the end belongs to the last point."""
+        if begin < -_EDGE_SECONDS:
+            return  # of the warm-up, of which nothing is counted
+        index = min(int((begin + _EDGE_SECONDS) / self.width), self._last)
         self._reached[process] = index
         self._add_counts(tally)
         self.failure_latencies.record(tally.failure_latencies)
@@ -96,7 +102,8 @@ class Recording:
 
     def _add_to_point(self, index: int, tally: Tally) -> None:
         if index not in self._open:
-            self._open[index] = _OpenPoint(LoadPoint(index * self.width, self.width))
+            begin = index * self.width
+            self._open[index] = _OpenPoint(LoadPoint(begin, min(self.width, self._duration - begin)))
         record = self._open[index]
         point = record.point
         point.scheduled += tally.scheduled

@@ -61,7 +61,10 @@ class LoadEnd:
 def run_load(order: LoadOrder, display: LoadDisplay) -> LoadEnd:
     """Load a router. The first SIGINT or SIGTERM stops sending, and there is a result; the next one ends it at once.
     Raises SenderTooSlow."""
-    return asyncio.run(_Load(order, display).run())
+    try:
+        return asyncio.run(_Load(order, display).run())
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
 
 
 class _Load:
@@ -118,8 +121,8 @@ class _Load:
             conditions=order.conditions,
         )
 
-    def _take(self, process: int, seconds: float, tally: Tally) -> None:
-        self._recording.take(process, seconds, tally)
+    def _take(self, process: int, begin: float, tally: Tally) -> None:
+        self._recording.take(process, begin, tally)
         for name, span in tally.generations.items():
             if name not in self._generations:
                 if self._generations:
@@ -152,5 +155,5 @@ class _Load:
         try:
             yield
         finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
+            for handled_number in handled:
+                loop.remove_signal_handler(handled_number)

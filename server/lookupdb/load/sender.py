@@ -147,7 +147,7 @@ class Sender:
 
     async def _connect(self) -> None:
         connection = await self._try_to_connect()
-        self._opening.discard(asyncio.current_task())  # type: ignore[arg-type]
+        self._opening.discard(asyncio.current_task())
         if connection is not None:
             self._all[connection] = None
             self._use(connection)
@@ -158,12 +158,12 @@ class Sender:
     async def _try_to_connect(self) -> ClientConnection | None:
         """None if it fails; then the request that has waited longest fails by it."""
         target = self._plan.target
-        encryption = {"ssl": self._context, "server_hostname": target.host} if self._context else {}
+        name = target.host if self._context else None
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
                 _, connection = await loop.create_connection(
-                    lambda: ClientConnection(self), target.host, target.port, **encryption
+                    lambda: ClientConnection(self), target.host, target.port, ssl=self._context, server_hostname=name
                 )
         except (OSError, TimeoutError) as error:
             if self._backlog:

@@ -32,7 +32,7 @@ _MAX_UNREAD_BYTES: Final = 64 << 20
 
 
 class _Reports:
-    """Standard output."""
+    """Standard output. Each has the counts of an interval, of which a second has four."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
@@ -80,14 +80,13 @@ async def _send(
     stopping = asyncio.ensure_future(orders.read())
     stopping.add_done_callback(lambda _: sender.stop(STOP_SECONDS))
     busy = time.process_time()
+    begin = time.monotonic() - measured
     while not running.done():
-        await asyncio.wait((running,), timeout=REPORT_SECONDS)
+        await asyncio.wait((running,), timeout=REPORT_SECONDS - begin % REPORT_SECONDS)
         tally, sender.tally = sender.tally, Tally()
-        now = time.process_time()
-        if time.monotonic() >= measured:
-            tally.busy = now - busy
-        busy = now
-        reports.write({"seconds": time.monotonic() - measured, "tally": tally.to_json()})
+        tally.busy, busy = time.process_time() - busy, time.process_time()
+        reports.write({"begin": begin, "tally": tally.to_json()})
+        begin = time.monotonic() - measured
     stopping.cancel()
     await running
     reports.write({"ended": True})

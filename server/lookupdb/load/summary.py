@@ -47,7 +47,8 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
         )
     if senders["busy"] > BUSY_SHARE:
         remarks.append(
-            f"senders were busy {senders['busy']:.0%} of the time: latencies include waiting for them; give more --processes"
+            f"senders were busy {senders['busy']:.0%} of the time, and latencies include waiting for them; give more"
+            " --processes"
         )
     if requests["heldBack"]:
         remarks.append(
@@ -64,9 +65,10 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
 def _list_lines(document: Mapping[str, Any]) -> Iterator[str]:
     target, keys, latency, rate = (document[name] for name in ("target", "keys", "latency", "rate"))
     yield f"{target['namespace']}/{target['name']} at {target['url']}, {document['seconds']:.1f} s measured"
+    requests, batch = document["requests"]["scheduled"], document["plan"]["batch"]
     yield (
         f"rate       {format_rate(rate['answered'])} answered of {format_rate(rate['scheduled'])} scheduled"
-        f" ({format_count(document['requests']['scheduled'], 'request')} of {format_count(document['plan']['batch'], 'key')})"
+        f" ({format_count(requests, 'request')} of {format_count(batch, 'key')})"
     )
     figures = [(f"p{name}", value) for name, value in latency["percentiles"].items()] + [("max", latency["max"])]
     yield "latency    " + "  ".join(f"{name} {format_microseconds(value)}" for name, value in figures)
