@@ -1,4 +1,4 @@
-"""When requests are to be sent: constant rates, ramps, warm-ups, uniform and Poisson arrivals, by one sender or several."""
+"""When requests are to be sent: constant rates, ramps, warm-ups; uniform and Poisson arrivals; by one sender or several."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_a_ramp_is_read() -> None:
     assert parse_ramp("0:50:1.5") == (0, 50, 1.5)
 
 
-@pytest.mark.parametrize("text", ["", "100", "1:2", "1:2:3:4", "a:b:c", "-1:5:5", "0:0:5", "1:2:0.5", "1:nan:5", "1:inf:5"])
+@pytest.mark.parametrize(
+    "text", ["", "100", "1:2", "1:2:3:4", "a:b:c", "-1:5:5", "0:0:5", "1:2:0.5", "1:nan:5", "1:inf:5"]
+)
 def test_what_is_no_ramp_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--ramp"):
         parse_ramp(text)

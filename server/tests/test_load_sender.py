@@ -21,6 +21,7 @@ from support.scripted_router import (
     encode_problem,
     scripted_router,
 )
+from support.waiting import soon
 
 from lookupdb.load.histogram import LatencyHistogram
 from lookupdb.load.key_choice import KeyDistribution
@@ -229,8 +230,7 @@ async def test_stopping_ends_it_with_what_is_in_flight() -> None:
     async with scripted_router(answer_found) as router:
         sender = Sender(_plan(router.port, ["a"], duration=60), None)
         running = asyncio.ensure_future(sender.run(time.monotonic()))
-        while sender.tally.answered < 10:
-            await asyncio.sleep(0.01)
+        await soon(lambda: sender.tally.answered >= 10, "ten answers")
         sender.stop(1.0)
         await asyncio.wait_for(running, 5)
     assert 10 <= _ends(sender.tally) == sender.tally.scheduled < 1000
@@ -255,9 +255,7 @@ async def _send_batches(respond: Callable[[str, asyncio.StreamWriter], Awaitable
 
 
 async def test_of_a_batch_keys_are_counted() -> None:
-    tally = await _send_batches(
-        _answer_batch(lambda keys: {"found": dict.fromkeys(keys[5:], 1), "missing": keys[:5]})
-    )
+    tally = await _send_batches(_answer_batch(lambda keys: {"found": dict.fromkeys(keys[5:], 1), "missing": keys[:5]}))
     assert (tally.answered, tally.found, tally.missing) == (30, 450, 150)
 
 

@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 import orjson
 
+from lookupdb.load.wording import clean
+
 AnswerKind = Literal["answered", "unavailable", "httpErrors", "invalid"]
 
 _OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
@@ -81,4 +83,4 @@ def read_problem(body: bytes) -> tuple[str, str]:
 
 def clean_label(text: str) -> str:
     """``text`` from a server, short and without what would control a terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MAX_LABEL])
+    return clean(text[:_MAX_LABEL])

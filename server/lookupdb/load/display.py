@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from lookupdb.load.recording import Recording
 from lookupdb.load.summary import LABELS
-from lookupdb.load.wording import format_microseconds, format_rate
+from lookupdb.load.wording import clean, format_microseconds, format_rate
 
 LINE_SECONDS: Final = 5.0
 _SHOWN_LABELS: Final = 6
@@ -116,7 +116,7 @@ def render_line(figures: LiveFigures) -> str:
         f"p50 {format_microseconds(figures.p50)}, p99 {format_microseconds(figures.p99)}",
         *(f"{count:,} {name}" for name, count in figures.failures[:_SHOWN_LABELS]),
     ]
-    return ": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
+    return clean(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
 
 
 class LoadTable:
@@ -167,4 +167,4 @@ def open_display(is_terminal: bool | None = None) -> Iterator[LoadDisplay]:
 
 def describe_cutover(name: str, seconds: float) -> str:
     """What is said when a generation answers for the first time after another."""
-    return f"at {seconds:.1f} s: {name} answers for the first time"
+    return clean(f"at {seconds:.1f} s: {name} answers for the first time")

@@ -20,17 +20,22 @@ class LatencyHistogram:
     def __init__(self) -> None:
         self._counts = HdrHistogram(1, HIGHEST_MICROSECONDS, _DIGITS)
         self._sum = 0
+        self.highest = 0
+        """In microseconds, and exact; 0 of none."""
 
     def record(self, microseconds: Iterable[int]) -> None:
         """Count each of ``microseconds``."""
         for value, times in Counter(microseconds).items():
-            self._counts.record_value(min(max(value, 1), HIGHEST_MICROSECONDS), times)
-            self._sum += value * times
+            counted = min(max(value, 1), HIGHEST_MICROSECONDS)
+            self._counts.record_value(counted, times)
+            self._sum += counted * times
+            self.highest = max(self.highest, counted)
 
     def merge(self, other: Self) -> None:
         """Count what ``other`` has counted, too."""
         self._counts.add(other._counts)
         self._sum += other._sum
+        self.highest = max(self.highest, other.highest)
 
     @property
     def count(self) -> int:
@@ -41,11 +46,6 @@ class LatencyHistogram:
     def mean(self) -> float:
         """In microseconds; 0 of none."""
         return self._sum / self.count if self.count else 0.0
-
-    @property
-    def highest(self) -> int:
-        """In microseconds, and exact; 0 of none."""
-        return int(self._counts.max_value) if self.count else 0
 
     def percentile(self, percentile: float) -> int:
         """The microseconds that so many of a hundred did not exceed; 0 of none."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lookupdb.load.honesty import BUSY_SHARE, NOTICEABLE_MICROSECONDS
 from lookupdb.load.result import check_version
-from lookupdb.load.wording import format_microseconds, format_rate
+from lookupdb.load.wording import clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
 
 LABELS: Final = {
@@ -22,7 +22,7 @@ LABELS: Final = {
 def render_summary(document: Mapping[str, Any]) -> str:
     """For people. Raises LookupdbError when another version wrote ``document``."""
     check_version(document)
-    return "\n".join(_list_lines(document))
+    return "\n".join(map(clean, _list_lines(document)))
 
 
 def list_outcomes(document: Mapping[str, Any]) -> list[tuple[str, int]]:

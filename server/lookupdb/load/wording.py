@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def clean(text: str) -> str:
+    """``text`` in one line, without what would control a terminal, or cannot stand in XML."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def format_microseconds(microseconds: float) -> str:
     """With three digits: ``850 µs``, ``1.23 ms``, ``4.5 s``."""
     if microseconds < 1000:

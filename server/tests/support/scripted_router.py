@@ -49,7 +49,9 @@ class ScriptedRouter:
                 length = int((head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]) or b"0")
                 body = await reader.readexactly(length)
                 target = line.split()[1].decode()
-                asked = body.decode() if length else unquote(target.rpartition("/v1/lookup")[2][1:].removeprefix("key="))
+                asked = (
+                    body.decode() if length else unquote(target.rpartition("/v1/lookup")[2][1:].removeprefix("key="))
+                )
                 self.asked.append(asked)
                 self.heads.append(head)
                 await self._respond(asked, writer)

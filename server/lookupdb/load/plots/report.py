@@ -11,7 +11,7 @@ from lookupdb.load.plots.axis import AxisMark, LinearAxis, PercentileAxis, choos
 from lookupdb.load.plots.chart import FONT, HEIGHT, LineChart, PlotLine, PlotMarker, draw_rows, draw_title, make_canvas
 from lookupdb.load.result import check_version
 from lookupdb.load.summary import list_outcomes, list_remarks
-from lookupdb.load.wording import format_microseconds, format_rate
+from lookupdb.load.wording import clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
 
 _BLUE, _ORANGE, _RED, _GREY = "#1d6fd1", "#d9730d", "#c81e1e", "#7b8794"
@@ -111,7 +111,9 @@ def _chart_over_time(
     points = document["points"]
     end = points[-1]["begin"] + points[-1]["seconds"]
     horizontal, marked = LinearAxis(0.0, end), [value for value in choose_linear(end)[1] if value <= end]
-    markers = [PlotMarker(span["firstSeconds"], span["name"]) for span in document["generations"][1 : 1 + _MAX_MARKERS]]
+    markers = [
+        PlotMarker(span["firstSeconds"], clean(span["name"])) for span in document["generations"][1 : 1 + _MAX_MARKERS]
+    ]
     return LineChart(
         name=name,
         title=title,
@@ -131,14 +133,14 @@ def _middle(point: Mapping[str, Any]) -> float:
 
 def _title(document: Mapping[str, Any]) -> str:
     target = document["target"]
-    return f"Load on {target['namespace']}/{target['name']}"
+    return clean(f"Load on {target['namespace']}/{target['name']}")
 
 
 def _list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is written beside the plots."""
     plan, rate, latency, keys = (document[name] for name in ("plan", "rate", "latency", "keys"))
     figures = [f"p{name} {format_microseconds(value)}" for name, value in latency["percentiles"].items()]
-    return [
+    rows = [
         ("router", document["target"]["url"]),
         ("measured", f"{document['startedAt']}, for {document['seconds']:g} s"),
         ("rate", f"{format_rate(rate['answered'])} answered of {format_rate(rate['scheduled'])} scheduled"),
@@ -164,6 +166,7 @@ def _list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
             for judged in document["failIf"]
         ),
     ]
+    return [(clean(name), clean(text)) for name, text in rows]
 
 
 def _render_drawing(document: Mapping[str, Any], charts: Sequence[LineChart], rows: Sequence[tuple[str, str]]) -> str:

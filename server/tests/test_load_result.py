@@ -1,0 +1,405 @@
+"""What is made of senders' reports: merged histograms, points over time, the document and its schema, plots, text,
+conditions, and whether the senders were fast enough to believe it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import orjson
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.load.bounds import check_bounds
+from lookupdb.load.fail_if import COUNTS, parse_condition
+from lookupdb.load.histogram import HIGHEST_MICROSECONDS, LatencyHistogram, thin_curve
+from lookupdb.load.honesty import LagWatch, SenderTooSlow, check_capacity
+from lookupdb.load.key_choice import KeyDistribution
+from lookupdb.load.plots import render_report
+from lookupdb.load.preflight import DatasetFacts
+from lookupdb.load.recording import Recording
+from lookupdb.load.result import LoadSetting, make_document
+from lookupdb.load.schedule import make_profile
+from lookupdb.load.sender_plan import LoadPlan, SenderPlan
+from lookupdb.load.summary import render_summary
+from lookupdb.load.tally import Tally
+from lookupdb.load.target import make_target
+
+SCHEMA = orjson.loads((Path(__file__).parents[2] / "docs" / "load-result.schema.json").read_bytes())
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def make_plan(**changes: Any) -> LoadPlan:
+    rate, seconds = changes.pop("rate", 100), changes.pop("duration", 10)
+    members: dict[str, Any] = {
+        "profile": make_profile(rate, rate, ramp=0, duration=seconds, warmup=1),
+        "arrivals": "poisson",
+        "warmup": 1,
+        "batch": 1,
+        "partial": False,
+        "hit_ratio": 1.0,
+        "distribution": KeyDistribution(1.1),
+        "seed": 1,
+        "max_in_flight": 10,
+        "processes": 2,
+        "timeout": 5.0,
+    }
+    return LoadPlan(**{**members, **changes})
+
+
+def make_recording() -> Recording:
+    """Two senders, ten seconds, a cutover, and all kinds of failures."""
+    recording, source = Recording(10, 2), random.Random(1)
+    for step in range(40):
+        for process in (0, 1):
+            tally = Tally(scheduled=14, held_back=1, answered=10, found=8, missing=2, busy=0.05)
+            tally.latencies = [int(source.expovariate(1 / 2000)) + 100 for _ in range(10)]
+            tally.lags = [50] * 14
+            tally.count_generation("g1" if step < 20 else "g2", step / 4)
+            tally.count_failure("unavailable", "Deadline")
+            tally.count_failure("httpErrors", "401 unauthenticated")
+            tally.count_failure("broken", "reset")
+            tally.count_failure("invalid", "not <xml> & \x1b[2J")
+            tally.unavailable_keys = 1
+            tally.failure_latencies = [10, 20, 30, 40]
+            recording.take(process, step / 4, Tally.from_json(orjson.loads(orjson.dumps(tally.to_json()))))
+    recording.take(0, 14.9, Tally(timeouts=3, latencies=[5_000_000] * 3))
+    recording.finish()
+    return recording
+
+
+def make_result(*conditions: str, recording: Recording | None = None) -> dict[str, Any]:
+    facts = DatasetFacts("shop", "people", "g1", 3000)
+    setting = LoadSetting("http://a:80", facts, None, make_plan(), 1000, "keys.txt", "2026-11-24T00:00:00.000Z")
+    document = make_document(
+        setting,
+        recording or make_recording(),
+        seconds=10.0,
+        is_interrupted=False,
+        conditions=[parse_condition(text) for text in conditions],
+    )
+    parsed: dict[str, Any] = orjson.loads(orjson.dumps(document))
+    return parsed
+
+
+# Histograms
+
+
+def test_percentiles_are_those_of_the_values_within_a_thousandth() -> None:
+    histogram, values = LatencyHistogram(), list(range(1, 100_001))
+    random.Random(1).shuffle(values)
+    histogram.record(values)
+    assert histogram.count == 100_000
+    assert histogram.mean == pytest.approx(50_000.5)
+    for percentile in (50, 90, 99, 99.9):
+        assert histogram.percentile(percentile) == pytest.approx(percentile * 1000, rel=0.0011)
+    assert histogram.highest == 100_000
+    assert histogram.percentile(100) == 100_000
+
+
+def test_the_histograms_of_processes_merge_into_that_of_all() -> None:
+    source = random.Random(2)
+    parts = [[int(source.lognormvariate(7, 1)) for _ in range(2000)] for _ in range(4)]
+    merged, whole = LatencyHistogram(), LatencyHistogram()
+    for part in parts:
+        histogram = LatencyHistogram()
+        histogram.record(part)
+        merged.merge(histogram)
+        whole.record(part)
+    wanted = (0.0, 50.0, 90.0, 99.0, 99.9, 100.0)
+    assert merged.percentiles(wanted) == whole.percentiles(wanted)
+    assert (merged.count, merged.mean, merged.highest) == (whole.count, whole.mean, whole.highest)
+    assert merged.encode() == whole.encode()
+
+
+def test_what_is_encoded_is_read_by_the_library() -> None:
+    histogram = LatencyHistogram()
+    histogram.record([100, 200, 200, 5000])
+    decoded = HdrHistogram.decode(histogram.encode())
+    assert (decoded.get_total_count(), decoded.get_value_at_percentile(50)) == (4, 200)
+
+
+def test_bounds_of_a_histogram() -> None:
+    histogram = LatencyHistogram()
+    assert (histogram.count, histogram.mean, histogram.highest, histogram.percentile(99)) == (0, 0, 0, 0)
+    assert thin_curve(histogram) == []
+    histogram.record([0, -5, 10**12])
+    assert histogram.count == 3, "none is dropped"
+    assert histogram.highest == HIGHEST_MICROSECONDS
+    curve = thin_curve(histogram)
+    assert curve[-1] == (100.0, HIGHEST_MICROSECONDS)
+    assert all(percentile <= 67 for percentile, _ in curve[:-1]), "three requests have no 99th percentile"
+
+
+# Recording
+
+
+def test_reports_of_all_senders_add_up() -> None:
+    document = make_result()
+    assert document["requests"] == {
+        "scheduled": 1120,
+        "answered": 800,
+        "unavailable": {"Deadline": 80},
+        "httpErrors": {"401 unauthenticated": 80},
+        "broken": {"reset": 80},
+        "invalid": {"not <xml> & \x1b[2J": 80},
+        "timeouts": 3,
+        "unsent": 0,
+        "heldBack": 80,
+    }
+    assert document["keys"] == {"asked": 880, "found": 640, "missing": 160, "unavailable": 80}
+    assert document["latency"]["count"] == 803
+    assert document["latency"]["max"] == 5_000_000, "what was waited for in vain counts as long as it was"
+    assert document["rate"] == {"scheduled": 112.0, "answered": 80.0}
+    assert document["senders"]["busy"] == 0.2
+    assert [(span["name"], span["answers"]) for span in document["generations"]] == [("g1", 40), ("g2", 40)]
+    assert document["generations"][1]["firstSeconds"] == 5.0
+
+
+def test_points_are_seconds_and_what_ends_after_the_end_is_in_the_last() -> None:
+    points = make_result()["points"]
+    assert [point["begin"] for point in points] == list(range(10))
+    assert [point["answered"] for point in points] == [80] * 10
+    assert [point["failed"] for point in points] == [32] * 9 + [35]
+    assert points[-1]["max"] == 5_000_000
+    assert max(point["max"] for point in points[:-1]) < 50_000
+
+
+def test_a_long_load_has_no_more_points_than_can_be_looked_at() -> None:
+    recording = Recording(86_400, 1)
+    for second in range(0, 86_400, 30):
+        recording.take(0, second, Tally(scheduled=1, answered=1, latencies=[100]))
+    recording.finish()
+    assert len(recording.points) == 600
+    assert sum(point.answered for point in recording.points) == 2880 == recording.latencies.count
+
+
+def test_a_short_load_has_one_short_point() -> None:
+    recording = Recording(0.4, 1)
+    recording.take(0, -0.25, Tally(busy=1.0))
+    recording.take(0, 0.0, Tally(scheduled=4, answered=4, latencies=[1, 2, 3, 4]))
+    recording.finish()
+    assert [(point.begin, point.seconds, point.answered) for point in recording.points] == [(0, 0.4, 4)]
+    assert recording.total.busy == 0, "of the warm-up nothing is counted"
+
+
+# Document
+
+
+def test_the_document_fits_its_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator.validate(make_result("p99>20ms", "missing>5%"))
+    validator.validate(make_result(recording=Recording(10, 2)))
+    for member in make_result():
+        document = make_result()
+        del document[member]
+        assert not validator.is_valid(document), f"without {member}"
+    assert not validator.is_valid({**make_result(), "formatVersion": 2})
+    assert not validator.is_valid({**make_result(), "more": 1})
+
+
+def test_another_version_is_refused() -> None:
+    for render in (render_summary, lambda document: render_report(document, is_page=True)):
+        with pytest.raises(LookupdbError, match="no result that this version reads"):
+            render({**make_result(), "formatVersion": 2})
+
+
+def test_a_plan_comes_through_the_pipe_as_it_was() -> None:
+    target = make_target("https://a:1/b", "token", "g2", ["X: y"])
+    plan = SenderPlan(make_plan(), target, 1, "ca.crt", ["a", "ä"], "HTTP/1.1 200 OK\r\n\r\n\xff")
+    assert SenderPlan.from_line(plan.to_line()) == plan
+    assert plan.to_line().count(b"\n") == 1
+
+
+def test_senders_share_what_may_be_in_flight() -> None:
+    target = make_target("http://a", None, None, [])
+    parts = [
+        SenderPlan(make_plan(processes=3, max_in_flight=10), target, process, None, [], "").max_in_flight
+        for process in range(3)
+    ]
+    assert parts == [4, 3, 3]
+
+
+# Text and plots
+
+
+def test_the_summary_says_all_outcomes_and_remarks() -> None:
+    text = render_summary(make_result("p99>20ms", "errors>0"))
+    for line in (
+        "shop/people at http://a:80, 10.0 s measured",
+        "       800 answered",
+        "        80 unavailable: Deadline",
+        "        80 HTTP error: 401 unauthenticated",
+        "        80 broken connection: reset",
+        "         3 timeout",
+        "keys       640 found, 160 missing, 80 unavailable",
+        "generation g2: 40 answers, from 5.0 s to 9.8 s",
+        "80 requests had to wait because 10 were in flight",
+        "fail-if    errors>0: holds",
+        "fail-if    p99>20ms: does not hold",
+    ):
+        assert line in text
+    assert "late by itself" not in text
+    late = make_result()
+    late["senders"] = {"lag": {**late["senders"]["lag"], "percentiles": {"50": 1, "99": 50_000}}, "busy": 0.97}
+    assert "1 of 100 requests by 50 ms or more" in render_summary(late)
+    assert "senders were busy 97%" in render_summary(late)
+
+
+def _polylines(root: ElementTree.Element, chart: str) -> list[list[tuple[float, float]]]:
+    (group,) = [group for group in root.iter(f"{SVG}g") if group.get("id") == chart]
+    return [
+        [(float(x), float(y)) for x, y in (pair.split(",") for pair in line.attrib["points"].split())]
+        for line in group.iter(f"{SVG}polyline")
+    ]
+
+
+@pytest.mark.parametrize("is_page", [True, False], ids=["html", "svg"])
+def test_a_report_is_well_formed_and_has_its_plots(is_page: bool) -> None:
+    text = render_report(make_result("p99>20ms"), is_page=is_page)
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("html" if is_page else "svg")
+    percentiles, latencies, rates = (_polylines(root, name) for name in ("percentiles", "latencies", "rates"))
+    assert [len(lines) for lines in (percentiles, latencies, rates)] == [1, 3, 3]
+    assert all(len(line) == 10 for line in latencies + rates)
+    for line in percentiles + latencies + rates:
+        assert [x for x, _ in line] == sorted(x for x, _ in line)
+        assert all(0 <= x <= 860 and 0 <= y <= 300 for x, y in line)
+    heights = [y for _, y in percentiles[0]]
+    assert heights == sorted(heights, reverse=True), "latencies grow with percentiles"
+    p50, p99, highest = latencies
+    assert all(low[1] >= middle[1] >= high[1] for low, middle, high in zip(p50, p99, highest, strict=True))
+    written = "".join(root.itertext())
+    for words in ("800", "unavailable: Deadline", "broken connection: reset", "g2", "p99>20ms", "99 %"):
+        assert words in written
+    assert "\x1b" not in text
+    assert "http" not in text.replace("http://www.w3.org/", "").replace("http://a:80", ""), "nothing is fetched"
+    assert "<script" not in text
+
+
+def test_a_report_of_nothing_is_a_report() -> None:
+    document = make_result(recording=Recording(10, 2))
+    for is_page in (True, False):
+        assert "nothing was measured" in "".join(
+            ElementTree.fromstring(render_report(document, is_page=is_page)).itertext()
+        )
+    recording = Recording(1, 1)
+    recording.take(0, 0, Tally(scheduled=1, answered=1, latencies=[300], lags=[1]))
+    recording.finish()
+    root = ElementTree.fromstring(render_report(make_result(recording=recording), is_page=False))
+    assert len([*root.iter(f"{SVG}circle")]) == 6, "one point is no line"
+
+
+# Conditions
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("p50>1ms", True),
+        ("p50>1s", False),
+        ("p99.9>=1s", True),
+        ("p75 < 5s", True),
+        ("max>4.9s", True),
+        ("max>5000001us", False),
+        ("mean>1µs", True),
+        ("unavailable>0", True),
+        ("unavailable>80", False),
+        ("unavailable>=80", True),
+        ("errors>322", True),
+        ("errors>323", False),
+        ("errors>28%", True),
+        ("errors>29%", False),
+        ("missing>18%", True),
+        ("missing>19%", False),
+        ("http-errors>79", True),
+        ("broken<81", True),
+        ("invalid<=80", True),
+        ("timeouts>2", True),
+        ("unsent>0", False),
+        ("held-back>0", True),
+        ("mixed>0", False),
+        ("generations>1", True),
+        ("rate<80", False),
+        ("rate<81", True),
+    ],
+)
+def test_a_condition_holds_or_does_not(condition: str, holds: bool) -> None:
+    (judged,) = make_result(condition)["failIf"]
+    assert (judged["condition"], judged["holds"]) == (condition, holds), judged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "p99",
+        "p99>20",
+        "p99>20%",
+        "p100>1s",
+        "p99=1ms",
+        "unavailable>1ms",
+        "rate<9%",
+        "color>1",
+        "missing>x",
+        "p99>-1ms",
+    ],
+)
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no condition"):
+        parse_condition(text)
+
+
+def test_every_count_can_be_a_condition() -> None:
+    for name in COUNTS:
+        (judged,) = make_result(f"{name}>=0")["failIf"]
+        assert judged["holds"] is True
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rate": 1000, "duration": 59}, None),
+        ({"rate": 1001}, "1,001 requests/s"),
+        ({"rate": 1000, "batch": 101}, "101,000 keys/s"),
+        ({"duration": 60}, "61 s, the warm-up included"),
+        ({"profile": make_profile(1, 2000, ramp=10, duration=10, warmup=0)}, "2,000 requests/s"),
+    ],
+)
+def test_more_than_the_default_bound_has_to_be_asked_for(changes: dict[str, Any], told: str | None) -> None:
+    if told is None:
+        check_bounds(make_plan(**changes))
+        return
+    with pytest.raises(UsageError, match=told) as caught:
+        check_bounds(make_plan(**changes))
+    assert "--beyond-default-bounds" in str(caught.value)
+
+
+def test_a_rate_that_this_machine_cannot_send_is_refused_before_it_begins() -> None:
+    check_capacity(30_000, [40_000], 2)
+    check_capacity(70_000, [40_000, 40_000], 2)
+    with pytest.raises(SenderTooSlow, match="some 40,000 requests/s") as caught:
+        check_capacity(50_000, [40_000], 2)
+    assert "--processes 2" in str(caught.value)
+    with pytest.raises(SenderTooSlow, match="some 40,000") as caught:
+        check_capacity(50_000, [40_000, 40_000], 1)
+    assert "--processes" not in str(caught.value), "there is no further processor"
+
+
+def test_senders_that_stay_behind_end_the_load() -> None:
+    watch = LagWatch()
+    for step in range(40):
+        watch.check(step / 4, [100, 200_000, 300_000] if step % 8 else [100])
+    for step in range(40, 52):
+        watch.check(step / 4, [])
+    with pytest.raises(SenderTooSlow, match="does not keep up"):
+        for step in range(52, 70):
+            watch.check(step / 4, [150_000])
