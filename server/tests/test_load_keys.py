@@ -1,4 +1,4 @@
-"""Which keys a load asks for: lines of a file, a sample of a generation, distributions, batches, keys that are made up."""
+"""Which keys a load asks for: lines of a file, a sample of a generation, distributions, batches, made-up keys."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_requests_are_whole_http() -> None:
     chooser = KeyChooser(1, KeyDistribution(), 1.0, random.Random(1))
     single, keys = make_requests(target, ["k 1"], chooser, 1, partial=False).make()
     head = (
-        "HTTP/1.1\r\nHost: example.com:81\r\nUser-Agent: lookupdb-load\r\nAuthorization: Bearer a-token-of-20-bytes!\r\n"
-        "Lookupdb-Generation: g7\r\nX-A: b\r\n"
+        "HTTP/1.1\r\nHost: example.com:81\r\nUser-Agent: lookupdb-load\r\n"
+        "Authorization: Bearer a-token-of-20-bytes!\r\nLookupdb-Generation: g7\r\nX-A: b\r\n"
     )
     assert (single.decode(), keys) == (f"GET /people/v1/lookup/k%201 {head}\r\n", 1)
     chooser = KeyChooser(3, KeyDistribution(), 1.0, random.Random(1))
@@ -122,7 +122,7 @@ def test_lines_of_a_file_are_keys() -> None:
 def test_what_has_no_keys_is_refused(content: bytes, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_key_lines(io.BytesIO(content), "keys.txt", 1)
-    with pytest.raises(UsageError, match="line 1 of keys.txt has more than"):
+    with pytest.raises(UsageError, match="has more than 65,536 bytes"):
         read_key_lines(io.BytesIO(b"x" * 100_000), "keys.txt", 1)
 
 

@@ -1,4 +1,4 @@
-"""When requests are to be sent: constant rates, ramps, warm-ups; uniform and Poisson arrivals; by one sender or several."""
+"""When requests are to be sent: rates, ramps, warm-ups; uniform and Poisson arrivals; by one sender or several."""
 
 from __future__ import annotations
 

@@ -69,6 +69,17 @@ class _KeyOptions:
         return self.locator.find(self.sample_from or facts.generation)
 
 
+class _Line(click.ParamType[str]):
+    """Text of which an environment variable holds one a line."""
+
+    name = "text"
+    envvar_list_splitter = "\n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """``value``."""
+        return str(value)
+
+
 def _check_report(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
     if path is not None and path.suffix not in _REPORT_SUFFIXES:
         raise click.BadParameter(f"{path} has neither ending: {' or '.join(_REPORT_SUFFIXES)}")
@@ -94,7 +105,7 @@ def _check_generation(_: click.Context, __: click.Parameter, value: str | None) 
 )
 @option("--warmup", type=click.FloatRange(0, _MAX_SECONDS), default=1.0, help="Seconds before, which do not count.")
 @option("--batch", type=click.IntRange(1, 100_000), default=1, help="Keys of a request: 1 is a GET, more are a POST.")
-@click.option("--partial", is_flag=True, help="Let batches be answered in part where a shard is unavailable.")
+@option("--partial", is_flag=True, help="Let batches be answered in part where a shard is unavailable.")
 @option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line; or a sample of what answers.")
 @option(
     "--sample-size",
@@ -110,19 +121,20 @@ def _check_generation(_: click.Context, __: click.Parameter, value: str | None) 
 @option("--processes", type=click.IntRange(1, 64), default=1, help="Of senders: more where a processor is too slow.")
 @option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, help="Seconds from a request's intended time.")
 @option("--at", "generation", metavar="gN", callback=_check_generation, help="Ask this generation: a candidate, say.")
-@click.option("--header", "headers", metavar="'NAME: TEXT'", multiple=True, help="Send it with each request.")
-@click.option(
+@option("--header", "headers", type=_Line(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request.")
+@option(
     "--fail-if",
     "conditions",
+    type=_Line(),
     metavar="CONDITION",
     multiple=True,
     help="End with 7 if it holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
 )
-@click.option(bounds.FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s.")
+@option(bounds.FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s.")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="The result, as JSON; - is stdout."
 )
-@click.option(
+@option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.html|FILE.svg",

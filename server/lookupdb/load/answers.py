@@ -17,7 +17,7 @@ _MAX_LABEL: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerVerdict:
     """What came of a request that was answered."""
 
     kind: AnswerKind
@@ -29,25 +29,25 @@ class Verdict:
     unavailable: int = 0
 
 
-FOUND: Final = Verdict("answered", found=1)
-MISSING: Final = Verdict("answered", missing=1)
+FOUND: Final = AnswerVerdict("answered", found=1)
+MISSING: Final = AnswerVerdict("answered", missing=1)
 
 
-def judge_single(status: int, generation: bytes, body: bytes) -> Verdict:
+def judge_single(status: int, generation: bytes, body: bytes) -> AnswerVerdict:
     """Of GET of one key: ``generation`` is the header field, empty if there is none."""
     if status == _OK:
-        return FOUND if generation else Verdict("invalid", "200 without a generation")
+        return FOUND if generation else AnswerVerdict("invalid", "200 without a generation")
     if status == _NOT_FOUND and generation and _MISSING_MARK in body:
         return MISSING
     return _judge_refusal(status, body, 1)
 
 
-def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> Verdict:
+def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> AnswerVerdict:
     """Of POST of ``keys`` different keys."""
     if status != _OK:
         return _judge_refusal(status, body, keys)
     if not generation:
-        return Verdict("invalid", "200 without a generation")
+        return AnswerVerdict("invalid", "200 without a generation")
     try:
         answer = orjson.loads(body)
         found, missing, unavailable = (
@@ -56,19 +56,19 @@ def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> Verdi
             len(answer.get("unavailable", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Verdict("invalid", "200 that is no batch's answer")
+        return AnswerVerdict("invalid", "200 that is no batch's answer")
     if found + missing + unavailable != keys:  # a key that is not spoken of is not missing
-        return Verdict("invalid", "200 that does not speak of all keys")
+        return AnswerVerdict("invalid", "200 that does not speak of all keys")
     if unavailable:
-        return Verdict("unavailable", "Partial", found, missing, unavailable)
-    return Verdict("answered", "", found, missing)
+        return AnswerVerdict("unavailable", "Partial", found, missing, unavailable)
+    return AnswerVerdict("answered", "", found, missing)
 
 
-def _judge_refusal(status: int, body: bytes, keys: int) -> Verdict:
+def _judge_refusal(status: int, body: bytes, keys: int) -> AnswerVerdict:
     name, reason = read_problem(body)
     if status == _UNAVAILABLE and name == "unavailable":
-        return Verdict("unavailable", reason or "Unsaid", unavailable=keys)
-    return Verdict("httpErrors", f"{status} {name}".rstrip())
+        return AnswerVerdict("unavailable", reason or "Unsaid", unavailable=keys)
+    return AnswerVerdict("httpErrors", f"{status} {name}".rstrip())
 
 
 def read_problem(body: bytes) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any, Final
 
-from lookupdb.load.connection import ClientConnection
+from lookupdb.load.connection import LoadConnection
 from lookupdb.load.key_choice import KeyChooser
 from lookupdb.load.requests import RequestMaker, make_requests, seeded
 from lookupdb.load.sender_plan import SenderPlan
@@ -52,18 +52,18 @@ class _Trial:
     def give_back(self, _: int) -> None:
         pass
 
-    def send(self, connection: ClientConnection) -> None:
+    def send(self, connection: LoadConnection) -> None:
         request, connection.keys = self._make()
         connection.send(request)
 
-    def take_answer(self, connection: ClientConnection, _: int, __: bytes, ___: bytes) -> None:
+    def take_answer(self, connection: LoadConnection, _: int, __: bytes, ___: bytes) -> None:
         self.answers += 1
         if time.monotonic() < self.end or self.answers < _LEAST_REQUESTS:
             self.send(connection)
         else:
             self.ended.set()
 
-    def lose(self, _: ClientConnection, __: str) -> None:
+    def lose(self, _: LoadConnection, __: str) -> None:
         self.ended.set()
 
 
@@ -75,11 +75,11 @@ async def measure_capacity(plan: SenderPlan) -> float:
     answer = plan.sample_answer.encode("latin-1")
     pairs = [socket.socketpair() for _ in range(_TRIAL_CONNECTIONS)]
     connections, transports = [], []
-    for near, far in pairs:
-        near.setblocking(False)
-        far.setblocking(False)
-        transports.append((await loop.create_connection(lambda: _CannedPeer(answer), sock=far))[0])
-        transport, connection = await loop.create_connection(lambda: ClientConnection(trial), sock=near)
+    for client_end, peer_end in pairs:
+        client_end.setblocking(False)
+        peer_end.setblocking(False)
+        transports.append((await loop.create_connection(lambda: _CannedPeer(answer), sock=peer_end))[0])
+        transport, connection = await loop.create_connection(lambda: LoadConnection(trial), sock=client_end)
         transports.append(transport)
         connections.append(connection)
     began = time.process_time()

@@ -22,14 +22,14 @@ class ConnectionOwner(Protocol):
     def give_back(self, size: int) -> None:
         """So many bytes are kept no longer."""
 
-    def take_answer(self, connection: ClientConnection, status: int, generation: bytes, body: bytes) -> None:
+    def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
         """The request of ``connection`` is answered; it takes another one if it ``is_open``."""
 
-    def lose(self, connection: ClientConnection, label: str) -> None:
+    def lose(self, connection: LoadConnection, label: str) -> None:
         """``connection`` is closed. Its request, if it has one, is not answered."""
 
 
-class ClientConnection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """A connection that is kept alive. ``owner`` may set ``intended`` and ``keys``, which belong to its request."""
 
     __slots__ = (

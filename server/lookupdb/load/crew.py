@@ -29,7 +29,7 @@ TakeReport = Callable[[int, float, Tally], None]
 """Is told the sender's number, the begin of an interval in seconds since measuring began, and its counts."""
 
 
-class Crew:
+class SenderCrew:
     """The senders of ``plans``."""
 
     def __init__(self, plans: Sequence[SenderPlan], take_report: TakeReport) -> None:

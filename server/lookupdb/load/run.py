@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lookupdb.load.crew import Crew
+from lookupdb.load.crew import SenderCrew
 from lookupdb.load.display import LoadDisplay, describe_cutover, read_figures
 from lookupdb.load.fail_if import FailCondition
 from lookupdb.load.preflight import DatasetFacts
@@ -71,7 +71,7 @@ class _Load:
     def __init__(self, order: LoadOrder, display: LoadDisplay) -> None:
         self._order, self._display = order, display
         self._recording = Recording(order.plan.duration, order.plan.processes)
-        self._crew = Crew(order.make_plans(), self._take)
+        self._crew = SenderCrew(order.make_plans(), self._take)
         self._measured = 0.0
         """When measuring began, by time.monotonic()."""
         self._started_at = datetime.datetime.now(datetime.UTC)

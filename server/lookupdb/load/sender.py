@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from lookupdb.load.answers import Verdict, judge_batch, judge_single
-from lookupdb.load.connection import ClientConnection
+from lookupdb.load.answers import AnswerVerdict, judge_batch, judge_single
+from lookupdb.load.connection import LoadConnection
 from lookupdb.load.key_choice import KeyChooser
 from lookupdb.load.requests import make_requests, seeded
 from lookupdb.load.schedule import intended_times
@@ -52,8 +52,8 @@ class Sender:
         self.tally = Tally()
         self._start = self._measured = 0.0
         self._due = 0.0
-        self._idle: deque[ClientConnection] = deque()
-        self._all: dict[ClientConnection, None] = {}
+        self._idle: deque[LoadConnection] = deque()
+        self._all: dict[LoadConnection, None] = {}
         self._backlog: deque[float] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._kept_bytes = 0
@@ -135,7 +135,7 @@ class Sender:
         else:
             self._give_up(intended, now)
 
-    def _send(self, connection: ClientConnection, intended: float) -> None:
+    def _send(self, connection: LoadConnection, intended: float) -> None:
         request, connection.keys = self._make()
         connection.intended = intended
         connection.send(request)
@@ -155,7 +155,7 @@ class Sender:
             self._open_for_backlog()
             self._check_end()
 
-    async def _try_to_connect(self) -> ClientConnection | None:
+    async def _try_to_connect(self) -> LoadConnection | None:
         """None if it fails; then the request that has waited longest fails by it."""
         target = self._plan.target
         name = target.host if self._context else None
@@ -163,7 +163,7 @@ class Sender:
         try:
             async with asyncio.timeout(self._timeout):
                 _, connection = await loop.create_connection(
-                    lambda: ClientConnection(self), target.host, target.port, ssl=self._context, server_hostname=name
+                    lambda: LoadConnection(self), target.host, target.port, ssl=self._context, server_hostname=name
                 )
         except (OSError, TimeoutError) as error:
             if self._backlog:
@@ -177,7 +177,7 @@ class Sender:
         for _ in range(min(room, len(self._backlog) - len(self._opening), _FIRST_CONNECTIONS)):
             self._open()
 
-    def _use(self, connection: ClientConnection) -> None:
+    def _use(self, connection: LoadConnection) -> None:
         """Send what has waited longest, or keep ``connection`` for what becomes due."""
         if not connection.is_open:
             self._open_for_backlog()
@@ -199,7 +199,7 @@ class Sender:
         """So many bytes are kept no longer."""
         self._kept_bytes -= size
 
-    def take_answer(self, connection: ClientConnection, status: int, generation: bytes, body: bytes) -> None:
+    def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
         """Count an answer."""
         now, intended = time.monotonic(), connection.intended
         if intended >= self._measured:
@@ -213,7 +213,7 @@ class Sender:
         if self._is_over:
             self._check_end()
 
-    def _count(self, verdict: Verdict, generation: bytes, microseconds: int, now: float) -> None:
+    def _count(self, verdict: AnswerVerdict, generation: bytes, microseconds: int, now: float) -> None:
         tally = self.tally
         tally.found += verdict.found
         tally.missing += verdict.missing
@@ -229,7 +229,7 @@ class Sender:
             if b"," in generation:
                 tally.mixed += 1
 
-    def lose(self, connection: ClientConnection, label: str) -> None:
+    def lose(self, connection: LoadConnection, label: str) -> None:
         """Count the request that ``connection`` had."""
         self._all.pop(connection, None)
         if connection.is_busy:

@@ -1,0 +1,373 @@
+"""`lookupdb load` as a program: against real routers and shards, its errors, its exit codes, and how it is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import orjson
+import pytest
+from support.command_line import run_here
+from support.fleets import fleet, fleet_entry
+from support.ports import free_port
+from support.routers import Router, routing
+from support.routing import table_file
+from support.scripted_router import answer_found, encode_answer, scripted_router
+from support.shards import write_generation
+from support.tls import authority, make_identity
+from support.waiting import until
+from test_load_result import SCHEMA
+
+from lookupdb.load.display import LoadLines, open_display, read_figures, render_table
+from lookupdb.load.recording import Recording
+from lookupdb.load.tally import Tally
+from lookupdb.local.run_state import RunFolder
+from lookupdb.route.access.token_hashes import hash_token
+
+RECORDS = {f"key {number}": b'{"number": %d}' % number for number in range(500)}
+TOKEN = "the-token-of-the-load-rig"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of three shard servers."""
+    home = tmp_path_factory.mktemp("load")
+    generation = write_generation(home, RECORDS, shards=3, value_format="json")
+    with fleet(generation) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(generation, shards)))
+        yield home / "table.json"
+
+
+@pytest.fixture(scope="module")
+def router(table: Path) -> Iterator[Router]:
+    with routing(table, "--max-keys", "100") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(router: Router) -> str:
+    return f"http://127.0.0.1:{router.port}"
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> str:
+    (tmp_path / "keys.txt").write_text("\n".join(RECORDS))
+    return str(tmp_path / "keys.txt")
+
+
+def load(*words: str, asked: bytes = b"") -> tuple[int, dict[str, Any], str]:
+    """Exit code, the result, and what is said on standard error."""
+    ended = run_here("load", *words, "--json", "-", asked=asked)
+    document = orjson.loads(ended.stdout) if ended.stdout else {}
+    return ended.returncode, document, ended.stderr.decode()
+
+
+def test_keys_of_a_generation_are_sampled_and_found(table: Path, url: str) -> None:
+    words = ("--sample-from", str(table.parent / "g1"), "--rate", "200", "--duration", "2", "--warmup", "0.2")
+    code, document, said = load(url, *words)
+    assert code == 0, said
+    jsonschema.validate(document, SCHEMA)
+    requests = document["requests"]
+    assert requests["scheduled"] == requests["answered"] == document["keys"]["found"] == document["latency"]["count"]
+    assert requests["answered"] == pytest.approx(400, abs=100)
+    assert document["keys"]["missing"] == document["keys"]["unavailable"] == 0
+    assert document["plan"]["keys"] == 500
+    assert document["target"] == {
+        "url": url,
+        "namespace": "default",
+        "name": "sample",
+        "records": 500,
+        "generation": "g1",
+        "isAskedByName": False,
+    }
+    assert 0 < document["latency"]["percentiles"]["50"] < 1_000_000
+    assert [span["name"] for span in document["generations"]] == ["g1"]
+    assert len(document["points"]) == 2
+
+
+def test_batches_of_several_processes_with_keys_that_are_made_up(url: str, key_file: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    words = (
+        "--keys",
+        key_file,
+        "--batch",
+        "20",
+        "--hit-ratio",
+        "0.5",
+        "--distribution",
+        "zipf:1.1",
+        "--processes",
+        "2",
+    )
+    code, document, said = load(url, *words, "--rate", "50", "--duration", "1", "--report", str(report))
+    assert code == 0, said
+    keys = document["keys"]
+    assert keys["asked"] == keys["found"] + keys["missing"] == document["requests"]["answered"] * 20
+    assert keys["found"] / keys["asked"] == pytest.approx(0.5, abs=0.1)
+    root = ElementTree.fromstring(report.read_text())
+    assert {"percentiles", "latencies", "rates"} <= {element.get("id") for element in root.iter()}
+
+
+def test_the_dataset_of_an_up_is_named_and_its_store_sampled(table: Path, url: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "data", "default", "sample")
+    with folder.lock():
+        folder.write_state({"url": url})
+        words = ("--data-dir", str(tmp_path / "data"), "--rate", "50", "--duration", "0.5", "--warmup", "0")
+        code, _, said = load("sample", *words)
+        assert code == 5
+        assert f"{tmp_path / 'data' / 'store'} has no dataset default/sample" in said
+        place = tmp_path / "data" / "store" / "local" / "default" / "sample-local"
+        place.mkdir(parents=True)
+        (place / "g1").symlink_to(table.parent / "g1")
+        code, document, said = load("sample", *words)
+    assert code == 0, said
+    assert document["keys"]["found"] == document["requests"]["scheduled"] > 5
+    assert str(place / "g1") in document["plan"]["keySource"]
+
+
+def test_people_get_a_summary_and_keys_may_come_from_standard_input(url: str) -> None:
+    words = ("--keys", "-", "--rate", "100", "--duration", "0.5")
+    ended = run_here("load", url, *words, asked=b"key 1\nkey 2\nnobody\n")
+    assert ended.returncode == 0, ended.stderr
+    assert f"default/sample at {url}, 0.5 s measured\n".encode() in ended.stdout
+    assert b" found, " in ended.stdout
+    assert b"generation g1: " in ended.stdout
+
+
+# Exit codes
+
+
+def test_a_condition_that_holds_ends_it_with_7(url: str, key_file: str) -> None:
+    words = (url, "--keys", key_file, "--rate", "50", "--duration", "0.5", "--warmup", "0")
+    code, document, said = load(*words, "--fail-if", "p50>1us", "--fail-if", "errors>0", "--fail-if", "p99.9<1s")
+    assert code == 7
+    assert [judged["holds"] for judged in document["failIf"]] == [True, False, True]
+    assert "--fail-if 'p50>1us' holds: it is " in said
+    assert "--fail-if 'p99.9<1s' holds: it is " in said
+    assert "errors" not in said
+    assert load(*words, "--fail-if", "errors>0", "--fail-if", "p99>60s")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--rate", "1001"], 2, "--beyond-default-bounds"),
+        (["--duration", "60", "--warmup", "1"], 2, "61 s, the warm-up included"),
+        (["--rate", "5", "--ramp", "1:5:2"], 2, "--rate and --ramp say different things"),
+        (["--ramp", "1:5"], 2, "is no ramp"),
+        (["--fail-if", "p99"], 2, "is no condition"),
+        (["--distribution", "zipf"], 2, "--distribution zipf is none"),
+        (["--header", "Authorization: Bearer x"], 2, "would show a secret"),
+        (["--report", "load.pdf"], 2, "neither ending"),
+        (["--at", "13"], 2, "a generation is called g1"),
+        (["--at", "g13"], 1, "does not serve g13: it serves g1"),
+        (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
+        (["--batch", "101"], 1, "give a smaller --batch"),
+        (["--batch", "501"], 2, "batches of 501 keys need as many, found 500"),
+        (["--rate", "1000000", "--beyond-default-bounds"], 1, "this machine can send some"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(url: str, key_file: str, words: list[str], code: int, told: str) -> None:
+    found, document, said = load(url, "--keys", key_file, *words)
+    assert (found, document) == (code, {}), said
+    assert told in said
+    assert "Traceback" not in said
+
+
+def test_more_than_the_default_bound_can_be_asked_for(url: str, key_file: str) -> None:
+    words = ("--rate", "1200", "--duration", "0.5", "--warmup", "0", "--beyond-default-bounds")
+    code, document, said = load(url, "--keys", key_file, *words)
+    assert code == 0, said
+    assert document["requests"]["scheduled"] == pytest.approx(600, abs=120)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "told"),
+    [
+        ("nothing", 4, "no `lookupdb up` serves nothing"),
+        ("127.0.0.1:80", 2, "is no dataset's name"),
+        ("http://user@127.0.0.1", 2, "no user and no password"),
+        ("http://127.0.0.1:{free}", 4, "refuses connections"),
+        ("http://nowhere.invalid", 4, "does not resolve"),
+        ("{url}/v1/lookup", 2, "ends before /v1"),
+        ("https://127.0.0.1:{port}", 4, "give its URL with http"),
+    ],
+)
+def test_a_router_that_cannot_be_asked_is_named(router: Router, url: str, target: str, code: int, told: str) -> None:
+    where = target.format(url=url, port=router.port, free=free_port())
+    found, document, said = load(where, "--keys", "-", asked=b"a\n")
+    assert (found, document) == (code, {}), said
+    assert told in said
+
+
+async def _load_elsewhere(*words: str) -> tuple[int, str]:
+    """The same in a process of its own, while this one answers."""
+    import asyncio
+
+    command = [sys.executable, "-m", "lookupdb", "load", *words]
+    process = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1, stderr=-1)
+    _, errors = await asyncio.wait_for(process.communicate(b"a\n"), 60)
+    assert process.returncode is not None
+    return process.returncode, errors.decode()
+
+
+async def test_what_is_no_router_is_not_loaded() -> None:
+    async with scripted_router(answer_found) as other:
+        code, said = await _load_elsewhere(f"http://127.0.0.1:{other.port}", "--keys", "-")
+    assert code == 1
+    assert "answered 200 Whatever, not as a router does" in said
+    assert len(other.asked) == 1
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async def redirect(_: str, writer: Any) -> None:
+        writer.write(encode_answer(302, b"", "", "Location: http://127.0.0.1:1/"))
+
+    async with scripted_router(redirect) as other:
+        code, said = await _load_elsewhere(f"http://127.0.0.1:{other.port}", "--keys", "-")
+    assert code == 1
+    assert "a redirect, which a router never does" in said
+
+
+# Access
+
+
+def test_tokens_and_certificates(table: Path, tmp_path: Path, key_file: str) -> None:
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
+    certificate, key = make_identity("localhost", by=authority()).write(tmp_path / "tls")
+    options = ("--tls-cert", str(certificate), "--tls-key", str(key), "--auth-tokens", str(tmp_path / "tokens"))
+    with routing(table, *options) as encrypted:
+        words = (f"https://localhost:{encrypted.port}", "--keys", key_file, "--rate", "100", "--duration", "0.5")
+        code, _, said = load(*words)
+        assert code == 4
+        assert "is not trusted" in said
+        assert "--ca-file" in said
+        code, _, said = load(*words, "--ca-file", str(tmp_path / "ca.crt"))
+        assert code == 1
+        assert "the router answered 401" in said
+        assert "--token-file" in said
+        trusted = ("--ca-file", str(tmp_path / "ca.crt"), "--token-file", str(tmp_path / "token"))
+        code, document, said = load(*words, *trusted)
+        assert code == 0, said
+        assert document["requests"]["answered"] == document["requests"]["scheduled"] > 20
+        assert TOKEN not in orjson.dumps(document).decode()
+
+
+def test_a_certificate_that_is_not_valid_yet_may_be_the_clocks_fault(table: Path, tmp_path: Path) -> None:
+    import datetime
+
+    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
+    later = make_identity("localhost", by=authority(), begins_in=datetime.timedelta(days=1))
+    certificate, key = later.write(tmp_path / "tls")
+    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key)) as encrypted:
+        where = f"https://localhost:{encrypted.port}"
+        code, _, said = load(where, "--keys", "-", "--ca-file", str(tmp_path / "ca.crt"), asked=b"a\n")
+    assert code == 4
+    assert "or to the clock of this machine" in said
+
+
+# How it ends
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _start(url: str, key_file: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "lookupdb", "load", url, "--keys", key_file, "--duration", "50", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_result_so_far(
+    url: str, key_file: str, tmp_path: Path, router: Router, number: signal.Signals
+) -> None:
+    result = tmp_path / "result.json"
+    process = _start(url, key_file, "--rate", "100", "--warmup", "0", "--json", str(result), "--processes", "2")
+    until(lambda: len(_children(process.pid)) == 2, "senders")
+    senders = _children(process.pid)
+    assert process.stderr is not None
+    assert "answered of" in process.stderr.readline(), "a line every few seconds"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "it was interrupted" in out
+    document = orjson.loads(result.read_bytes())
+    assert document["isInterrupted"] is True
+    assert 3 < document["seconds"] < 45
+    assert document["rate"]["answered"] == pytest.approx(100, rel=0.4)
+    until(lambda: not any(map(_is_alive, senders)), "no sender is left")
+
+
+def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: str) -> None:
+    process = _start(url, key_file, "--rate", "50")
+    until(lambda: len(_children(process.pid)) == 1, "a sender")
+    (sender,) = _children(process.pid)
+    process.kill()
+    process.communicate()
+    until(lambda: not _is_alive(sender), "the sender is gone", 20)
+
+
+def test_a_sender_that_is_killed_is_told(url: str, key_file: str) -> None:
+    process = _start(url, key_file, "--rate", "50", "--warmup", "0")
+    until(lambda: len(_children(process.pid)) == 1, "a sender")
+    time.sleep(0.2)
+    os.kill(_children(process.pid)[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "a sender has ended by itself" in said
+    assert "Traceback" not in said
+
+
+# What is seen meanwhile
+
+
+def _recording() -> Recording:
+    recording = Recording(10, 1)
+    for second in range(3):
+        tally = Tally(scheduled=100, answered=90, unsent=3, latencies=[1000] * 90 + [2000] * 3, lags=[70])
+        tally.count_failure("unavailable", "Deadline")
+        tally.count_generation("g1", second)
+        recording.take(0, second, tally)
+    return recording
+
+
+def test_lines_are_written_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_display(is_terminal=False) as display:
+        assert isinstance(display, LoadLines)
+        for seconds in (-1, 0, 2, 4.5, 5, 9, 10):
+            display.show(read_figures(_recording(), seconds, 10))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(
+        "4 of 10 s: 90/s answered of 100/s, p50 1 ms, p99 2 ms, 3 unavailable: Deadline, 9 not sent"
+    )
+
+
+def test_a_terminal_gets_a_table() -> None:
+    from rich.console import Console
+
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    console.print(render_table(read_figures(_recording(), 3, 10)))
+    console.file.close()
+    text = console.export_text()
+    for words in ("3 of 10 s", "now", "100/s", " 90/s", "unavailable: Deadline", "not sent", "g1", "70 µs"):
+        assert words in text, text
