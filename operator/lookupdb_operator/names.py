@@ -40,6 +40,8 @@ ROUTER: Final = "router"
 DIFF: Final = "diff"
 """A comparison of two generations, which a person has asked for. No part of a dataset, and the operator does not know
 it."""
+LOAD: Final = "load"
+"""A load on the routers, which a person has asked for; the same of it."""
 
 # Annotations.
 DIGEST: Final = f"{GROUP}/digest"
@@ -118,6 +120,11 @@ def build(dataset: str, generation: str) -> str:
 def difference_job(dataset: str, suffix: str) -> str:
     """The Job that compares two generations: ``airports-diff-x7k2p``."""
     return f"{dataset}-diff-{suffix}"
+
+
+def load_job(dataset: str, suffix: str) -> str:
+    """The Job that puts a load on the routers: ``airports-load-x7k2p``."""
+    return f"{dataset}-load-{suffix}"
 
 
 def rollout(dataset: str, rollout: str) -> str:

@@ -22,8 +22,9 @@ from plugin_samples import STATUS, body, dataset, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin.diff_verb import Patience, choose_shard_set
 from lookupdb_operator.plugin.job_progress import JobProgress
+from lookupdb_operator.plugin.job_run import Patience
+from lookupdb_operator.plugin.job_template import choose_shard_set
 
 
 @pytest_asyncio.fixture(name="kube")

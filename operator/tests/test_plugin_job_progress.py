@@ -138,6 +138,6 @@ def test_it_failed_because(job: Any, pod: Any, told: str) -> None:
 
 
 def test_a_pod_that_ran_counts_whatever_the_job_says_meanwhile() -> None:
-    assert judge_job(_job(), _pod("Running"), []) == JobProgress("Running", POD, f"pod {POD} compares")
+    assert judge_job(_job(), _pod("Running"), []) == JobProgress("Running", POD, f"pod {POD} runs")
     job = _job(("Complete", "CompletionsReached", ""))
     assert judge_job(job, _pod("Succeeded"), []) == JobProgress("Succeeded", POD)

@@ -18,8 +18,9 @@ RESOURCE_FIELDS: Final = {
     names.SHARDS: "spec.serving.resources",
     names.ROUTER: "spec.router.resources",
     names.DIFF: "spec.serving.resources",  # its Job is made from a shard server's template
+    names.LOAD: "--processes",
 }
-"""By component, the field that says what its pods need."""
+"""By component, the field, or the option, that says what its pods need."""
 VOLUME_FIELDS: Final = {names.BUILDER: "spec.source.volume", names.SHARDS: "spec.serving.storageClassName"}
 """By component, the field that says which volumes its pods have."""
 

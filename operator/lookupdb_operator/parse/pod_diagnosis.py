@@ -134,7 +134,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
 
 def _is_killed_silently(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> bool:
     """Whether a container was killed that has no probes and said nothing: for its memory, though nobody says so."""
-    has_no_probes = pod.component in (names.BUILDER, names.DIFF) or container == FETCH
+    has_no_probes = pod.component in (names.BUILDER, names.DIFF, names.LOAD) or container == FETCH
     return bool(terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes)
 
 

@@ -11,7 +11,16 @@ from lookupdb import __version__
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.launch import end_interrupted
 from lookupdb_operator.api.client import ApiError
-from lookupdb_operator.plugin import change_verbs, completion, diff_verb, log_verb, lookup_verb, status_verb, top_verb
+from lookupdb_operator.plugin import (
+    change_verbs,
+    completion,
+    diff_verb,
+    load_verb,
+    log_verb,
+    lookup_verb,
+    status_verb,
+    top_verb,
+)
 from lookupdb_operator.plugin.views.wording import clean
 
 
@@ -26,7 +35,7 @@ def cli() -> None:
     Options stand behind the command: `kubectl lookupdb status airports -n shop`. kubectl hands none of its own on.
 
     Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable: nothing can be said
-    of it now; 130 interrupted.
+    of it now; of `load`: 7 a condition of --fail-if holds; 130 interrupted.
     """
 
 
@@ -39,6 +48,7 @@ for _command in (
     change_verbs.rollback,
     change_verbs.unpin,
     diff_verb.command,
+    load_verb.command,
     log_verb.command,
     top_verb.command,
     completion.command,

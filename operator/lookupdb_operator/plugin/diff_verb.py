@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 import orjson
 
-from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.dataset import Dataset, Members
-from lookupdb_operator.plugin.difference_job import CONTAINER, render_difference_job
-from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
+from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.difference_job import render_difference_job
+from lookupdb_operator.plugin.job_run import JobFailed, Patience, run_job, start_timeout_option
+from lookupdb_operator.plugin.job_template import choose_shard_set
 from lookupdb_operator.plugin.options import Seconds, name_argument, output_option, print_json, run, with_target
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 from lookupdb_operator.status import BuiltGeneration
 
-_POLL_SECONDS: Final = 1.0
-_CREATION_SECONDS: Final = 5.0
-"""For which the answer to a Job's creation is waited for, before it is deleted."""
-_LOG_LINES: Final = 5000
 _SHOWN_CHARACTERS: Final = 200
 _SAMPLES: Final = 5
 
 
-class ComparisonFailed(LookupdbError):
+class ComparisonFailed(JobFailed):
     """The Job did not end well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """For how many seconds a Job is waited for."""
-
-    start: float
-    """Until its pod runs."""
-    end: float
-
-    def judge(self, progress: JobProgress, seconds: float) -> str:
-        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not."""
-        if progress.phase == "Starting" and seconds >= self.start:
-            return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
-        if seconds >= self.end:
-            return f"it was not done after {self.end:g} s (--timeout): {progress.why}"
-        return ""
 
 
 @click.command("diff")
@@ -61,14 +35,7 @@ class Patience:
 @with_target
 @output_option
 @click.option("--exact", is_flag=True, help="Compare all keys, and not some 100,000 that their hashes have chosen.")
-@click.option(
-    "--start-timeout",
-    type=Seconds(1),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long the Job's pod may take to start: a node may have to be added, and the image to be pulled.",
-)
+@start_timeout_option
 @click.option(
     "--timeout",
     type=Seconds(1),
@@ -102,18 +69,17 @@ def command(
     async def compare(session: ClusterSession) -> Mapping[str, Any]:
         dataset = await session.get_dataset(name)
         generations = choose_generations(dataset, before, after)
-        shard_sets = await session.list_shard_sets(dataset)
-        if not shard_sets:
-            raise NotPossible(f"{dataset.key} has no shard server from which to know the store")
+        shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
         job = render_difference_job(
             dataset,
-            choose_shard_set(dataset, shard_sets),
+            shard_set,
             generations,
             sampled=not exact,
             samples=_SAMPLES,
             deadline_seconds=math.ceil(timeout),
         )
-        return await _run(session, dataset, job, patience)
+        ended = await run_job(session, dataset.namespace, job, names.DIFF, patience)
+        return read_document(ended.log, is_done=ended.progress.phase == "Succeeded", why=ended.progress.why)
 
     document = run(target, compare)
     print_json(document) if output else click.echo(render_difference(document))
@@ -137,73 +103,6 @@ def choose_generations(
         kept = ", ".join(sorted(stored, key=names.read_number)) or "nothing"
         raise NotPossible(f"{before} and {after} cannot be compared: the store has {kept}")
     return stored[before], stored[after]
-
-
-def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
-    """The one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, whose image and
-    credentials have been of use. One that starts may never run. Without one that serves, the newest."""
-    routed = dataset.routed_shards()
-    serving = [body for body in shard_sets if _read_rollout(body) in routed]
-    return (serving or shard_sets)[-1]
-
-
-def _read_rollout(shard_set: Members) -> str | None:
-    return (shard_set["metadata"].get("labels") or {}).get(names.ROLLOUT)
-
-
-async def _run(
-    session: ClusterSession, dataset: Dataset, job: Mapping[str, Any], patience: Patience
-) -> Mapping[str, Any]:
-    """The document that the Job writes. The Job is deleted afterwards, whatever comes of it."""
-    namespace, name = dataset.namespace, str(job["metadata"]["name"])
-    creation = asyncio.ensure_future(session.create_job(namespace, job))
-    try:
-        await asyncio.shield(creation)
-        progress = await _wait_for_end(session, namespace, name, patience)
-        log = ""
-        if progress.pod:
-            with suppress(ApiError):  # of a pod whose container never ran, there is none
-                log = await session.read_log(namespace, progress.pod, CONTAINER, _LOG_LINES)
-        return read_document(log, is_done=progress.phase == "Succeeded", why=progress.why)
-    finally:
-        await _delete(session, namespace, name, creation)
-
-
-async def _wait_for_end(session: ClusterSession, namespace: str, name: str, patience: Patience) -> JobProgress:
-    """How the Job has ended. What it waits for is told. Raises ComparisonFailed when patience is at its end."""
-    began, told = time.monotonic(), ""
-    while True:
-        progress = await _look(session, namespace, name)
-        if progress.phase in ("Succeeded", "Failed"):
-            return progress
-        if impatience := patience.judge(progress, time.monotonic() - began):
-            raise ComparisonFailed(impatience)
-        if progress.why != told:
-            told = progress.why
-            click.echo(clean(told), err=True)
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _look(session: ClusterSession, namespace: str, name: str) -> JobProgress:
-    job, pods = await session.get_job(namespace, name), await session.list_pods_of_job(namespace, name)
-    if job is None:
-        return JobProgress("Failed", why=f"Job {name} is gone: somebody has deleted it")
-    pod = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
-    subject = ("Job", name) if pod is None else ("Pod", pod["metadata"]["name"])
-    is_starting = pod is None or (pod.get("status") or {}).get("phase", "Pending") == "Pending"
-    return judge_job(job, pod, await session.list_warnings(namespace, *subject) if is_starting else ())
-
-
-async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
-    """Delete the Job. It may have been made though nobody has heard of it."""
-    await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
-    creation.cancel()
-    if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
-        return
-    try:
-        await session.delete_job(namespace, name)
-    except ApiError as error:
-        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)
 
 
 def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""How far the Job of a comparison is, by what its cluster says of it: its conditions, its pod, and events where neither
+"""How far a Job of the plugin is, by what its cluster says of it: its conditions, its pod, and events where neither
 has a word. Pure. Each obstacle is told in the sentence that the operator has for it (``parse.causes``).
 
 is told by            what
@@ -36,41 +36,42 @@ class JobProgress:
     """What it waits for, or why it failed; empty when only its log can tell."""
 
 
-def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body]) -> JobProgress:
-    """How far ``job`` is; ``warnings`` are events about its pod, or about the Job itself while it has none."""
+def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
+    """How far ``job`` is, whose container is called as its ``component``; ``warnings`` are events about its pod, or about
+    the Job itself while it has none."""
     name = job["metadata"]["name"]
     failed = _find_condition(job, "Failed")
-    if pod is not None and (ended := _judge_ended_pod(pod)) is not None:
+    if pod is not None and (ended := _judge_ended_pod(pod, component)) is not None:
         return ended
     if failed:
         return JobProgress("Failed", why=_describe_failure(name, job, failed))
     if pod is not None:
-        return _judge_pod(pod, warnings)
+        return _judge_pod(pod, warnings, component)
     if _find_condition(job, "Suspended"):
         return JobProgress("Starting", why=f"Job {name} is suspended: somebody has to resume it")
-    trouble = _diagnose_warnings("Job", name, warnings)
+    trouble = _diagnose_warnings("Job", name, warnings, component)
     return JobProgress("Starting", why=f"Job {name} has no pod yet" if trouble is None else trouble.message)
 
 
-def _judge_ended_pod(pod: Body) -> JobProgress | None:
+def _judge_ended_pod(pod: Body, component: str) -> JobProgress | None:
     """What a pod that has ended comes to. That a container ended by itself is told better by its log."""
     name, phase = pod["metadata"]["name"], _phase(pod)
     if phase == "Succeeded":
         return JobProgress("Succeeded", name)
     if phase != "Failed":
         return None
-    trouble = diagnose_pod(pod, names.DIFF, None)
+    trouble = diagnose_pod(pod, component, None)
     is_by_itself = trouble is None or trouble.reason == reasons.CRASH_LOOPING
     return JobProgress("Failed", name, "" if trouble is None or is_by_itself else trouble.message)
 
 
-def _judge_pod(pod: Body, warnings: Iterable[Body]) -> JobProgress:
+def _judge_pod(pod: Body, warnings: Iterable[Body], component: str) -> JobProgress:
     name = pod["metadata"]["name"]
     if _phase(pod) == "Running":
-        return JobProgress("Running", name, f"pod {name} compares")
-    trouble = diagnose_pod(pod, names.DIFF, None)
+        return JobProgress("Running", name, f"pod {name} runs")
+    trouble = diagnose_pod(pod, component, None)
     if trouble is None and awaits_images(pod):
-        trouble = _diagnose_warnings("Pod", name, warnings)
+        trouble = _diagnose_warnings("Pod", name, warnings, component)
     return JobProgress("Starting", name, f"pod {name} has not started yet" if trouble is None else trouble.message)
 
 
@@ -83,12 +84,12 @@ def _describe_failure(name: str, job: Body, condition: Body) -> str:
     return f"Job {name} failed: {condition.get('message') or condition.get('reason') or 'it does not say why'}"
 
 
-def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body]) -> Trouble | None:
+def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component: str) -> Trouble | None:
     """What the newest of ``warnings`` says, of those that say anything."""
 
     def diagnose(event: Body) -> Trouble | None:
         reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
-        return diagnose_warning(kind, name, reason, message, component=names.DIFF)
+        return diagnose_warning(kind, name, reason, message, component=component)
 
     newest_first = sorted(warnings, key=lambda event: str(event.get("lastTimestamp") or ""), reverse=True)
     return next((trouble for event in newest_first if (trouble := diagnose(event)) is not None), None)

@@ -25,6 +25,8 @@ _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespa
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 _SHOWN_CONTEXTS: Final = 20
 _A_PAGE: Final = 500
+_LOG_SILENCE: Final = 600.0
+"""Seconds after which a log that is followed is given up."""
 _PROXY_PATIENCE: Final = 4.0
 """Seconds. A packet that a NetworkPolicy drops is not answered, and the API server waits for half a minute."""
 
@@ -245,6 +247,18 @@ class ClusterSession:
         """The last lines that a container has written."""
         query = {"container": container, "tailLines": str(lines)}
         return await self._read_text(kinds.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
+
+    async def follow_log(self, namespace: str, pod: str, container: str) -> AsyncIterator[str]:
+        """The lines that a container writes, as they come, until it ends."""
+        query = {"container": container, "follow": "true"}
+        path = kinds.POD.path(namespace, pod, "log")
+        lines = self._api.stream(
+            path, subject=f"the log of pod {pod}", query=query, accept="*/*", silence_at_most=_LOG_SILENCE
+        )
+        async with contextlib.aclosing(lines):
+            async for batch in lines:
+                for line in batch:
+                    yield line.decode(errors="replace")
 
     async def _read_text(self, path: str, subject: str, query: Mapping[str, str]) -> str:
         answer = await self._api.fetch(path, subject=subject, query=query)

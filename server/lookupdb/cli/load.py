@@ -13,20 +13,17 @@ import click
 import orjson
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
+from lookupdb.cli.load_options import make_plan, plan_options
 from lookupdb.cli.options import option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
 from lookupdb.errors import LimitExceeded, UsageError
-from lookupdb.load import bounds, fail_if, key_source
+from lookupdb.load import fail_if, key_source
 from lookupdb.load.display import open_display
-from lookupdb.load.key_choice import parse_distribution
 from lookupdb.load.preflight import DatasetFacts, Preflight
 from lookupdb.load.run import LoadEnd, LoadOrder, run_load
-from lookupdb.load.schedule import make_profile, parse_ramp
-from lookupdb.load.sender_plan import LoadPlan
 from lookupdb.load.summary import render_summary
 from lookupdb.load.target import make_target
 from lookupdb.local.trust import Trust
-from lookupdb.manifest import GENERATION
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
@@ -69,43 +66,15 @@ class _KeyOptions:
         return self.locator.find(self.sample_from or facts.generation)
 
 
-class _Line(click.ParamType[str]):
-    """Text of which an environment variable holds one a line."""
-
-    name = "text"
-    envvar_list_splitter = "\n"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """``value``."""
-        return str(value)
-
-
 def _check_report(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
     if path is not None and path.suffix not in _REPORT_SUFFIXES:
         raise click.BadParameter(f"{path} has neither ending: {' or '.join(_REPORT_SUFFIXES)}")
     return path
 
 
-def _check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not GENERATION.fullmatch(value):
-        raise click.BadParameter(f"a generation is called g1, g2, …, found {value!r}")
-    return value
-
-
 @click.command("load")
 @click.argument("router", metavar="DATASET")
-@option("--rate", type=click.FloatRange(0.01, 1_000_000), default=100.0, help="Requests a second.")
-@option("--ramp", metavar="START:END:SECONDS", help="Go from one rate to another, and stay there; instead of --rate.")
-@option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="At random, or evenly.")
-@option(
-    "--duration",
-    type=click.FloatRange(0.1, _MAX_SECONDS),
-    show_default="10, or the ramp's seconds",
-    help="Seconds that are measured.",
-)
-@option("--warmup", type=click.FloatRange(0, _MAX_SECONDS), default=1.0, help="Seconds before, which do not count.")
-@option("--batch", type=click.IntRange(1, 100_000), default=1, help="Keys of a request: 1 is a GET, more are a POST.")
-@option("--partial", is_flag=True, help="Let batches be answered in part where a shard is unavailable.")
+@plan_options
 @option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line; or a sample of what answers.")
 @option(
     "--sample-size",
@@ -114,23 +83,7 @@ def _check_generation(_: click.Context, __: click.Parameter, value: str | None) 
     help="Of --keys sample: so many keys.",
 )
 @option("--sample-from", metavar="FOLDER|gN", help="Of --keys sample: a generation's folder, or another generation.")
-@option("--hit-ratio", type=click.FloatRange(0, 1), default=1.0, help="The share of --keys; other keys are made up.")
-@option("--distribution", default="uniform", metavar="uniform|zipf:S", help="How often which key is asked for.")
-@option("--seed", type=click.IntRange(0), default=1, help="Of all that is random: sample, choice, arrivals.")
-@option("--max-in-flight", type=click.IntRange(1, 20_000), default=256, help="Unanswered requests, and connections.")
-@option("--processes", type=click.IntRange(1, 64), default=1, help="Of senders: more where a processor is too slow.")
 @option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, help="Seconds from a request's intended time.")
-@option("--at", "generation", metavar="gN", callback=_check_generation, help="Ask this generation: a candidate, say.")
-@option("--header", "headers", type=_Line(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request.")
-@option(
-    "--fail-if",
-    "conditions",
-    type=_Line(),
-    metavar="CONDITION",
-    multiple=True,
-    help="End with 7 if it holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
-)
-@option(bounds.FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s.")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="The result, as JSON; - is stdout."
 )
@@ -175,9 +128,7 @@ def _prepare(
     ctx: click.Context, router: str, conditions: Sequence[fail_if.FailCondition], options: dict[str, Any]
 ) -> LoadOrder:
     """What is to be done, after the router has been asked once."""
-    plan = _make_plan(ctx, options)
-    if not options["is_unbounded"]:
-        bounds.check_bounds(plan)
+    plan = make_plan(ctx, options)
     generation, trust = options["generation"], options["trust"]
     assert isinstance(trust, Trust)
     url = find_router_url(router, options["data_dir"])
@@ -201,29 +152,6 @@ def _prepare(
         ca_file=str(trust.file) if trust.file else None,
         sample_answer=answer.render(),
         conditions=conditions,
-    )
-
-
-def _make_plan(ctx: click.Context, options: dict[str, Any]) -> LoadPlan:
-    rate, duration, ramp_seconds = options["rate"], options["duration"], 0.0
-    start = end = rate
-    if options["ramp"] is not None:
-        if ctx.get_parameter_source("rate") is not click.core.ParameterSource.DEFAULT:
-            raise UsageError("--rate and --ramp say different things", hint="give one of them")
-        start, end, ramp_seconds = parse_ramp(options["ramp"])
-        duration = duration or ramp_seconds
-    return LoadPlan(
-        profile=make_profile(start, end, ramp=ramp_seconds, duration=duration or 10.0, warmup=options["warmup"]),
-        arrivals=options["arrivals"],
-        warmup=options["warmup"],
-        batch=options["batch"],
-        partial=options["partial"],
-        hit_ratio=options["hit_ratio"],
-        distribution=parse_distribution(options["distribution"]),
-        seed=options["seed"],
-        max_in_flight=options["max_in_flight"],
-        processes=min(options["processes"], options["max_in_flight"]),
-        timeout=options["timeout"],
     )
 
 
@@ -263,10 +191,5 @@ def _finish(end: LoadEnd, conditions: Sequence[fail_if.FailCondition]) -> None:
     """End with what the load has shown."""
     if end.ended_by:
         sys.exit(_BY_SIGNAL + end.ended_by)
-    exceeded = [
-        f"--fail-if '{condition.text}' holds: it is {condition.format_value(judged['value'])}"
-        for condition, judged in zip(conditions, end.document["failIf"], strict=True)
-        if judged["holds"]
-    ]
-    if exceeded:
+    if exceeded := fail_if.list_exceeded(conditions, end.document):
         raise LimitExceeded("\n".join(exceeded))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,6 +90,15 @@ def parse_condition(text: str) -> FailCondition:
     if is_percentile:
         name = f"p{float(name[1:]):g}"
     return FailCondition(text.strip(), name, comparison, float(digits) * _MICROSECONDS.get(unit, 1.0), unit)
+
+
+def list_exceeded(conditions: Sequence[FailCondition], document: Mapping[str, Any]) -> list[str]:
+    """A sentence for each of ``conditions``, those of ``document``, that holds."""
+    return [
+        f"--fail-if '{condition.text}' holds: it is {condition.format_value(judged['value'])}"
+        for condition, judged in zip(conditions, document["failIf"], strict=True)
+        if judged["holds"]
+    ]
 
 
 def count_requests(document: Mapping[str, Any], name: str) -> int:

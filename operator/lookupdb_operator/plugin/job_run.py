@@ -1,0 +1,155 @@
+"""A Job of the plugin from its creation to its end: made, waited for, its log followed and read, and deleted, whatever
+comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
+from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
+from lookupdb_operator.plugin.options import Seconds
+from lookupdb_operator.plugin.session import ClusterSession
+from lookupdb_operator.plugin.views.wording import clean
+
+_POLL_SECONDS: Final = 1.0
+_CREATION_SECONDS: Final = 5.0
+"""For which the answer to a Job's creation is waited for, before it is deleted."""
+_LOG_LINES: Final = 5000
+_FOLLOWED_SECONDS: Final = 5.0
+"""For the last lines of a log, when the pod has ended."""
+
+start_timeout_option: Final = click.option(
+    "--start-timeout",
+    type=Seconds(1),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the Job's pod may take to start: a node may have to be added, and the image to be pulled.",
+)
+
+
+class JobFailed(LookupdbError):
+    """The Job did not end well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how many seconds a Job is waited for."""
+
+    start: float
+    """Until its pod runs."""
+    end: float
+
+    def judge(self, progress: JobProgress, seconds: float) -> str:
+        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not."""
+        if progress.phase == "Starting" and seconds >= self.start:
+            return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
+        if seconds >= self.end:
+            return f"it was not done after {self.end:g} s (--timeout): {progress.why}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """How a Job has ended, and what it has logged."""
+
+    progress: JobProgress
+    log: str
+
+
+async def run_job(
+    session: ClusterSession,
+    namespace: str,
+    job: Mapping[str, Any],
+    component: str,
+    patience: Patience,
+    take_line: Callable[[str], None] | None = None,
+) -> EndedJob:
+    """Run ``job``, whose only container is called ``component``. What it waits for is told; ``take_line`` is given what
+    it logs, as it comes. The Job is deleted afterwards, whatever comes of it. Raises JobFailed when patience is at its
+    end, ApiError."""
+    name = str(job["metadata"]["name"])
+    creation = asyncio.ensure_future(session.create_job(namespace, job))
+    following: list[asyncio.Task[None]] = []
+
+    def follow(progress: JobProgress) -> None:
+        if take_line is not None and progress.phase == "Running" and not following:
+            following.append(asyncio.ensure_future(_follow(session, namespace, progress.pod, component, take_line)))
+
+    try:
+        await asyncio.shield(creation)
+        progress = await _wait_for_end(session, namespace, name, component, patience, follow)
+        log = ""
+        if progress.pod:
+            if following:
+                await asyncio.wait(following, timeout=_FOLLOWED_SECONDS)
+            with suppress(ApiError):  # of a pod whose container never ran, there is none
+                log = await session.read_log(namespace, progress.pod, component, _LOG_LINES)
+        return EndedJob(progress, log)
+    finally:
+        for task in following:
+            task.cancel()
+        await _delete(session, namespace, name, creation)
+
+
+async def _follow(
+    session: ClusterSession, namespace: str, pod: str, container: str, take_line: Callable[[str], None]
+) -> None:
+    """Hand on what is logged. A log that cannot be followed is read at the end all the same."""
+    with suppress(ApiError):
+        async for line in session.follow_log(namespace, pod, container):
+            take_line(line)
+
+
+async def _wait_for_end(
+    session: ClusterSession,
+    namespace: str,
+    name: str,
+    component: str,
+    patience: Patience,
+    follow: Callable[[JobProgress], None],
+) -> JobProgress:
+    """How the Job has ended. What it waits for is told. Raises JobFailed when patience is at its end."""
+    began, told = time.monotonic(), ""
+    while True:
+        progress = await _look(session, namespace, name, component)
+        if progress.phase in ("Succeeded", "Failed"):
+            return progress
+        follow(progress)
+        if impatience := patience.judge(progress, time.monotonic() - began):
+            raise JobFailed(impatience)
+        if progress.why != told:
+            told = progress.why
+            click.echo(clean(told), err=True)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _look(session: ClusterSession, namespace: str, name: str, component: str) -> JobProgress:
+    job, pods = await session.get_job(namespace, name), await session.list_pods_of_job(namespace, name)
+    if job is None:
+        return JobProgress("Failed", why=f"Job {name} is gone: somebody has deleted it")
+    pod = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""), default=None)
+    subject = ("Job", name) if pod is None else ("Pod", pod["metadata"]["name"])
+    is_starting = pod is None or (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+    warnings = await session.list_warnings(namespace, *subject) if is_starting else ()
+    return judge_job(job, pod, warnings, component)
+
+
+async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
+    """Delete the Job. It may have been made though nobody has heard of it."""
+    await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
+    creation.cancel()
+    if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
+        return
+    try:
+        await session.delete_job(namespace, name)
+    except ApiError as error:
+        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)

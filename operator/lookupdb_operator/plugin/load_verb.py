@@ -1,0 +1,212 @@
+"""``kubectl lookupdb load``."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+import orjson
+
+from lookupdb.cli.load_options import make_plan, plan_options, render_words
+from lookupdb.errors import LimitExceeded, UsageError
+from lookupdb.load.fail_if import list_exceeded, parse_condition
+from lookupdb.load.key_source import read_key_lines, take_sample
+from lookupdb.load.result import KIND
+from lookupdb.load.sender_plan import LoadPlan
+from lookupdb.load.summary import render_summary
+from lookupdb.load.target import make_target
+from lookupdb_operator import names
+from lookupdb_operator.plugin.changes import NotPossible
+from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.job_run import JobFailed, Patience, run_job, start_timeout_option
+from lookupdb_operator.plugin.job_template import choose_shard_set
+from lookupdb_operator.plugin.load_job import MAX_KEY_BYTES, LoadJobOptions, ObjectKey, render_load_job
+from lookupdb_operator.plugin.options import check_name, name_argument, output_option, print_json, run, with_target
+from lookupdb_operator.plugin.session import ClusterSession, Target
+from lookupdb_operator.plugin.views.wording import clean
+
+SAMPLE: Final = "sample"
+_SAMPLING_SECONDS: Final = 600.0
+"""For keys to be sampled, and for a pod to end."""
+_RESULT_MARK: Final = f'"kind":"{KIND}"'
+
+
+class LoadFailed(JobFailed):
+    """The Job did not end with a result."""
+
+
+def _parse_object_key(default: str) -> Any:
+    """The callback of an option NAME[/KEY]."""
+
+    def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> ObjectKey | None:
+        if value is None:
+            return None
+        name, _, key = value.partition("/")
+        check_name(context, parameter, name)
+        return ObjectKey(name, key or default)
+
+    return parse
+
+
+@click.command("load")
+@name_argument()
+@plan_options
+@click.option(
+    "--request-timeout",
+    "timeout",
+    type=click.FloatRange(0.05, 60),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="From a request's intended time.",
+)
+@click.option(
+    "--keys",
+    metavar="FILE|-|sample",
+    default=SAMPLE,
+    show_default=True,
+    help="One key a line; or a sample of the generation that answers.",
+)
+@click.option(
+    "--token-secret",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("token"),
+    help="Routers are shown the token in this Secret of the namespace.",
+)
+@click.option(
+    "--ca-secret",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("ca.crt"),
+    help="Trust the authority in this Secret; that beside the routers' certificate when absent.",
+)
+@click.option(
+    "--ca-config-map",
+    metavar="NAME[/KEY]",
+    callback=_parse_object_key("ca.crt"),
+    help="Trust the authority in this ConfigMap.",
+)
+@start_timeout_option
+@with_target
+@output_option
+@click.pass_context
+def command(context: click.Context, /, name: str, target: Target, output: str | None, **options: Any) -> None:
+    """Put a load on the routers of the dataset NAME, within the cluster, and measure.
+
+    A Job runs `lookupdb load` in the dataset's namespace, with the image of its servers and no token of the API server,
+    and asks the routers' Service as any client does. What it shows while it runs goes to standard error, the result is
+    printed, and the Job is deleted when the command ends, also by Ctrl-C.
+
+    Where NetworkPolicies say who may ask routers, they have to let in pods with the labels app.kubernetes.io/name:
+    lookupdb and app.kubernetes.io/component: load. Exit code 7: a condition of --fail-if holds.
+
+    \b
+        kubectl lookupdb load airports --rate 500 --duration 30
+        kubectl lookupdb load airports --at g13 --batch 100 --fail-if 'p99>20ms' --fail-if 'errors>0'
+    """
+    plan = make_plan(context, options)
+    conditions = [parse_condition(text) for text in options["conditions"]]
+    make_target("http://router", None, None, options["headers"])  # refused here, and not by a pod
+    keys = _read_keys(options["keys"], plan)
+
+    async def measure(session: ClusterSession) -> Mapping[str, Any]:
+        dataset = await session.get_dataset(name)
+        shard_set = choose_shard_set(dataset, await session.list_shard_sets(dataset))
+        running = plan.profile.seconds + plan.timeout + _SAMPLING_SECONDS
+        patience = Patience(options["start_timeout"], options["start_timeout"] + running)
+        job_options = LoadJobOptions(
+            words=render_words(options),
+            processes=plan.processes,
+            keys=keys,
+            largest_shard_bytes=_find_largest_shard(dataset, options["generation"]) if keys is None else 0,
+            token=options["token_secret"],
+            ca_secret=options["ca_secret"],
+            ca_config_map=options["ca_config_map"],
+            deadline_seconds=math.ceil(patience.end),
+        )
+        job = render_load_job(dataset, shard_set, job_options)
+        ended = await run_job(session, dataset.namespace, job, names.LOAD, patience, _show_line)
+        return read_result(ended.log.splitlines(), ended.progress.why)
+
+    document = run(target, measure)
+    print_json(document) if output else click.echo(render_summary(document))
+    if exceeded := list_exceeded(conditions, document):
+        raise LimitExceeded("\n".join(exceeded))
+
+
+def _find_largest_shard(dataset: Dataset, generation: str | None) -> int:
+    """The bytes of the largest shard file of the generation that is sampled. Raises NotPossible."""
+    status = dataset.parse_status()
+    sampled = generation or status.generation
+    for stored in status.generations:
+        if stored.generation == sampled:
+            return stored.largest_shard_bytes
+    raise NotPossible(
+        f"{dataset.key} serves nothing yet" if not sampled else f"the store of {dataset.key} has no {sampled}",
+        hint="give keys in a file, by --keys",
+    )
+
+
+def _read_keys(keys: str, plan: LoadPlan) -> list[str] | None:
+    """The keys that the Job is given; None for a sample of what answers. Of more than fit, a sample is taken."""
+    if keys == SAMPLE:
+        return None
+    if keys == "-":
+        return fit_keys(_read_stream(sys.stdin.buffer, "standard input", plan), plan)
+    try:
+        with Path(keys).open("rb") as stream:
+            return fit_keys(_read_stream(stream, keys, plan), plan)
+    except OSError as error:
+        raise UsageError(
+            f"--keys {keys} cannot be read: {error.strerror}", hint=f"give a file with one key a line, or {SAMPLE}"
+        ) from error
+
+
+def _read_stream(stream: BinaryIO, where: str, plan: LoadPlan) -> list[str]:
+    return read_key_lines(stream, where, plan.seed)
+
+
+def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
+    """As many of ``keys`` as a Job can hold, which is told if these are not all. Raises UsageError."""
+    size = count_bytes(keys)
+    kept = keys if size <= MAX_KEY_BYTES else take_sample(keys, len(keys) * MAX_KEY_BYTES // size, plan.seed)
+    while (size := count_bytes(kept)) > MAX_KEY_BYTES:
+        kept = kept[: len(kept) * MAX_KEY_BYTES // size]
+    if len(kept) < len(keys):
+        told = f"a Job holds {MAX_KEY_BYTES:,} bytes of keys: {len(kept):,} of {len(keys):,} are asked for, at random"
+        click.echo(told, err=True)
+    if len(kept) < plan.batch:
+        raise UsageError(
+            f"batches of {plan.batch:,} keys need as many, and {len(kept):,} fit into the Job",
+            hint="give a smaller --batch, or --keys sample",
+        )
+    return kept
+
+
+def count_bytes(keys: Iterable[str]) -> int:
+    """What the annotation with ``keys`` takes."""
+    return sum(len(key.encode()) + 1 for key in keys)
+
+
+def _show_line(line: str) -> None:
+    """Show what the Job logs, but for its result."""
+    if _RESULT_MARK not in line:
+        click.echo(clean(line), err=True)
+
+
+def read_result(lines: list[str], why: str) -> Mapping[str, Any]:
+    """The result in the Job's log. Raises LoadFailed, which says ``why`` if that is known, and else the last error."""
+    for line in reversed(lines):
+        if line.startswith("{") and _RESULT_MARK in line:
+            try:
+                document: Mapping[str, Any] = orjson.loads(line)
+            except ValueError:
+                continue
+            return document
+    said = [line for line in lines if line.strip()]
+    first = next((place for place, line in enumerate(said) if line.startswith("error: ")), len(said) - 1)
+    message = " ".join(clean(line).strip() for line in said[max(0, first) :]).removeprefix("error: ")
+    raise LoadFailed(f"the Job failed: {why or message or 'it has logged nothing'}")

@@ -1,0 +1,135 @@
+"""The options that say what a load is: those of `lookupdb load`, and of `kubectl lookupdb load`, whose Job runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from lookupdb.cli.options import F, option
+from lookupdb.errors import UsageError
+from lookupdb.load import bounds
+from lookupdb.load.key_choice import parse_distribution
+from lookupdb.load.schedule import make_profile, parse_ramp
+from lookupdb.load.sender_plan import LoadPlan
+from lookupdb.manifest import GENERATION
+
+DEFAULT_DURATION: Final = 10.0
+_MAX_SECONDS: Final = 86_400
+
+
+class TextLine(click.ParamType[str]):
+    """Text of which an environment variable holds one a line."""
+
+    name = "text"
+    envvar_list_splitter = "\n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """``value``."""
+        return str(value)
+
+
+def _check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not GENERATION.fullmatch(value):
+        raise click.BadParameter(f"a generation is called g1, g2, …, found {value!r}")
+    return value
+
+
+_PLAN_OPTIONS: Final = (
+    option("--rate", type=click.FloatRange(0.01, 1_000_000), default=100.0, help="Requests a second."),
+    option(
+        "--ramp", metavar="START:END:SECONDS", help="Go from one rate to another, and stay there; instead of --rate."
+    ),
+    option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="At random, or evenly."),
+    option(
+        "--duration",
+        type=click.FloatRange(0.1, _MAX_SECONDS),
+        show_default="10, or the ramp's seconds",
+        help="Seconds that are measured.",
+    ),
+    option("--warmup", type=click.FloatRange(0, _MAX_SECONDS), default=1.0, help="Seconds before, which do not count."),
+    option(
+        "--batch", type=click.IntRange(1, 100_000), default=1, help="Keys of a request: 1 is a GET, more are a POST."
+    ),
+    option("--partial", is_flag=True, help="Let batches be answered in part where a shard is unavailable."),
+    option(
+        "--hit-ratio", type=click.FloatRange(0, 1), default=1.0, help="The share of --keys; other keys are made up."
+    ),
+    option("--distribution", default="uniform", metavar="uniform|zipf:S", help="How often which key is asked for."),
+    option("--seed", type=click.IntRange(0), default=1, help="Of all that is random: sample, choice, arrivals."),
+    option(
+        "--max-in-flight", type=click.IntRange(1, 20_000), default=256, help="Unanswered requests, and connections."
+    ),
+    option(
+        "--processes", type=click.IntRange(1, 64), default=1, help="Of senders: more where a processor is too slow."
+    ),
+    option(
+        "--at", "generation", metavar="gN", callback=_check_generation, help="Ask this generation: a candidate, say."
+    ),
+    option(
+        "--header", "headers", type=TextLine(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request."
+    ),
+    option(
+        "--fail-if",
+        "conditions",
+        type=TextLine(),
+        metavar="CONDITION",
+        multiple=True,
+        help="End with 7 if it holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
+    ),
+    option(bounds.FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s."),
+)
+
+
+def plan_options(command: F) -> F:
+    """The options, for ``make_plan`` and ``render_words``."""
+    for add in reversed(_PLAN_OPTIONS):
+        command = add(command)
+    return command
+
+
+def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
+    """The load that ``options`` say, ``timeout`` among them. Raises UsageError, also for one that has to be asked for
+    explicitly."""
+    rate, duration, ramp_seconds = options["rate"], options["duration"], 0.0
+    start = end = rate
+    if options["ramp"] is not None:
+        if ctx.get_parameter_source("rate") is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("--rate and --ramp say different things", hint="give one of them")
+        start, end, ramp_seconds = parse_ramp(options["ramp"])
+        duration = duration or ramp_seconds
+    plan = LoadPlan(
+        profile=make_profile(
+            start, end, ramp=ramp_seconds, duration=duration or DEFAULT_DURATION, warmup=options["warmup"]
+        ),
+        arrivals=options["arrivals"],
+        warmup=options["warmup"],
+        batch=options["batch"],
+        partial=options["partial"],
+        hit_ratio=options["hit_ratio"],
+        distribution=parse_distribution(options["distribution"]),
+        seed=options["seed"],
+        max_in_flight=options["max_in_flight"],
+        processes=min(options["processes"], options["max_in_flight"]),
+        timeout=options["timeout"],
+    )
+    if not options["is_unbounded"]:
+        bounds.check_bounds(plan)
+    return plan
+
+
+def render_words(options: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that say the same."""
+    return [name if value is True else f"{name}={value}" for name, value in _list_values(options)]
+
+
+def _list_values(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    rate = ("--rate", options["rate"]) if options["ramp"] is None else ("--ramp", options["ramp"])
+    names = ("arrivals", "duration", "warmup", "batch", "hit_ratio", "distribution", "seed", "max_in_flight")
+    values = [rate, *(("--" + name.replace("_", "-"), options[name]) for name in (*names, "processes", "timeout"))]
+    values += [("--at", options["generation"]), ("--partial", options["partial"] or None)]
+    values += [("--header", header) for header in options["headers"]]
+    values += [("--fail-if", condition) for condition in options["conditions"]]
+    values.append((bounds.FLAG, options["is_unbounded"] or None))
+    return [(name, value) for name, value in values if value is not None]
