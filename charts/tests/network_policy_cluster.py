@@ -13,7 +13,7 @@ from lookupdb_operator import names
 from lookupdb_operator.command import command, options
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.plugin import difference_job
+from lookupdb_operator.plugin import difference_job, load_job
 from network_policy_model import ClusterNetwork, Endpoint, Port
 
 RELEASE_NAMESPACE: Final = "lookups"
@@ -63,7 +63,7 @@ class Cluster:
         }
 
     def wearing(self, *components: str, namespaces: Iterable[str] = NAMESPACES) -> set[str]:
-        """The names of all that have labels of the operator's or of `kubectl lookupdb diff`: pods and copies."""
+        """The names of all that have labels of the operator's or of Jobs of `kubectl lookupdb`: pods and copies."""
         return {
             each.name
             for each in self.pods + self.strangers
@@ -87,7 +87,9 @@ def make_cluster(
         objects = rendered(dataset, config)
         pods += dataset_pods(dataset, objects)
         policies += objects["network-policy"]
-    pods += [Endpoint(f"{namespace}/diff", namespace, difference_job.LABELS) for namespace in ("data", "other")]
+    for namespace in ("data", "other"):
+        pods.append(Endpoint(f"{namespace}/diff", namespace, difference_job.LABELS))
+        pods.append(Endpoint(f"{namespace}/load", namespace, load_job.LABELS))
     return Cluster(tuple(pods), tuple(strangers(pods)), tuple(policies))
 
 
@@ -126,7 +128,7 @@ def strangers(pods: Iterable[Endpoint]) -> Iterator[Endpoint]:
     who reads metrics; and what is outside."""
     for namespace in NAMESPACES:
         yield Endpoint(f"stranger in {namespace}", namespace, {"app": "stranger"})
-        for component in ("builder", "diff"):
+        for component in ("builder", "diff", "load"):
             yield Endpoint(f"another program's {component} in {namespace}", namespace, {names.COMPONENT: component})
     for pod in pods:
         for namespace in {"elsewhere", "data", RELEASE_NAMESPACE} - {pod.namespace}:

@@ -10,7 +10,7 @@ from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, par
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
 from lookupdb_operator.gateway.command import command
-from lookupdb_operator.plugin import difference_job
+from lookupdb_operator.plugin import difference_job, load_job
 
 GATEWAY = "lookupdb-gateway"
 
@@ -182,7 +182,7 @@ class TestWhoMayReach:
 
 
 def _check_pods_of_datasets(peers: list[dict[str, Any]], where: dict[str, Any]) -> None:
-    datasets, comparison = peers
+    datasets, plugin = peers
     (components,) = datasets["podSelector"]["matchExpressions"]
     assert datasets["namespaceSelector"] == where
     assert components["values"] == [names.BUILDER, names.SHARDS]
@@ -190,7 +190,12 @@ def _check_pods_of_datasets(peers: list[dict[str, Any]], where: dict[str, Any]) 
         labels = names.labels("airports", "ds-1", component)
         assert datasets["podSelector"]["matchLabels"].items() <= labels.items()
         assert labels[components["key"]] == component
-    assert comparison == {"namespaceSelector": where, "podSelector": {"matchLabels": dict(difference_job.LABELS)}}
+    assert plugin["namespaceSelector"] == where
+    (components,) = plugin["podSelector"]["matchExpressions"]
+    for labels in (difference_job.LABELS, load_job.LABELS):
+        assert plugin["podSelector"]["matchLabels"].items() <= labels.items()
+        assert labels[components["key"]] in components["values"]
+    assert components["values"] == [names.DIFF, names.LOAD]
 
 
 def test_without_it_all_is_as_it_was() -> None:

@@ -19,7 +19,7 @@ STRANGERS_ELSEWHERE = {
     "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["stranger"]}]},
 }
 DATASETS = ("data/airports", "data/people", "other/airports")
-STORE_USERS = ("builder", "shard", "diff")
+STORE_USERS = ("builder", "shard", "diff", "load")
 
 
 def everybody(cluster: Cluster, but: str = "") -> set[str]:

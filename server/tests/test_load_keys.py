@@ -12,8 +12,9 @@ import pytest
 from support.shards import write_generation
 
 from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.load.generation_sample import sample_generation
 from lookupdb.load.key_choice import KeyChooser, KeyDistribution, parse_distribution
-from lookupdb.load.key_source import read_key_lines, sample_generation, take_sample
+from lookupdb.load.key_source import read_key_lines, take_sample
 from lookupdb.load.requests import make_requests, quote_key
 from lookupdb.load.target import make_target
 from lookupdb.store.stored_generation import find_in_folder

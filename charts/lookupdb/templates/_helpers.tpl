@@ -227,12 +227,13 @@ podSelector:
     - {key: app.kubernetes.io/component, operator: In, values: [builder, shard]}
 {{- end }}
 
-{{/* In NetworkPolicies: those of `kubectl lookupdb diff`. */}}
-{{- define "lookupdb.differencePods" -}}
+{{/* In NetworkPolicies: those of `kubectl lookupdb diff` and `load`, which read generations. */}}
+{{- define "lookupdb.pluginPods" -}}
 podSelector:
   matchLabels:
     app.kubernetes.io/name: lookupdb
-    app.kubernetes.io/component: diff
+  matchExpressions:
+    - {key: app.kubernetes.io/component, operator: In, values: [diff, load]}
 {{- end }}
 
 {{/* podSecurity without what is null, as the operator is told it. */}}

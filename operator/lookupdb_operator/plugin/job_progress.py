@@ -37,8 +37,8 @@ class JobProgress:
 
 
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
-    """How far ``job`` is, whose container is called as its ``component``; ``warnings`` are events about its pod, or about
-    the Job itself while it has none."""
+    """How far ``job`` is, whose container is called as its ``component``; ``warnings`` are events about its pod, or
+    about the Job itself while it has none."""
     name = job["metadata"]["name"]
     failed = _find_condition(job, "Failed")
     if pod is not None and (ended := _judge_ended_pod(pod, component)) is not None:

@@ -76,7 +76,8 @@ def render_job(
 
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
     """The one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, whose image and
-    credentials have been of use. One that starts may never run. Without one that serves, the newest. Raises NotPossible if there is none."""
+    credentials have been of use. One that starts may never run. Without one that serves, the newest. Raises NotPossible
+    if there is none."""
     if not shard_sets:
         raise NotPossible(f"{dataset.key} has no shard server from which to know the image and the store")
     routed = dataset.routed_shards()

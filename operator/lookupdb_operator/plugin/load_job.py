@@ -27,8 +27,8 @@ from lookupdb_operator.plugin.job_template import (
 )
 
 LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
-"""Not those by which the operator knows what is its own. NetworkPolicies that name clients of routers go by them, and the
-chart's of the store."""
+"""Not those by which the operator knows what is its own. NetworkPolicies that name clients of routers go by them, and
+the chart's of the store."""
 MAX_KEY_BYTES: Final = 200_000
 """Of keys that are given: an object's annotations, of which they are one, have 256 KiB."""
 KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
@@ -120,7 +120,7 @@ def _render_container(
     is_sampled = options.keys is None
     words = ["load", endpoint, *options.words, "--json=-"]
     words += ["--keys=sample", *read_store_words(fetcher, dataset)] if is_sampled else [f"--keys={_KEYS_PATH}/keys"]
-    mounts = [{"name": "scratch", "mountPath": path} for path in (SCRATCH, "/tmp")]  # noqa: S108 - of the pod's own
+    mounts: list[dict[str, Any]] = [{"name": "scratch", "mountPath": path} for path in (SCRATCH, "/tmp")]  # noqa: S108 - of the pod's own
     if not is_sampled:
         mounts.append({"name": "load-keys", "mountPath": _KEYS_PATH, "readOnly": True})
     if has_authority:

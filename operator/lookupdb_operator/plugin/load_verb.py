@@ -13,9 +13,9 @@ import orjson
 
 from lookupdb.cli.load_options import make_plan, plan_options, render_words
 from lookupdb.errors import LimitExceeded, UsageError
+from lookupdb.load.document import KIND
 from lookupdb.load.fail_if import list_exceeded, parse_condition
 from lookupdb.load.key_source import read_key_lines, take_sample
-from lookupdb.load.result import KIND
 from lookupdb.load.sender_plan import LoadPlan
 from lookupdb.load.summary import render_summary
 from lookupdb.load.target import make_target

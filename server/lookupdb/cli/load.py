@@ -19,6 +19,7 @@ from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_ro
 from lookupdb.errors import LimitExceeded, UsageError
 from lookupdb.load import fail_if, key_source
 from lookupdb.load.display import open_display
+from lookupdb.load.generation_sample import sample_generation
 from lookupdb.load.preflight import DatasetFacts, Preflight
 from lookupdb.load.run import LoadEnd, LoadOrder, run_load
 from lookupdb.load.summary import render_summary
@@ -48,7 +49,7 @@ class _KeyOptions:
         if self.keys == SAMPLE:
             generation = self._find(facts)
             with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
-                keys = key_source.sample_generation(generation, Path(folder), self.seed, self.size)
+                keys = sample_generation(generation, Path(folder), self.seed, self.size)
             return keys, f"a sample of {generation.where}"
         if self.keys == "-":
             return key_source.read_key_lines(sys.stdin.buffer, "standard input", self.seed), "standard input"

@@ -9,7 +9,7 @@ recording       reports become histograms and points over time; result is the do
 fail_if         conditions on a result
 display, summary, plots   what people see
 preflight       one request of each kind before the load: what cannot be asked is refused in a sentence
-key_source      the keys: a file's lines, or a sample of a generation
+key_source      the keys: a file's lines, or a sample; generation_sample takes that of a generation
 
 Latency counts from the intended time of a request, so that a router that stalls is charged for all that had to wait.
 """

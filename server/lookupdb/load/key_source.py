@@ -1,4 +1,4 @@
-"""The keys that are asked for: lines of a file, or a sample of a generation's. At most ``MAX_KEYS`` are kept.
+"""The keys that are asked for: lines of a file, or a sample of what comes one by one. At most ``MAX_KEYS`` are kept.
 
 Of more keys, as many are kept at random as may be: which ones depends on the seed alone.
 """
@@ -9,13 +9,9 @@ import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import exp, floor, log
-from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-import lmdb
-
-from lookupdb.errors import CorruptFile, UsageError
-from lookupdb.store.stored_generation import StoredGeneration, open_shard
+from lookupdb.errors import UsageError
 
 T = TypeVar("T")
 
@@ -50,25 +46,6 @@ def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
             yield text.decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} of {where} is not UTF-8: {text[:80]!r}") from error
-
-
-def sample_generation(generation: StoredGeneration, scratch: Path, seed: int, size: int = DEFAULT_SAMPLE) -> list[str]:
-    """At most ``size`` keys of ``generation``, each as likely as any other. All shards are looked through, one at a
-    time; their values are not read. Raises UsageError, StoreError, CorruptFile."""
-    total = generation.manifest.totals.records
-    keys = [key.decode() for key in take_sample(_iterate_keys(generation, scratch), min(size, MAX_KEYS), seed)]
-    if not keys:
-        raise UsageError(f"{generation.where} has no keys to ask for ({total} records)", hint="give keys in a file")
-    return keys
-
-
-def _iterate_keys(generation: StoredGeneration, scratch: Path) -> Iterator[bytes]:
-    for shard in generation.manifest.shards:
-        with generation.file(shard, scratch) as path, open_shard(path) as reader:
-            try:
-                yield from reader.txn.cursor().iternext(keys=True, values=False)
-            except lmdb.Error as error:
-                raise CorruptFile(f"{path} is damaged: {error}", hint="fetch or build it again") from error
 
 
 def take_sample(items: Iterable[T], size: int, seed: int) -> list[T]:

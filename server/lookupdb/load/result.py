@@ -3,20 +3,18 @@ docs/load-result.schema.json."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lookupdb import __version__
-from lookupdb.errors import LookupdbError
+from lookupdb.load.document import FORMAT_VERSION, KIND
 from lookupdb.load.fail_if import FailCondition
 from lookupdb.load.histogram import thin_curve
 from lookupdb.load.preflight import DatasetFacts
 from lookupdb.load.recording import Recording
 from lookupdb.load.sender_plan import LoadPlan
 
-FORMAT_VERSION: Final = 1
-KIND: Final = "LoadResult"
 PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 _LAG_PERCENTILES: Final = (50.0, 99.0)
 
@@ -130,13 +128,3 @@ def _describe_plan(setting: LoadSetting) -> dict[str, Any]:
         "processes": plan.processes,
         "timeoutSeconds": plan.timeout,
     }
-
-
-def check_version(document: Mapping[str, Any]) -> None:
-    """Raises LookupdbError unless this version reads ``document``."""
-    found = document.get("formatVersion"), document.get("kind")
-    if found != (FORMAT_VERSION, KIND):
-        raise LookupdbError(
-            f"this is no result that this version reads: expected version {FORMAT_VERSION} of {KIND}, found {found}",
-            hint="use the lookupdb of the version that has made it",
-        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from lookupdb.load.document import check_version
 from lookupdb.load.honesty import BUSY_SHARE, NOTICEABLE_MICROSECONDS
-from lookupdb.load.result import check_version
 from lookupdb.load.wording import clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from xml.etree import ElementTree
 
+from lookupdb.load.document import check_version
 from lookupdb.load.plots.axis import AxisMark, LinearAxis, PercentileAxis, choose_linear, choose_log
 from lookupdb.load.plots.chart import FONT, HEIGHT, LineChart, PlotLine, PlotMarker, draw_rows, draw_title, make_canvas
-from lookupdb.load.result import check_version
 from lookupdb.load.summary import list_outcomes, list_remarks
 from lookupdb.load.wording import clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
