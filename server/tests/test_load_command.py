@@ -317,6 +317,23 @@ def test_a_signal_ends_it_with_the_result_so_far(
     until(lambda: not any(map(_is_alive, senders)), "no sender is left")
 
 
+def test_a_signal_ends_it_while_it_waits_for_keys(url: str) -> None:
+    command = [sys.executable, "-m", "lookupdb", "load", url, "--keys", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write("a\n")
+        process.stdin.flush()
+        handled = f"/proc/{process.pid}/status"
+        until(lambda: int(_read_member(handled, "SigCgt"), 16) >> (signal.SIGTERM - 1) & 1, "it handles signals")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in said) == (143, False), said
+
+
+def _read_member(path: str, name: str) -> str:
+    return next(line.split()[1] for line in Path(path).read_text().splitlines() if line.startswith(name))
+
+
 def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: str) -> None:
     process = _start(url, key_file, "--rate", "50")
     until(lambda: len(_children(process.pid)) == 1, "a sender")
@@ -326,10 +343,12 @@ def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: 
     until(lambda: not _is_alive(sender), "the sender is gone", 20)
 
 
-def test_a_sender_that_is_killed_is_told(url: str, key_file: str) -> None:
+@pytest.mark.parametrize("seconds", [0, 0.1, 2], ids="after {} s".format)
+def test_a_sender_that_is_killed_is_told(url: str, key_file: str, seconds: float) -> None:
+    """Before it has read its plan, too."""
     process = _start(url, key_file, "--rate", "50", "--warmup", "0")
     until(lambda: len(_children(process.pid)) == 1, "a sender")
-    time.sleep(0.2)
+    time.sleep(seconds)
     os.kill(_children(process.pid)[0], signal.SIGKILL)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 import orjson
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
+from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.load_options import make_plan, plan_options
 from lookupdb.cli.options import option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
@@ -44,11 +46,12 @@ class _KeyOptions:
     seed: int
     locator: GenerationLocator
 
-    def read(self, facts: DatasetFacts) -> tuple[list[str], str]:
+    def read(self, facts: DatasetFacts, scratch: list[Path]) -> tuple[list[str], str]:
         """The keys, and what they are from. Raises UsageError, StoreError, CorruptFile."""
         if self.keys == SAMPLE:
             generation = self._find(facts)
             with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
+                scratch.append(Path(folder))
                 keys = sample_generation(generation, Path(folder), self.seed, self.size)
             return keys, f"a sample of {generation.where}"
         if self.keys == "-":
@@ -118,7 +121,15 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         lookupdb load airports --ramp 100:1000:60 --report load.html
     """
     conditions = [fail_if.parse_condition(text) for text in options["conditions"]]
-    order = _prepare(ctx, router, conditions, options)
+    scratch: list[Path] = []
+
+    def force_end(code: int) -> NoReturn:
+        for folder in scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+        end_at_once(code)
+
+    with ended_in_time(force_end):
+        order = _prepare(ctx, router, conditions, options, scratch)
     with open_display() as display:
         end = run_load(order, display)
     _write_result(end, options["json_file"], options["report"])
@@ -126,9 +137,13 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
 
 
 def _prepare(
-    ctx: click.Context, router: str, conditions: Sequence[fail_if.FailCondition], options: dict[str, Any]
+    ctx: click.Context,
+    router: str,
+    conditions: Sequence[fail_if.FailCondition],
+    options: dict[str, Any],
+    scratch: list[Path],
 ) -> LoadOrder:
-    """What is to be done, after the router has been asked once."""
+    """What is to be done, after the router has been asked once. Folders that are removed again are in ``scratch``."""
     plan = make_plan(ctx, options)
     generation, trust = options["generation"], options["trust"]
     assert isinstance(trust, Trust)
@@ -136,7 +151,7 @@ def _prepare(
     target = make_target(url, options["token"], generation, options["headers"])
     preflight = Preflight(target, trust.context, trust.hint_for)
     facts = preflight.read_dataset(generation)
-    keys, source = _key_options(ctx, router, facts, options).read(facts)
+    keys, source = _key_options(ctx, router, facts, options).read(facts, scratch)
     if len(keys) < plan.batch:
         raise UsageError(
             f"batches of {format_count(plan.batch, 'key')} need as many, found {len(keys):,} in {source}",

@@ -107,8 +107,9 @@ class LoadConnection(asyncio.Protocol):
         self._generation, self._body = b"", []
         self._release()
         self.is_busy = False
-        if not self._parser.should_keep_alive():
-            self.abort("")
+        if not self._parser.should_keep_alive() and self._transport is not None:
+            self.is_open = False
+            self._transport.close()
         self._owner.take_answer(self, status, generation, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     def connection_lost(self, error: Exception | None) -> None:

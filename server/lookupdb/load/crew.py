@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.load.honesty import LagWatch, SenderTooSlow, check_capacity
+from lookupdb.errors import LookupdbError
+from lookupdb.load.honesty import LagWatch, check_capacity
 from lookupdb.load.sender_plan import SenderPlan
 from lookupdb.load.tally import Tally
 
@@ -25,6 +26,13 @@ _END_SECONDS: Final = 5.0
 """Beyond the timeout of a request, until a sender that is done must have ended."""
 _TAIL_BYTES: Final = 2000
 
+
+class SenderFailed(LookupdbError):
+    """A sender has ended, or did not begin, for another reason than its load."""
+
+    reason = "SenderFailed"
+
+
 TakeReport = Callable[[int, float, Tally], None]
 """Is told the sender's number, the begin of an interval in seconds since measuring began, and its counts."""
 
@@ -36,11 +44,11 @@ class SenderCrew:
         self._plans, self._take_report = plans, take_report
         self._processes: list[asyncio.subprocess.Process] = []
         self._watches = [LagWatch() for _ in plans]
+        self._is_stopped = False
 
     async def run(self, on_begin: Callable[[float], None]) -> None:
         """Run the load to its end, or to that which ``stop`` brings about. ``on_begin`` is told when it begins, by
-        time.monotonic(). Raises SenderTooSlow, also when a sender
-        ends by itself."""
+        time.monotonic(). Raises SenderTooSlow, and SenderFailed when one ends by itself."""
         try:
             await asyncio.gather(*(self._start(plan) for plan in self._plans))
             on_begin(await self._begin())
@@ -50,6 +58,7 @@ class SenderCrew:
 
     def stop(self) -> None:
         """Send nothing more. What is in flight has some seconds."""
+        self._is_stopped = True
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
@@ -73,8 +82,8 @@ class SenderCrew:
             async with asyncio.timeout(START_SECONDS):
                 ready = await asyncio.gather(*(self._read_line(process) for process in self._processes))
         except TimeoutError as error:
-            raise SenderTooSlow(f"the senders were not ready within {START_SECONDS:g} s") from error
-        if any(process.stdin is None or process.stdin.is_closing() for process in self._processes):
+            raise SenderFailed(f"the senders were not ready within {START_SECONDS:g} s") from error
+        if self._is_stopped:
             return time.monotonic()  # it is stopped already: senders end without having sent
         load = self._plans[0].load
         check_capacity(load.profile.highest, [report["capacity"] for report in ready], len(os.sched_getaffinity(0)))
@@ -97,16 +106,15 @@ class SenderCrew:
     async def _read_line(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         """The next report; empty when there are no more because it was stopped."""
         assert process.stdout is not None
-        assert process.stdin is not None
         line = await process.stdout.readline()
         if line:
             report: dict[str, Any] = orjson.loads(line)
             return report
-        if process.stdin.is_closing():
+        if self._is_stopped:
             return {}
         assert process.stderr is not None
         tail = (await process.stderr.read())[-_TAIL_BYTES:].decode(errors="replace").strip()
-        raise SenderTooSlow(f"a sender has ended by itself, with {await process.wait()}: {tail or 'it said nothing'}")
+        raise SenderFailed(f"a sender has ended by itself, with {await process.wait()}: {tail or 'it said nothing'}")
 
     async def _end(self) -> None:
         self.stop()

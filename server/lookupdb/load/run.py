@@ -60,7 +60,7 @@ class LoadEnd:
 
 def run_load(order: LoadOrder, display: LoadDisplay) -> LoadEnd:
     """Load a router. The first SIGINT or SIGTERM stops sending, and there is a result; the next one ends it at once.
-    Raises SenderTooSlow."""
+    Raises SenderTooSlow, SenderFailed."""
     try:
         return asyncio.run(_Load(order, display).run())
     except asyncio.CancelledError as error:

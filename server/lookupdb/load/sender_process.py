@@ -14,7 +14,8 @@ import signal
 import ssl
 import sys
 import time
-from typing import Any, Final
+import traceback
+from typing import Any, Final, NoReturn
 
 import orjson
 import uvloop
@@ -51,6 +52,7 @@ def main() -> None:
 
 async def _run() -> None:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end_by_bug)
     orders = asyncio.StreamReader(limit=1 << 30)  # a plan has all keys
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), os.fdopen(0, "rb", closefd=False))
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(1, "wb", closefd=False))
@@ -70,6 +72,15 @@ async def _run() -> None:
     if start:
         await _send(sender, orders, reports, float(start), plan)
     transport.close()
+
+
+def _end_by_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> NoReturn:
+    """What no code of ours handles would be repeated for each request, and requests would be forgotten by it."""
+    print(context["message"], file=sys.stderr)
+    if "exception" in context:
+        traceback.print_exception(context["exception"])
+    sys.stderr.flush()
+    os._exit(1)
 
 
 async def _send(
