@@ -207,6 +207,21 @@ async def test_what_is_not_answered_in_time_is_counted_with_the_time_that_it_wai
     assert tally.held_back >= tally.unsent
 
 
+async def test_a_router_that_is_asked_for_more_than_it_can_answers_as_much_as_it_can() -> None:
+    """What waits for a connection until its time is nearly up is not sent: else each answer would come too late."""
+
+    async def take_time(_: str, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.02)
+        writer.write(FOUND)
+
+    async with scripted_router(take_time) as router:
+        tally = await _send(_plan(router.port, ["a"], rate=600, duration=3, timeout=1.0, max_in_flight=4))
+    assert tally.answered > 250, "it can answer 200 a second"
+    assert tally.unsent > 500
+    assert _ends(tally) == tally.scheduled == len(tally.latencies) == 1800
+    assert sum(value == 1_000_000 for value in tally.latencies) >= tally.unsent
+
+
 async def test_a_router_that_is_gone_fails_each_request_at_once() -> None:
     tally = await _send(_plan(free_port(), ["a"], duration=0.5))
     assert tally.failures["broken"] == {"refused": 50}

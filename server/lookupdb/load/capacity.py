@@ -1,14 +1,13 @@
 """How many requests a second this process can send and read: tried before anything is sent to the router.
 
-The sender's own requests and connections are used, with a socket pair and a canned answer in the router's place. What
-counts is processor time, so that neighbours on the machine make no difference. The other side of the socket pair costs
+The sender's own requests and connections are used, over this machine's loopback, with a canned answer in the router's
+place. What counts is processor time, so that neighbours on the machine make little difference. The other side costs
 time too; so the figure is rather too low than too high.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from typing import Any, Final
 
@@ -73,22 +72,20 @@ async def measure_capacity(plan: SenderPlan) -> float:
     chooser = KeyChooser(len(plan.keys), load.distribution, load.hit_ratio, seeded("trial", load.seed, plan.process))
     trial = _Trial(make_requests(plan.target, plan.keys, chooser, load.batch, partial=load.partial))
     answer = plan.sample_answer.encode("latin-1")
-    pairs = [socket.socketpair() for _ in range(_TRIAL_CONNECTIONS)]
-    connections, transports = [], []
-    for client_end, peer_end in pairs:
-        client_end.setblocking(False)
-        peer_end.setblocking(False)
-        transports.append((await loop.create_connection(lambda: _CannedPeer(answer), sock=peer_end))[0])
-        transport, connection = await loop.create_connection(lambda: LoadConnection(trial), sock=client_end)
-        transports.append(transport)
-        connections.append(connection)
+    server = await loop.create_server(lambda: _CannedPeer(answer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    ends = [
+        await loop.create_connection(lambda: LoadConnection(trial), "127.0.0.1", port)
+        for _ in range(_TRIAL_CONNECTIONS)
+    ]
     began = time.process_time()
     trial.end = time.monotonic() + TRIAL_SECONDS
-    for connection in connections:
+    for _, connection in ends:
         trial.send(connection)
     await trial.ended.wait()
     seconds = time.process_time() - began
-    for transport in transports:
+    for transport, _ in ends:
         transport.abort()
+    server.close()
     factor = _ENCRYPTION_FACTOR if plan.target.is_encrypted else 1.0
     return trial.answers / max(seconds, 1e-6) * factor

@@ -1,8 +1,9 @@
 """The open loop of one process: requests leave when their time has come, however slowly others are answered.
 
 A request whose time has come takes an idle connection, or a new one while fewer than ``max_in_flight`` are open. Else
-it waits for one, and its latency goes on counting from the intended time. One that could not be sent in time is counted
-as such, and never dropped.
+it waits for one, and its latency goes on counting from the intended time. One that could not be sent within half of the
+timeout is counted as such, and never dropped: sent later, it would hardly be answered in time, and would take the
+connection from one that could be.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _FIRST_CONNECTIONS: Final = 16
 """That are opened before the first request; more when they are needed."""
 _MAX_BACKLOG: Final = 1_000_000
 """Requests that wait for a connection. More count as not sent at once."""
+_SENDABLE_SHARE: Final = 0.5
+"""Of the timeout, for which a request may wait for a connection."""
 _MAX_KEPT_BYTES: Final = 256 << 20
 """Of answers that have not come whole, on all connections."""
 _MICROSECONDS: Final = 1e6
@@ -246,24 +249,24 @@ class Sender:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
             bound = now - self._timeout
-            while self._backlog and self._backlog[0] <= bound:
-                self._give_up(self._backlog.popleft(), now)
+            while self._backlog and self._backlog[0] <= now - self._timeout * _SENDABLE_SHARE:
+                self._count_wait(self._backlog.popleft(), self._timeout, "unsent")
             for connection in list(self._all):
                 if connection.is_busy and connection.intended <= bound:
                     connection.is_busy = False
-                    self._count_wait(connection.intended, now, "timeouts")
+                    self._count_wait(connection.intended, now - connection.intended, "timeouts")
                     connection.abort("timeout")
             if self._is_over:
                 self._check_end()
 
     def _give_up(self, intended: float, now: float) -> None:
-        self._count_wait(intended, now, "unsent")
+        self._count_wait(intended, now - intended, "unsent")
 
-    def _count_wait(self, intended: float, now: float, kind: str) -> None:
-        """Count a request that was waited for in vain, with the time that it was."""
+    def _count_wait(self, intended: float, seconds: float, kind: str) -> None:
+        """Count a request that was, or would have been, waited for in vain for so many ``seconds``."""
         if intended >= self._measured:
             setattr(self.tally, kind, getattr(self.tally, kind) + 1)
-            self.tally.latencies.append(int((now - intended) * _MICROSECONDS))
+            self.tally.latencies.append(int(seconds * _MICROSECONDS))
 
     def _count_failure(self, intended: float, kind: str, label: str) -> None:
         if intended >= self._measured:
