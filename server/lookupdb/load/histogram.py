@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
-from hdrh.histogram import HdrHistogram
+from lookupdb.errors import UsageError
+
+try:
+    from hdrh.histogram import HdrHistogram
+except ModuleNotFoundError as error:
+    raise UsageError(
+        "lookupdb load counts latencies by hdrhistogram, which is not installed",
+        hint="pip install hdrhistogram; where it has no wheel, as for arm64, that needs a C compiler",
+    ) from error
 
 HIGHEST_MICROSECONDS: Final = 300_000_000
 """Five minutes: no request is waited for so long. What is longer counts as this."""
