@@ -30,8 +30,8 @@ SECRET_VARIABLE: Final = f"{PREFIX}SECRET"
 
 
 def store_variables(scheme: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables for the store, by their plain names. An empty one says nothing: obstore would take it for an address,
-    and panic."""
+    """The variables for the store, by their plain names. An empty one says nothing: obstore would take it for an
+    address, and panic."""
     provider = _PROVIDERS[scheme]
     own = {
         name.removeprefix(PREFIX): value
