@@ -17,7 +17,10 @@ LookupdbError (1)
 ├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
 └── LookupFailed (1)         a client's request could not be answered
     ├── KeyMissing (3)       no record has the key
-    └── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
+    ├── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
+    ├── UnknownGeneration (1)  the generation that was asked for is not served, or not whole
+    ├── RequestRefused (1)   the router refuses the request, and would refuse it again
+    └── InvalidAnswer (1)    what answered is no router, or its answer did not come whole
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
 each map these errors in one place.
@@ -25,14 +28,12 @@ each map these errors in one place.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class LookupdbError(Exception):
     """Base of all errors meant for users. Any other exception is a bug and shows a traceback."""
 
     exit_code: int = 1
-    reason: ClassVar[str] = "Failed"
+    reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -149,7 +150,69 @@ class KeyMissing(LookupFailed):
 
 
 class Unavailable(LookupFailed):
-    """A shard or the router could not be reached: the key may or may not exist."""
+    """A shard or the router could not be reached: the key may or may not exist.
+
+    ``reason`` is that of the router (docs/http-api.md), or the client's own if no router answered.
+    """
 
     exit_code = 4
     reason = "Unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        keys: tuple[str, ...] = (),
+        reason: str = "Unavailable",
+        detail: str | None = None,
+        shard: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.keys = keys
+        """Those that were asked for in vain, where a client of the router tells; nothing can be said of any now."""
+        self.reason = reason
+        self.detail = message if detail is None else detail
+        """A sentence for people."""
+        self.shard = shard
+        """The shard that cannot be reached, if it is one."""
+
+
+class UnknownGeneration(LookupFailed):
+    """The generation that was asked for is not served, or not whole."""
+
+    reason = "UnknownGeneration"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, generation: str = "", active: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.generation = generation
+        """The one that was asked for."""
+        self.active = active
+        """The one that answers whoever asks for none; several while the dataset is rolled out shard by shard; empty
+        where the router does not say."""
+
+
+class RequestRefused(LookupFailed):
+    """The router refuses the request, and would refuse it again: a token that is not accepted, a wrong path, a batch
+    that is too large."""
+
+    reason = "Refused"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, status: int = 0, problem: str = "", limit: int | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        """Of HTTP."""
+        self.problem = problem
+        """The name of the problem (docs/http-api.md), such as ``unauthenticated``; empty if the answer has none."""
+        self.limit = limit
+        """Of ``too-many-keys``: how many a batch may have, where the router says it."""
+
+
+class InvalidAnswer(LookupFailed):
+    """What answered is no router, or its answer is not well-formed. Nothing of it is used."""
+
+    reason = "InvalidAnswer"

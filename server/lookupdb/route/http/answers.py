@@ -36,7 +36,9 @@ class AnswerHeads:
         self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
         self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
-        self.batch = _encode_open_head(200, {**common, "Content-Type": JSON})
+        self.batch = _encode_open_head(
+            200, {**common, "Lookupdb-Value-Format": generation.value_format, "Content-Type": JSON}
+        )
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
             _encode_open_head(404, {**common, "Content-Type": PROBLEM}),

@@ -183,7 +183,8 @@ def _check_length(body: bytes, max_keys: int) -> None:
 
 
 def _too_many_keys(found: object, max_keys: int) -> HttpProblem:
-    return HttpProblem(problems.TOO_MANY_KEYS, f"{found} keys, the limit is {max_keys}; send them in several batches")
+    detail = f"{found} keys, the limit is {max_keys}; send them in several batches"
+    return HttpProblem(problems.TOO_MANY_KEYS, detail, members={"limit": max_keys})
 
 
 def _distinct_keys(keys: Any, max_keys: int) -> list[str]:

@@ -122,7 +122,7 @@ class Exchange:
                 "the dataset is being rolled out shard by shard, and no generation is whole: its shards answer from "
                 f"{active.name}; leave Lookupdb-Generation out to ask them"
             )
-        self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail))
+        self.refuse(HttpProblem(problems.UNKNOWN_GENERATION, detail, members={"active": list(active.names)}))
 
 
 class ContinueExchange(Exchange):

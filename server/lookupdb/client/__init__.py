@@ -1,0 +1,53 @@
+"""Look keys up in a dataset, from Python: a client of the router's HTTP API (docs/client.md).
+
+    from lookupdb.client import Client
+
+    with Client("http://airports-router") as airports:
+        airports.get("KJFK")                # the value, or None if no record has the key
+        airports.get_many(codes).found      # many at once, out of one generation
+
+``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then nothing can be said of it now, and
+Unavailable is raised. The modules, from the top:
+
+sync_client, async_client    what is called
+combiner, async_combiner     lookups of concurrent callers leave as one batch
+connection_pool, connection, async_pool, async_connection    what is sent and received
+many_keys, shared_answer, attempts    decisions without I/O: parts of a large batch, a caller's part, when to ask again
+requests, response_reader, answers, refusals, json_values    bytes to values
+cache, client_core, settings, address, credentials, certificates, fork_epoch, results    what a client knows
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lookupdb.client.results import DatasetDescription, Lookup, LookupResults
+from lookupdb.client.sync_client import Client, Lookups
+from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
+
+if TYPE_CHECKING:
+    from lookupdb.client.async_client import AsyncClient, AsyncLookups
+
+__all__ = [
+    "AsyncClient",
+    "AsyncLookups",
+    "Client",
+    "DatasetDescription",
+    "InvalidAnswer",
+    "Lookup",
+    "LookupFailed",
+    "LookupResults",
+    "Lookups",
+    "RequestRefused",
+    "Unavailable",
+    "UnknownGeneration",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """AsyncClient, when it is first asked for: asyncio takes as long to import as all else here, and as much memory."""
+    if name in ("AsyncClient", "AsyncLookups"):
+        from lookupdb.client import async_client
+
+        return getattr(async_client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,151 @@
+"""What an HTTP answer says of the keys that were asked for; anything but a router's whole word is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from lookupdb.client.json_values import decode_base64, decode_json
+from lookupdb.client.refusals import read_problem, refusal
+from lookupdb.client.response_reader import Response
+from lookupdb.client.results import MISSING, DatasetDescription
+from lookupdb.errors import InvalidAnswer
+
+GENERATION: Final = b"lookupdb-generation"
+_VALUE_FORMAT: Final = b"lookupdb-value-format"
+_GENERATIONS: Final = re.compile(rb"g[1-9][0-9]{0,8}(?:, g[1-9][0-9]{0,8})*")
+_JSON: Final = b"application/json"
+_OCTETS: Final = b"application/octet-stream"
+
+
+class KeyAnswer(NamedTuple):
+    """Of one key."""
+
+    value: Any
+    """MISSING if no record has it."""
+    generation: str | None
+    """None if several have answered: the batch that the key was in, or a key that no record can have."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether a record has the key."""
+        return self.value is not MISSING
+
+
+class BatchAnswer(NamedTuple):
+    """Of many keys, each of which stands in one of the three."""
+
+    found: dict[str, Any]
+    missing: frozenset[str]
+    unavailable: frozenset[str]
+    generations: tuple[str, ...]
+    size: int
+    """Bytes of JSON."""
+
+    @property
+    def generation(self) -> str | None:
+        """The one that all are out of, or None."""
+        return self.generations[0] if len(self.generations) == 1 else None
+
+
+def read_key_answer(response: Response, key: str) -> KeyAnswer:
+    """What the answer to ``RequestRenderer.lookup`` says. Raises LookupFailed."""
+    if response.status == 200:
+        generation = _read_only_generation(response)
+        kind = _media_type(response)
+        if kind == _JSON:
+            return KeyAnswer(decode_json(response.body), generation)
+        if kind == _OCTETS:
+            return KeyAnswer(bytes(response.body), generation)
+        raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
+    if response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing":
+        return KeyAnswer(MISSING, _read_only_generation(response))
+    raise refusal(response, (key,))
+
+
+def read_batch_answer(response: Response, keys: Sequence[str]) -> BatchAnswer:
+    """What the answer to ``RequestRenderer.batch`` says of ``keys``, which are distinct. Raises LookupFailed."""
+    if response.status != 200:
+        raise refusal(response, tuple(keys))
+    document = decode_json(response.body) if _media_type(response) == _JSON else None
+    if not isinstance(document, dict):
+        raise InvalidAnswer(f"the answer to a batch is a JSON object, found {_media_type(response)[:60]!r}")
+    found, missing = document.get("found"), document.get("missing")
+    unavailable = document.get("unavailable", [])
+    if not (isinstance(found, dict) and isinstance(missing, list) and isinstance(unavailable, list)):
+        raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
+    _check_keys(found, missing, unavailable, keys)
+    value_format = response.fields.get(_VALUE_FORMAT)
+    if value_format == b"raw":
+        found = {key: decode_base64(text) for key, text in found.items()}
+    elif value_format != b"json":
+        raise InvalidAnswer(
+            "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
+            hint="is the router older than this client, or does a proxy take header fields away?",
+        )
+    generations = _read_generations(response)
+    told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
+    if told != list(generations):
+        raise InvalidAnswer(f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}")
+    return BatchAnswer(found, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+
+
+def _check_keys(found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]) -> None:
+    """A key that is not spoken of is not missing."""
+    is_whole = len(found) + len(missing) + len(unavailable) == len(keys)
+    if is_whole and (missing or unavailable):
+        try:
+            is_whole = found.keys() | {*missing, *unavailable} == set(keys)
+        except TypeError:  # what is no text
+            is_whole = False
+    elif is_whole:
+        is_whole = all(map(found.__contains__, keys))
+    if not is_whole:
+        raise InvalidAnswer("the answer to a batch does not speak of each of its keys once, and of no others")
+
+
+def read_dataset(response: Response) -> DatasetDescription:
+    """What the answer to ``RequestRenderer.dataset`` says. Raises LookupFailed."""
+    if response.status != 200:
+        raise refusal(response, ())
+    document = decode_json(response.body)
+    try:
+        return DatasetDescription(
+            namespace=_text(document["namespace"]),
+            name=_text(document["name"]),
+            generation=_text(document["generation"]),
+            records=int(document["records"]),
+            shards=int(document["shards"]),
+            built_at=_text(document["builtAt"]),
+            age_seconds=float(document["ageSeconds"]),
+            candidates=tuple(map(_text, document["candidates"])),
+            shard_generations={_text(name): int(count) for name, count in document.get("shardGenerations", {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidAnswer(f"the answer does not describe a dataset as a router does: {error!r}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r:.60}")
+    return value
+
+
+def _media_type(response: Response) -> bytes:
+    return response.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+
+
+def _read_only_generation(response: Response) -> str | None:
+    generations = _read_generations(response)
+    return generations[0] if len(generations) == 1 else None
+
+
+def _read_generations(response: Response) -> tuple[str, ...]:
+    field = response.fields.get(GENERATION, b"")
+    if not _GENERATIONS.fullmatch(field):
+        raise InvalidAnswer(
+            f"an answer names its generation by Lookupdb-Generation, found {field[:60]!r}",
+            hint="is there a lookupdb router, and is this its public port?",
+        )
+    return tuple(field.decode().split(", "))

@@ -1,0 +1,185 @@
+"""Lookups of concurrent threads and greenlets leave as one batch.
+
+Who finds no batch under way leads: it asks for its own key alone, at once. Who comes meanwhile waits. When the leader
+has its answer, it hands all who wait to the first of them, which asks for all their keys and gives each its part. No
+thread of the client's own is needed, and nobody waits who could be asking. A batch that is slow does not hold up the
+others for long: who has waited for PATIENCE_SECONDS leads the next one beside it, up to MAX_FLIGHTS.
+
+See connection_pool.py for what gevent demands.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lookupdb.client.answers import KeyAnswer
+from lookupdb.client.attempts import deadline_failure
+from lookupdb.client.refusals import make_unavailable
+from lookupdb.client.shared_answer import SharedAnswer
+
+PATIENCE_SECONDS: Final = 0.005
+MAX_FLIGHTS: Final = 8
+MAX_WAITING: Final = 10_000
+MAX_BATCH_CHARACTERS: Final = 200_000
+"""Keys of one batch have so many characters, so that it fits a request body of 1 MiB."""
+QUEUE_FULL: Final = "ClientQueueFull"
+
+
+class _Waiter:
+    """A caller that waits: for its answer, or to lead."""
+
+    __slots__ = ("answer", "batch", "deadline", "is_impatient", "is_settled", "key", "lock", "owner")
+
+    def __init__(self, key: str, deadline: float, owner: int) -> None:
+        self.key = key
+        self.deadline = deadline
+        self.owner = owner
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.is_impatient = False
+        """Whether it has waited for longer than it should for others' batches."""
+        self.is_settled = False
+        """Whether the lock was released, which happens once."""
+        self.batch: list[_Waiter] | None = None
+        """Those whom it leads, itself among them."""
+        self.answer: SharedAnswer | None = None
+        """None once it is settled: the leader has failed; ask again."""
+
+    def settle(self) -> None:
+        self.is_settled = True
+        self.lock.release()
+
+
+class Combiner:
+    """Has ``ask_batch`` ask for the keys of several callers, and ``ask_key`` for one, until the deadline given."""
+
+    def __init__(
+        self,
+        ask_key: Callable[[str, float], KeyAnswer],
+        ask_batch: Callable[[Sequence[str], float], SharedAnswer],
+        max_keys: Callable[[], int],
+        timeout: float,
+    ) -> None:
+        self._ask_key = ask_key
+        self._ask_batch = ask_batch
+        self._max_keys = max_keys
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._queue: deque[_Waiter] = deque()
+        self._leaders: list[int] = []
+        """The thread, or greenlet, of each batch that is under way."""
+
+    def find(self, key: str) -> KeyAnswer:
+        """What is found of ``key``. Raises LookupFailed."""
+        deadline = time.monotonic() + self._timeout
+        me = threading.get_ident()
+        while True:
+            with self._lock:
+                leads = not self._leaders and not self._queue
+                is_alone = me in self._leaders  # this thread leads already: it must not wait for itself
+                waiter = None
+                if leads:
+                    self._leaders.append(me)
+                elif not is_alone and len(self._queue) < MAX_WAITING:
+                    waiter = _Waiter(key, deadline, me)
+                    self._queue.append(waiter)
+            if leads:
+                try:
+                    return self._ask_key(key, deadline)
+                finally:
+                    self._land(me)
+            if is_alone:
+                return self._ask_key(key, deadline)
+            if waiter is None:
+                raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
+            answer = self._await(waiter)
+            if answer is not None:
+                return answer.take(key)
+
+    def _await(self, waiter: _Waiter) -> SharedAnswer | None:
+        """The answer; None if its leader has failed."""
+        seconds = PATIENCE_SECONDS
+        try:
+            while not waiter.lock.acquire(timeout=max(0.0, min(seconds, waiter.deadline - time.monotonic()))):
+                seconds = self._timeout
+                with self._lock:
+                    waiter.is_impatient = True
+                    if waiter.is_settled:
+                        continue
+                    is_late = time.monotonic() >= waiter.deadline
+                    if is_late or len(self._leaders) < MAX_FLIGHTS:
+                        self._pull(waiter, is_late=is_late)
+                    if waiter.batch:
+                        break
+                if is_late:
+                    raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
+            if waiter.batch:
+                return self._lead(waiter.batch, waiter)
+        except BaseException:
+            self._withdraw(waiter)
+            raise
+        return waiter.answer
+
+    def _pull(self, waiter: _Waiter, *, is_late: bool) -> None:
+        """Take ``waiter`` out of the queue, if it is there, and have it lead those with it unless it is late."""
+        if waiter not in self._queue:
+            return
+        self._queue.remove(waiter)
+        if not is_late:
+            waiter.is_settled = True
+            waiter.batch = [waiter, *self._take_batch(len(waiter.key))]
+            self._leaders.append(waiter.owner)
+
+    def _take_batch(self, characters: int = 0) -> list[_Waiter]:
+        """The first of those who wait, as many as one batch may have."""
+        batch: list[_Waiter] = []
+        most = self._max_keys() - (characters > 0)
+        while self._queue and len(batch) < most:
+            characters += len(self._queue[0].key)
+            if batch and characters > MAX_BATCH_CHARACTERS:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _lead(self, batch: list[_Waiter], leader: _Waiter) -> SharedAnswer:
+        answer: SharedAnswer | None = None
+        try:
+            answer = self._ask_batch([waiter.key for waiter in batch], leader.deadline)
+            return answer
+        finally:
+            leader.batch = None
+            self._settle(batch, leader, answer)
+            self._land(leader.owner)
+
+    def _settle(self, batch: list[_Waiter], leader: _Waiter, answer: SharedAnswer | None) -> None:
+        """Give those who were led their answer; without one they ask again, each for as long as it may."""
+        for waiter in batch:
+            if waiter is not leader:
+                waiter.answer = answer
+                waiter.settle()
+
+    def _land(self, owner: int) -> None:
+        """A batch has ended: the first of those who wait leads the next."""
+        with self._lock:
+            self._leaders.remove(owner)
+            is_due = not self._leaders or (self._queue and self._queue[0].is_impatient)
+            batch = self._take_batch() if is_due else []
+            if batch:
+                leader = batch[0]
+                leader.batch = batch
+                self._leaders.append(leader.owner)
+                leader.settle()
+
+    def _withdraw(self, waiter: _Waiter) -> None:
+        """A caller waits no longer, because it was interrupted: whom it was to lead, another one leads."""
+        with self._lock:
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+            batch, waiter.batch = waiter.batch, None
+        if batch:
+            self._settle(batch, waiter, None)
+            self._land(waiter.owner)

@@ -1,0 +1,166 @@
+"""A connection to a router, for calls that block."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFailure, deadline_failure
+from lookupdb.client.certificates import TlsContexts
+from lookupdb.client.response_reader import Response, ResponseReader
+from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+_PIECE_BYTES: Final = 1 << 18
+_IDLE_SECONDS: Final = 0.25
+"""A connection that was idle for longer is looked at before it is used: the router may have closed it."""
+_TOLERANCE: Final = 0.01
+"""A timeout that is this near to the socket's, as a part of it, is not set anew: that is a system call."""
+
+
+class RouterConnection:
+    """One connection, for one request after another, by one thread at a time."""
+
+    __slots__ = ("_idle_since", "_reader", "_settings", "_socket", "_timeout", "_was_used", "is_open")
+
+    def __init__(self, settings: ClientSettings, tls: TlsContexts | None, deadline: float) -> None:
+        """Connect. Raises ConnectionFailure, and UsageError for certificates that cannot be used."""
+        self._settings = settings
+        self._socket = _connect(settings, tls, deadline)
+        self._timeout = self._socket.gettimeout() or 0.0
+        self._reader = ResponseReader(MAX_ANSWER_BYTES)
+        self._was_used = False
+        self._idle_since = time.monotonic()
+        self.is_open = True
+        """Whether another request may be sent: not while one is under way, nor after one that went wrong."""
+
+    def exchange(self, request: bytes, deadline: float) -> Response:
+        """Send ``request`` and return its answer. Raises ConnectionFailure and InvalidAnswer."""
+        self.is_open = False
+        try:
+            self._set_timeout(deadline)
+            response = self._send(request) or self._receive(deadline)
+        except TimeoutError as error:
+            raise self._describe_timeout(deadline) from error
+        except OSError as error:
+            raise self._lose(describe_socket_error(error, self._settings)) from error
+        self._was_used = True
+        self._idle_since = time.monotonic()
+        self.is_open = response.keeps_open
+        return response
+
+    def _send(self, request: bytes) -> Response | None:
+        """Send ``request``, and return the answer if the router gave one before it had read all, and closed."""
+        try:
+            self._socket.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            while data := self._socket.recv(_PIECE_BYTES):
+                if response := self._reader.feed(data):
+                    return response._replace(keeps_open=False)
+            raise
+        return None
+
+    def _receive(self, deadline: float) -> Response:
+        receive, feed = self._socket.recv, self._reader.feed
+        while data := receive(_PIECE_BYTES):
+            response = feed(data)
+            if response is not None:
+                return response
+            self._set_timeout(deadline)
+        raise self._lose("the connection was closed before the answer was whole")
+
+    def _set_timeout(self, deadline: float) -> None:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise deadline_failure(self._settings.timeout)
+        if self._settings.read_timeout is not None:
+            seconds = min(seconds, self._settings.read_timeout)
+        if abs(seconds - self._timeout) > _TOLERANCE * self._timeout:
+            self._socket.settimeout(seconds)
+            self._timeout = seconds
+
+    def _describe_timeout(self, deadline: float) -> ConnectionFailure:
+        if self._settings.read_timeout is None or time.monotonic() >= deadline:
+            return deadline_failure(self._settings.timeout)
+        seconds = self._settings.read_timeout
+        return ConnectionFailure(CONNECTION_LOST, f"the router sent nothing for {seconds:g} s, the read_timeout")
+
+    def _lose(self, detail: str) -> ConnectionFailure:
+        is_stale = self._was_used and not self._reader.has_begun
+        return ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale)
+
+    def is_closed_by_router(self) -> bool:
+        """Whether there is something to be read of a connection that nothing was asked on: its end, or nonsense."""
+        if time.monotonic() - self._idle_since < _IDLE_SECONDS:
+            return False
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Close it, without a word: a process that was forked off may have it as well."""
+        self.is_open = False
+        self._socket.close()
+
+
+def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float) -> socket.socket:
+    address, failure = settings.address, None
+    context = tls.context() if tls is not None else None
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, place in found:
+            seconds = min(deadline - time.monotonic(), settings.connect_timeout)
+            if seconds <= 0:
+                break
+            connection = socket.socket(family, kind, protocol)
+            try:
+                return _open(connection, place, context, settings, seconds)
+            except OSError as error:
+                connection.close()
+                failure = error
+            except BaseException:
+                connection.close()
+                raise
+    except OSError as error:
+        failure = error
+    if failure is None:
+        raise deadline_failure(settings.timeout)
+    raise ConnectionFailure(UNREACHABLE, describe_socket_error(failure, settings)) from failure
+
+
+def _open(
+    connection: socket.socket,
+    place: tuple[object, ...],
+    context: ssl.SSLContext | None,
+    settings: ClientSettings,
+    seconds: float,
+) -> socket.socket:
+    connection.settimeout(seconds)
+    connection.connect(place)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is not None:
+        connection = context.wrap_socket(connection, server_hostname=settings.address.host)
+    connection.settimeout(settings.timeout)
+    return connection
+
+
+def describe_socket_error(error: BaseException, settings: ClientSettings) -> str:
+    """One sentence for an error of a socket to the router."""
+    where = settings.address.authority
+    match error:
+        case socket.gaierror():
+            return f"the host {settings.address.host} does not resolve: {error.strerror}"
+        case ConnectionRefusedError():
+            return f"{where} refuses connections: nothing listens there, or not yet"
+        case TimeoutError():
+            return f"{where} did not let us connect in time"
+        case ConnectionError():
+            return f"{where} closed the connection"
+    verdict = getattr(error, "verify_message", None)
+    if verdict:
+        return f"the certificate of {where} is not trusted: {verdict}"
+    return f"{where}: {getattr(error, 'strerror', None) or error}"

@@ -1,0 +1,84 @@
+"""Requests as bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import orjson
+
+from lookupdb.client.address import RouterAddress
+from lookupdb.errors import UsageError
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
+"""Keys that no client and no proxy would write in another way."""
+_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
+_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
+_GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
+
+
+class RequestRenderer:
+    """The requests to one router, for the active generation or the one that is named."""
+
+    __slots__ = ("_dataset", "_fields", "_prefix")
+
+    def __init__(self, address: RouterAddress, generation: str | None = None) -> None:
+        """Raises UsageError if ``generation`` is no generation's name."""
+        self._prefix = f"{address.prefix}/v1/".encode()
+        fields = f" HTTP/1.1\r\nHost: {address.authority}\r\n"
+        if generation is not None:
+            if not _GENERATION.fullmatch(generation):
+                raise UsageError(f"a generation's name is like g12, found {generation[:40]!r}")
+            fields += f"Lookupdb-Generation: {generation}\r\n"
+        self._fields = fields.encode()
+
+    def lookup(self, key: str, fields: bytes) -> bytes:
+        """Of one key. ``fields`` are further lines of the head."""
+        if _PLAIN_KEY.fullmatch(key):
+            target = f"lookup/{key}"
+        else:
+            target = "lookup?key=" + "".join(map(_ESCAPES.__getitem__, key.encode()))
+        return b"GET %b%b%b%b\r\n" % (self._prefix, target.encode(), self._fields, fields)
+
+    def batch(self, keys: Sequence[str], fields: bytes, *, partial: bool) -> bytes:
+        """Of many, which are encodable (``check_keys``)."""
+        body = orjson.dumps({"keys": keys, "partial": True} if partial else {"keys": keys})
+        return b"POST %blookup%b%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._prefix,
+            self._fields,
+            fields,
+            len(body),
+            body,
+        )
+
+    def dataset(self, fields: bytes) -> bytes:
+        """What the router serves."""
+        return b"GET %bdataset%b%b\r\n" % (self._prefix, self._fields, fields)
+
+
+def check_key(key: object) -> None:
+    """Raises TypeError or ValueError if no request can have ``key``."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a key is Unicode text, found half a surrogate pair in {key!r:.60}") from error
+
+
+def check_keys(keys: Sequence[object]) -> None:
+    """The same of each of ``keys``."""
+    if set(map(type, keys)) <= {str} and all(map(str.isascii, keys)):  # type: ignore[arg-type]
+        return
+    for key in keys:
+        check_key(key)
+
+
+def render_trace(traceparent: str | None) -> bytes:
+    """The line of the head that hands a trace on; none for what is no ``traceparent`` of W3C's Trace Context."""
+    if traceparent is None or not _TRACE.fullmatch(traceparent):
+        return b""
+    return f"traceparent: {traceparent}\r\n".encode()
