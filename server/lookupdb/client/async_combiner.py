@@ -1,0 +1,162 @@
+"""Lookups of concurrent coroutines leave as one batch.
+
+The first lookup has a task started, whose first step is at the end of this turn of the loop: all that was asked for by
+then leaves at once. Who comes while a batch is under way waits for it to end, and leaves with the next; after
+PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. A caller that is cancelled is left out, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from lookupdb.client.attempts import deadline_failure
+from lookupdb.client.combiner import MAX_BATCH_CHARACTERS, MAX_FLIGHTS, MAX_WAITING, PATIENCE_SECONDS, QUEUE_FULL
+from lookupdb.client.refusals import make_unavailable
+from lookupdb.client.shared_answer import SharedAnswer
+
+
+class _Waiter(NamedTuple):
+    """A caller that waits for its answer."""
+
+    key: str
+    future: asyncio.Future[SharedAnswer]
+    deadline: float
+
+
+class AsyncCombiner:
+    """Has ``ask_batch`` ask for the keys of several callers until the deadline given. Of one event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ask_batch: Callable[[Sequence[str], float], Awaitable[SharedAnswer]],
+        max_keys: Callable[[], int],
+        timeout: float,
+    ) -> None:
+        self._loop = loop
+        self._ask_batch = ask_batch
+        self._max_keys = max_keys
+        self._timeout = timeout
+        self._queue: deque[_Waiter] = deque()
+        self._flights = 0
+        self._is_scheduled = False
+        """Whether a task has yet to take what waits."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_impatient = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(self, key: str) -> asyncio.Future[SharedAnswer]:
+        """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
+        queue = self._queue
+        if len(queue) >= MAX_WAITING:
+            raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
+        loop = self._loop
+        future: asyncio.Future[SharedAnswer] = loop.create_future()
+        queue.append(_Waiter(key, future, loop.time() + self._timeout))
+        if not self._is_scheduled:
+            self._schedule()
+        return future
+
+    async def close(self) -> None:
+        """End what is under way; who waits gets RuntimeError."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        waiting = [*self._queue]
+        self._queue.clear()
+        self._stop_patience()
+        _fail(waiting, RuntimeError("this client is closed"))
+
+    def _schedule(self) -> None:
+        """Have what waits leave, or wait on."""
+        if self._flights == 0 or (self._is_impatient and self._flights < MAX_FLIGHTS):
+            self._stop_patience()
+            self._is_scheduled = True
+            self._flights += 1
+            task = self._loop.create_task(self._lead())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif self._patience is None:
+            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._is_impatient = True
+        if self._queue and not self._is_scheduled:
+            self._schedule()
+
+    def _stop_patience(self) -> None:
+        self._is_impatient = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    async def _lead(self) -> None:
+        self._is_scheduled = False
+        batch = self._take_batch()
+        if self._queue:
+            self._schedule()
+        try:
+            if batch:
+                await self._fly(batch)
+        finally:
+            self._flights -= 1
+            if self._queue and not self._is_scheduled:
+                self._schedule()
+
+    def _take_batch(self) -> list[_Waiter]:
+        """The first of those who still wait, as many as one batch may have."""
+        queue, most = self._queue, self._max_keys()
+        if len(queue) <= most:
+            batch = [waiter for waiter in queue if not waiter.future.done()]
+            queue.clear()
+        else:
+            batch = [waiter for waiter in islice(queue, most) if not waiter.future.done()]
+            for _ in range(most):
+                queue.popleft()
+        characters = 0
+        for count, waiter in enumerate(batch):
+            characters += len(waiter.key)
+            if count and characters > MAX_BATCH_CHARACTERS:
+                queue.extendleft(reversed(batch[count:]))
+                del batch[count:]
+                break
+        return batch
+
+    async def _fly(self, batch: list[_Waiter]) -> None:
+        """Ask for the keys of ``batch``, and give each caller the answer."""
+        timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
+        try:
+            answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline)
+        except asyncio.CancelledError:
+            _fail(batch, RuntimeError("this client is closed"))
+            raise
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            _fail(batch, error)
+        else:
+            for _, future, _ in batch:
+                if not future.done():
+                    future.set_result(answer)
+        finally:
+            timer.cancel()
+
+    def _expire(self, batch: list[_Waiter]) -> None:
+        """Tell those whose time has passed; others of the batch may wait on."""
+        now = self._loop.time()
+        for waiter in batch:
+            if waiter.deadline > now:
+                self._loop.call_at(waiter.deadline, self._expire, batch)
+                return
+            if not waiter.future.done():
+                waiter.future.set_exception(deadline_failure(self._timeout).to_unavailable((waiter.key,)))
+
+
+def _fail(batch: Sequence[_Waiter], error: Exception) -> None:
+    for waiter in batch:
+        if not waiter.future.done():
+            waiter.future.set_exception(copy.copy(error))

@@ -1,0 +1,214 @@
+"""A connection to a router, and the pool of them, for one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Final, cast
+
+from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFailure, deadline_failure
+from lookupdb.client.certificates import TlsContexts
+from lookupdb.client.connection import describe_socket_error
+from lookupdb.client.connection_pool import NO_CONNECTION
+from lookupdb.client.response_reader import Response, ResponseReader
+from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
+from lookupdb.errors import InvalidAnswer
+
+_CLOSED_DETAIL: Final = "the connection was closed before the answer was whole"
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection, for one request after another. That the router closes it is noticed at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._reader = ResponseReader(MAX_ANSWER_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[Response] | None = None
+        self._was_used = False
+        self._heard_at = 0.0
+        self.is_open = False
+        """Whether a request may be sent."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self.is_open = False
+        detail = describe_socket_error(exc, self._settings) if exc is not None else _CLOSED_DETAIL
+        is_stale = self._was_used and not self._reader.has_begun
+        self._fail(ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the answer. Bytes that answer nothing end the connection."""
+        answer = self._answer
+        if answer is None or answer.done():
+            self.close()
+            return
+        try:
+            response = self._reader.feed(data)
+        except InvalidAnswer as error:
+            self._fail(error)
+            self.close()
+            return
+        if response is not None:
+            answer.set_result(response)
+        elif self._settings.read_timeout is not None:
+            self._heard_at = self._loop.time()
+
+    async def exchange(self, request: bytes, deadline: float) -> Response:
+        """Send ``request`` and return its answer. Raises ConnectionFailure and InvalidAnswer."""
+        assert self._transport is not None
+        loop = self._loop
+        self.is_open = False
+        answer = self._answer = loop.create_future()
+        self._heard_at = loop.time()
+        timer = loop.call_at(self._next_look(deadline), self._look, deadline)
+        try:
+            self._transport.write(request)
+            response = await answer
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+            self._answer = None
+        self._was_used = True
+        self.is_open = response.keeps_open and not self._transport.is_closing()
+        return response
+
+    def _next_look(self, deadline: float) -> float:
+        seconds = self._settings.read_timeout
+        return deadline if seconds is None else min(deadline, self._heard_at + seconds)
+
+    def _look(self, deadline: float) -> None:
+        """The answer takes long: too long?"""
+        now, due = self._loop.time(), self._next_look(deadline)
+        if now < due:
+            self._loop.call_at(due, self._look, deadline)
+        elif due >= deadline:
+            self._fail(deadline_failure(self._settings.timeout))
+        else:
+            seconds = self._settings.read_timeout
+            detail = f"the router sent nothing for {seconds:g} s, the read_timeout"
+            self._fail(ConnectionFailure(CONNECTION_LOST, detail))
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def close(self) -> None:
+        """Close it at once."""
+        self.is_open = False
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended, and its socket with it
+                self._transport.abort()
+
+
+class AsyncConnectionPool:
+    """At most ``max_connections`` connections, the one that was used last first."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._tls = TlsContexts(settings) if settings.address.is_tls else None
+        self._idle: list[AsyncConnection] = []
+        self._used: set[AsyncConnection] = set()
+        self._connecting = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._is_closed = False
+
+    async def acquire(self, deadline: float, *, is_fresh: bool = False) -> AsyncConnection:
+        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure."""
+        while True:
+            if connection := self._pop_idle():
+                if not is_fresh:
+                    self._used.add(connection)
+                    return connection
+                connection.close()  # and take its place
+            if len(self._used) + len(self._idle) + self._connecting < self._settings.max_connections:
+                return await self._connect(deadline)
+            await self._wait(deadline)
+
+    def release(self, connection: AsyncConnection) -> None:
+        """Give it back. It is closed unless it can be used again."""
+        self._used.discard(connection)
+        if connection.is_open and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._wake()
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._is_closed = True
+        for connection in (*self._idle, *self._used):
+            connection.close()
+        self._idle.clear()
+
+    def _pop_idle(self) -> AsyncConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _connect(self, deadline: float) -> AsyncConnection:
+        loop, settings = self._loop, self._settings
+        address = settings.address
+        context = self._tls.context() if self._tls is not None else None
+        ends_at = min(deadline, loop.time() + settings.connect_timeout)
+        self._connecting += 1
+        try:
+            async with asyncio.timeout_at(ends_at):
+                _, connection = await loop.create_connection(
+                    lambda: AsyncConnection(loop, settings),
+                    address.host,
+                    address.port,
+                    ssl=context,
+                    server_hostname=address.host if context is not None else None,
+                )
+        except TimeoutError as error:
+            if loop.time() >= deadline:
+                raise deadline_failure(settings.timeout) from error
+            raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
+        except OSError as error:
+            raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
+        except BaseException:
+            self._wake()
+            raise
+        finally:
+            self._connecting -= 1
+        self._used.add(connection)
+        return connection
+
+    async def _wait(self, deadline: float) -> None:
+        """Wait until a connection may be free."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError as error:
+            most = self._settings.max_connections
+            detail = f"all {most} connections were in use until the timeout"
+            raise ConnectionFailure(NO_CONNECTION, detail) from error
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self._wake()  # who was called and does not come lets the next one go
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
