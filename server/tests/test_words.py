@@ -46,6 +46,7 @@ ALLOWED: Final[dict[str, str]] = {
     "until": "the end of one",
     "done": "asyncio's word for a future that has a result",
     "up": "the verb `lookupdb up`",
+    "at": 'of a client, the generation that it asks: client.at("g13")',
     "other": "the operand of a comparison, as the language reference calls it",
 }
 """Name → why it may be one, wherever it stands."""

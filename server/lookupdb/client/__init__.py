@@ -6,8 +6,8 @@
         airports.get("KJFK")                # the value, or None if no record has the key
         airports.get_many(codes).found      # many at once, out of one generation
 
-``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then nothing can be said of it now, and
-Unavailable is raised. The modules, from the top:
+``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then nothing can be said of it
+now, and Unavailable is raised. The modules, from the top:
 
 sync_client, async_client    what is called
 combiner, async_combiner     lookups of concurrent callers leave as one batch

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from lookupdb.client.json_values import decode_base64, decode_json
 from lookupdb.client.refusals import read_problem, refusal
 from lookupdb.client.response_reader import Response
-from lookupdb.client.results import MISSING, DatasetDescription
+from lookupdb.client.results import MISSING, DatasetDescription, LookupResults
 from lookupdb.errors import InvalidAnswer
 
 GENERATION: Final = b"lookupdb-generation"
@@ -33,7 +33,7 @@ class KeyAnswer(NamedTuple):
         return self.value is not MISSING
 
 
-class BatchAnswer(NamedTuple):
+class KeysAnswer(NamedTuple):
     """Of many keys, each of which stands in one of the three."""
 
     found: dict[str, Any]
@@ -47,6 +47,11 @@ class BatchAnswer(NamedTuple):
     def generation(self) -> str | None:
         """The one that all are out of, or None."""
         return self.generations[0] if len(self.generations) == 1 else None
+
+    def to_results(self) -> LookupResults:
+        """As the result of a call."""
+        generation = self.generation
+        return LookupResults(self.found, [*self.missing], [*self.unavailable], generation, self.generations)
 
 
 def read_key_answer(response: Response, key: str) -> KeyAnswer:
@@ -64,7 +69,7 @@ def read_key_answer(response: Response, key: str) -> KeyAnswer:
     raise refusal(response, (key,))
 
 
-def read_batch_answer(response: Response, keys: Sequence[str]) -> BatchAnswer:
+def read_batch_answer(response: Response, keys: Sequence[str]) -> KeysAnswer:
     """What the answer to ``RequestRenderer.batch`` says of ``keys``, which are distinct. Raises LookupFailed."""
     if response.status != 200:
         raise refusal(response, tuple(keys))
@@ -87,8 +92,10 @@ def read_batch_answer(response: Response, keys: Sequence[str]) -> BatchAnswer:
     generations = _read_generations(response)
     told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
     if told != list(generations):
-        raise InvalidAnswer(f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}")
-    return BatchAnswer(found, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+        raise InvalidAnswer(
+            f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}"
+        )
+    return KeysAnswer(found, frozenset(missing), frozenset(unavailable), generations, len(response.body))
 
 
 def _check_keys(found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]) -> None:

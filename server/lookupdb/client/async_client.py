@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, Unpack
 
-from lookupdb.client.answers import BatchAnswer, KeyAnswer, read_batch_answer, read_dataset, read_key_answer
+from lookupdb.client.answers import KeyAnswer, KeysAnswer, read_batch_answer, read_dataset, read_key_answer
 from lookupdb.client.async_combiner import AsyncCombiner
 from lookupdb.client.async_connection import AsyncConnectionPool
 from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionFailure
 from lookupdb.client.client_core import ClientCore
 from lookupdb.client.fork_epoch import current_epoch
-from lookupdb.client.many_keys import ManyKeys, Outcome, Part, Pause
+from lookupdb.client.many_keys import Outcome, Part, Pause
 from lookupdb.client.refusals import is_of_the_connection
 from lookupdb.client.requests import RequestRenderer, check_key
 from lookupdb.client.response_reader import Response
@@ -25,8 +25,8 @@ from lookupdb.errors import LookupFailed, UnknownGeneration
 
 _UNAUTHENTICATED: Final = 401
 _left_behind: list[object] = []
-"""Connections of a parent's event loop. A process that was forked off may not even close them: the parent's loop watches
-them by the same means, and would lose them."""
+"""Connections of a parent's event loop. A process that was forked off may not even close them: the parent's loop
+watches them by the same means, and would lose them."""
 
 
 class AsyncRouterLink:
@@ -72,8 +72,8 @@ class AsyncRouterLink:
             pool.release(connection)
 
     def enter_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, to which the connections belong from now on. Raises RuntimeError if the client is closed, or
-        the loop to which they belonged runs elsewhere."""
+        """The running loop, to which the connections belong from now on. Raises RuntimeError if the client is closed,
+        or the loop to which they belonged runs elsewhere."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._epoch is not current_epoch():
             self._move(loop)
@@ -158,12 +158,17 @@ class AsyncLookups:
         link = self._link
         deadline = link.enter_loop().time() + link.core.settings.timeout
         many = link.core.begin_many(keys, self._generation, partial=partial)
-        plan = many.plan()
         outcome: Outcome = None
+        plan = many.plan()
         try:
+            if many.fits_one_part:
+                outcome = await self._take_step(Part(many.keys, None), deadline, partial=partial)
+                if isinstance(outcome, KeysAnswer):
+                    many.check_generation(outcome)
+                    return outcome.to_results()
+                next(plan)  # the same part
             while True:
-                step = plan.send(outcome)
-                outcome = await self._take_step(step, many, deadline, partial=partial)
+                outcome = await self._take_step(plan.send(outcome), deadline, partial=partial)
         except StopIteration as end:
             results: LookupResults = end.value
             return results
@@ -232,7 +237,7 @@ class AsyncLookups:
 
     async def _ask_part(
         self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, *, partial: bool
-    ) -> BatchAnswer:
+    ) -> KeysAnswer:
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(
             lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline
@@ -242,7 +247,7 @@ class AsyncLookups:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 
-    async def _take_step(self, step: Part | Pause, many: ManyKeys, deadline: float, *, partial: bool) -> Outcome:
+    async def _take_step(self, step: Part | Pause, deadline: float, *, partial: bool) -> Outcome:
         if isinstance(step, Pause):
             loop = asyncio.get_running_loop()
             await asyncio.sleep(max(0.0, min(step.seconds, deadline - loop.time())))

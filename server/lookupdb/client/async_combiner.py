@@ -2,7 +2,8 @@
 
 The first lookup has a task started, whose first step is at the end of this turn of the loop: all that was asked for by
 then leaves at once. Who comes while a batch is under way waits for it to end, and leaves with the next; after
-PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. A caller that is cancelled is left out, and nobody else notices.
+PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. A caller that is cancelled is left out, and nobody else
+notices.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class AsyncCombiner:
         except asyncio.CancelledError:
             _fail(batch, RuntimeError("this client is closed"))
             raise
-        except Exception as error:  # noqa: BLE001 - each caller raises it
+        except Exception as error:
             _fail(batch, error)
         else:
             for _, future, _ in batch:

@@ -66,7 +66,8 @@ class AsyncConnection(asyncio.Protocol):
         assert self._transport is not None
         loop = self._loop
         self.is_open = False
-        answer = self._answer = loop.create_future()
+        answer: asyncio.Future[Response] = loop.create_future()
+        self._answer = answer
         self._heard_at = loop.time()
         timer = loop.call_at(self._next_look(deadline), self._look, deadline)
         try:

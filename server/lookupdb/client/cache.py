@@ -57,9 +57,7 @@ class GenerationCache:
             generation = self._generation
         return ({key: _decode(entry) for key, entry in entries.items()}, generation) if entries else None
 
-    def learn(
-        self, generation: str | None, found: Mapping[str, Any], missing: Iterable[str], sent_at: float
-    ) -> None:
+    def learn(self, generation: str | None, found: Mapping[str, Any], missing: Iterable[str], sent_at: float) -> None:
         """Take an answer of the active generation to a request that was sent at ``sent_at``. None: of several."""
         encoded = {key: _encode(value) for key, value in found.items()} if generation else {}
         with self._lock:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable
 
-from lookupdb.client.answers import BatchAnswer, KeyAnswer
+from lookupdb.client.answers import KeyAnswer, KeysAnswer
 from lookupdb.client.cache import GenerationCache
 from lookupdb.client.credentials import TokenSource
 from lookupdb.client.many_keys import ManyKeys
@@ -51,11 +51,13 @@ class ClientCore:
         if isinstance(keys, str):
             raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
         distinct = list(dict.fromkeys(keys))
-        check_keys(distinct)
+        characters = check_keys(distinct)
         cached = None
         if self.cache is not None and generation is None:
             cached = self.cache.find_many(distinct, time.monotonic())
-        return ManyKeys(distinct, max_keys=self.max_keys, partial=partial, generation=generation, cached=cached)
+        return ManyKeys(
+            distinct, characters, max_keys=self.max_keys, partial=partial, generation=generation, cached=cached
+        )
 
     def learn_key(self, key: str, answer: KeyAnswer, sent_at: float) -> None:
         """Take an answer of the active generation into the cache."""
@@ -65,7 +67,7 @@ class ClientCore:
                 answer.generation, {key: answer.value} if is_found else {}, () if is_found else (key,), sent_at
             )
 
-    def learn_batch(self, answer: BatchAnswer, sent_at: float) -> None:
+    def learn_batch(self, answer: KeysAnswer, sent_at: float) -> None:
         """The same of a batch."""
         if self.cache is not None:
             self.cache.learn(answer.generation, answer.found, answer.missing, sent_at)

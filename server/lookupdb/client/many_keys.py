@@ -12,7 +12,7 @@ import random
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
-from lookupdb.client.answers import BatchAnswer
+from lookupdb.client.answers import KeysAnswer
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.results import MISSING, LookupResults
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
@@ -39,7 +39,7 @@ class Pause(NamedTuple):
 
 
 Step = Part | Pause
-Outcome = BatchAnswer | LookupFailed | None
+Outcome = KeysAnswer | LookupFailed | None
 """Of a Part what it came to, of a Pause None."""
 
 
@@ -49,20 +49,28 @@ class ManyKeys:
     def __init__(
         self,
         keys: Sequence[str],
+        characters: int,
         *,
         max_keys: int,
         partial: bool,
         generation: str | None = None,
         cached: tuple[dict[str, Any], str] | None = None,
     ) -> None:
-        """``keys`` are distinct. ``generation`` is the one that the caller insists on. ``cached`` are values that are
-        known already, or MISSING, and their generation."""
+        """``keys`` are distinct, and have so many ``characters`` together. ``generation`` is the one that the caller
+        insists on. ``cached`` are values that are known already, or MISSING, and their generation."""
         self._keys = keys
         self.max_keys = max_keys
         """Of one part: less than at first once the router has refused one as too large."""
         self._partial = partial
+        self.fits_one_part = len(keys) <= max_keys and characters <= _MAX_PART_CHARACTERS and cached is None
+        """Whether the first step is a Part of all keys, and its answer the end unless it is an error."""
         self._fixed = generation
         self._cached = cached
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """All of them."""
+        return self._keys
 
     def plan(self) -> Generator[Step, Outcome, LookupResults]:
         """Raises LookupFailed."""
@@ -87,8 +95,8 @@ class ManyKeys:
         while remaining:
             part = _take_part(remaining, self.max_keys)
             outcome = yield Part(part, name)
-            if isinstance(outcome, BatchAnswer):
-                self._check_generation(name or self._fixed, outcome)
+            if isinstance(outcome, KeysAnswer):
+                self.check_generation(outcome, name)
                 merged.add(outcome)
                 if not is_mixed and outcome.generation is None:
                     is_mixed, name = True, None
@@ -118,7 +126,9 @@ class ManyKeys:
     def _shrink(self, size: int, limit: int | None) -> None:
         self.max_keys = limit if limit is not None and limit < size else max(1, size // 2)
 
-    def _check_generation(self, name: str | None, answer: BatchAnswer) -> None:
+    def check_generation(self, answer: KeysAnswer, name: str | None = None) -> None:
+        """Raises InvalidAnswer if ``answer`` is not of the generation that was asked for: ``name``, or the caller's."""
+        name = name or self._fixed
         if name is not None and answer.generation != name:
             raise InvalidAnswer(
                 f"generation {name} was asked, and {', '.join(answer.generations)} answered",
@@ -136,7 +146,7 @@ class _Merged:
         self.failure: Unavailable | None = None
         self._generations: dict[str, None] = {}
 
-    def add(self, answer: BatchAnswer) -> None:
+    def add(self, answer: KeysAnswer) -> None:
         if self.found:
             self.found.update(answer.found)
         else:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from lookupdb.client.json_values import decode_json
 from lookupdb.client.response_reader import Response
-from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, UnknownGeneration, Unavailable
+from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 
 _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
@@ -19,7 +19,7 @@ _HINTS: Final = {
 }
 
 
-class HttpProblem(NamedTuple):
+class ProblemDetails(NamedTuple):
     """Problem details (RFC 9457) of a router; empty where the answer has none."""
 
     name: str
@@ -28,19 +28,21 @@ class HttpProblem(NamedTuple):
     members: dict[str, Any]
 
 
-def read_problem(response: Response) -> HttpProblem:
+def read_problem(response: Response) -> ProblemDetails:
     """The problem that the answer tells."""
     kind = response.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/problem+json" or len(response.body) > _MAX_PROBLEM_BYTES:
-        return HttpProblem("", "", "", {})
+        return ProblemDetails("", "", "", {})
     try:
         members = decode_json(response.body)
     except InvalidAnswer:
         members = None
     if not isinstance(members, dict):
-        return HttpProblem("", "", "", {})
+        return ProblemDetails("", "", "", {})
     name, title, detail = (_printable(members.get(member)) for member in ("type", "title", "detail"))
-    return HttpProblem(name.removeprefix(_TYPE_PREFIX) if name.startswith(_TYPE_PREFIX) else "", title, detail, members)
+    return ProblemDetails(
+        name.removeprefix(_TYPE_PREFIX) if name.startswith(_TYPE_PREFIX) else "", title, detail, members
+    )
 
 
 def is_of_the_connection(response: Response) -> bool:
@@ -76,7 +78,7 @@ def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
     )
 
 
-def _unavailable(status: int, problem: HttpProblem, keys: tuple[str, ...]) -> Unavailable:
+def _unavailable(status: int, problem: ProblemDetails, keys: tuple[str, ...]) -> Unavailable:
     """Of a router's 5xx, or of a proxy's: whatever its cause, nothing can be said of the keys."""
     reason = _printable(problem.members.get("reason")) or _camel_case(problem.name) or f"Status{status}"
     detail = problem.detail or f"the answer was {status}, and none of a router"

@@ -69,12 +69,16 @@ def check_key(key: object) -> None:
             raise ValueError(f"a key is Unicode text, found half a surrogate pair in {key!r:.60}") from error
 
 
-def check_keys(keys: Sequence[object]) -> None:
-    """The same of each of ``keys``."""
-    if set(map(type, keys)) <= {str} and all(map(str.isascii, keys)):  # type: ignore[arg-type]
-        return
-    for key in keys:
-        check_key(key)
+def check_keys(keys: Sequence[str]) -> int:
+    """The same of each of ``keys``; returns how many characters they have together."""
+    try:
+        text = "".join(keys)
+    except TypeError:
+        text = "\ufffd"
+    if not text.isascii():
+        for key in keys:
+            check_key(key)
+    return len(text)
 
 
 def render_trace(traceparent: str | None) -> bytes:

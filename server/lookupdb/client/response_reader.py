@@ -20,8 +20,12 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80
 _TOKEN_BYTES: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROL_BYTES: Final = bytes(byte for byte in range(0x20) if byte != 0x09) + b"\x7f"
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+_LENGTH_FIELD: Final = b"\r\nContent-Length: "
+_NO_FIELDS: Final[dict[bytes, bytes]] = {}
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t -~\x80-\xff]*)?")
-_REPEATABLE: Final = frozenset((b"vary", b"via", b"server-timing", b"set-cookie", b"warning", b"cache-control", b"allow"))
+_REPEATABLE: Final = frozenset(
+    (b"vary", b"via", b"server-timing", b"set-cookie", b"warning", b"cache-control", b"allow")
+)
 """Fields of proxies that may stand there twice. All others may not: two lengths or two generations are none."""
 _EMPTY_STATUSES: Final = frozenset((204, 304))
 
@@ -31,7 +35,7 @@ class Response(NamedTuple):
 
     status: int
     fields: dict[bytes, bytes]
-    """By their names in lower case."""
+    """By their names in lower case; the length is that of the body."""
     body: bytes | bytearray
     keeps_open: bool
     """Whether the connection may be used again."""
@@ -50,11 +54,15 @@ class ResponseReader:
         "_lacks_line_end",
         "_max_body",
         "_missing",
+        "_repeated",
         "_status",
     )
 
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body = max_body_bytes
+        self._repeated = b"", 0, _NO_FIELDS, False
+        """The last head up to its Content-Length, if that was its end, with its status, its other fields, and whether
+        it keeps the connection open. A router's heads differ in nothing else for a second."""
         self._reset()
 
     def _reset(self) -> None:
@@ -114,6 +122,11 @@ class ResponseReader:
                 return None
             if end > MAX_HEAD_BYTES:
                 raise _fault(f"has a head of more than {MAX_HEAD_BYTES} bytes")
+            beginning, _, length = data[:end].rpartition(_LENGTH_FIELD)
+            if beginning and beginning == self._repeated[0] and _LENGTH.fullmatch(length):
+                _, self._status, self._fields, self._keeps_open = self._repeated
+                self._set_length(length)
+                return data[end + 4 :]
             lines, data = data[:end].split(b"\r\n"), data[end + 4 :]
             status_line = _STATUS_LINE.fullmatch(lines[0])
             if status_line is None:
@@ -123,6 +136,8 @@ class ResponseReader:
                 self._status = status
                 self._fields = _parse_fields(lines)
                 self._begin_body(is_http_1_1=status_line[1] == b"1")
+                if _LENGTH.fullmatch(length):
+                    self._repeated = beginning, status, self._fields, self._keeps_open
                 return data
             self._interim += 1
             if status == 101 or self._interim > _MAX_INTERIM:
@@ -144,12 +159,15 @@ class ResponseReader:
         elif length is not None:
             if not _LENGTH.fullmatch(length):
                 raise _fault(f"has the Content-Length {length[:20]!r}")
-            self._missing = int(length)
-            self._check_size(self._missing)
+            self._set_length(length)
         else:
             raise _fault("has neither a Content-Length nor chunks: its end cannot be told")
         if self._status in _EMPTY_STATUSES:
             raise _fault(f"has the status {self._status}, for which nobody asked")
+
+    def _set_length(self, length: bytes) -> None:
+        self._missing = int(length)
+        self._check_size(self._missing)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_body:
@@ -157,49 +175,49 @@ class ResponseReader:
 
     def _read_chunks(self, data: bytes) -> Response | None:
         """Take ``data``, which is what was held and what has come."""
-        at = 0
+        position = 0
         while True:
             if self._missing:
-                piece = data[at : at + self._missing]
+                piece = data[position : position + self._missing]
                 self._body += piece
                 self._missing -= len(piece)
                 self._lacks_line_end = True
-                at += len(piece)
+                position += len(piece)
                 if self._missing:
                     break
             if self._lacks_line_end:
-                if len(data) - at < 2:
+                if len(data) - position < 2:
                     break
-                if data[at : at + 2] != b"\r\n":
+                if data[position : position + 2] != b"\r\n":
                     raise _fault("has a chunk that is longer than its size")
                 self._lacks_line_end = False
-                at += 2
-            end = data.find(b"\r\n", at)
+                position += 2
+            end = data.find(b"\r\n", position)
             if end < 0:
                 break
-            if end - at > _MAX_CHUNK_LINE_BYTES:
+            if end - position > _MAX_CHUNK_LINE_BYTES:
                 raise _fault("has a chunk's size line that is too long")
-            size_line = _CHUNK_SIZE.fullmatch(data, at, end)
+            size_line = _CHUNK_SIZE.fullmatch(data, position, end)
             if size_line is None:
                 raise _fault("has a chunk without a size")
             self._missing = int(size_line[1], 16)
             if not self._missing:
-                return self._read_trailers(data, at, end + 2)
-            at = end + 2
+                return self._read_trailers(data, position, end + 2)
+            position = end + 2
             self._check_size(self._missing + len(self._body))
-        self._held = data[at:]
+        self._held = data[position:]
         if len(self._held) > _MAX_CHUNK_LINE_BYTES:
             raise _fault("has a chunk's size line that is too long")
         return None
 
-    def _read_trailers(self, data: bytes, start: int, at: int) -> Response | None:
-        """Read to the end of the body, or hold all from the last chunk's line at ``start`` on."""
-        while (end := data.find(b"\r\n", at)) >= 0:
-            if end == at:
+    def _read_trailers(self, data: bytes, start: int, position: int) -> Response | None:
+        """Read to the end of the body, or hold all from the last chunk's line position ``start`` on."""
+        while (end := data.find(b"\r\n", position)) >= 0:
+            if end == position:
                 if len(data) > end + 2:
                     raise _fault("goes on behind its last chunk")
                 return self._finish(b"")
-            at = end + 2
+            position = end + 2
         self._held = data[start:]
         if len(self._held) > MAX_HEAD_BYTES:
             raise _fault("has trailers that are too long")

@@ -65,7 +65,13 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
         seconds = getattr(settings, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{name} is a number of seconds above 0, found {seconds!r}")
-    for name, least in (("max_connections", 1), ("max_keys", 1), ("retries", 0), ("cache_bytes", 0), ("cache_seconds", 0)):
+    for name, least in (
+        ("max_connections", 1),
+        ("max_keys", 1),
+        ("retries", 0),
+        ("cache_bytes", 0),
+        ("cache_seconds", 0),
+    ):
         if not getattr(settings, name) >= least:
             raise UsageError(f"{name} is at least {least}, found {getattr(settings, name)!r}")
     if settings.token is not None and settings.token_file is not None:

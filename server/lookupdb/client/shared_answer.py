@@ -6,14 +6,14 @@ import copy
 from collections.abc import Generator, Sequence
 from typing import Final
 
-from lookupdb.client.answers import BatchAnswer, KeyAnswer
+from lookupdb.client.answers import KeyAnswer, KeysAnswer
 from lookupdb.client.json_values import copy_value
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.results import MISSING
 from lookupdb.errors import LookupFailed, RequestRefused, Unavailable
 
 _TOO_LARGE: Final = 413
-Piece = BatchAnswer | KeyAnswer | LookupFailed
+Piece = KeysAnswer | KeyAnswer | LookupFailed
 """What one request of a batch came to."""
 
 

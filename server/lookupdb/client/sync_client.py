@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from lookupdb.client.answers import (
-    BatchAnswer,
     KeyAnswer,
+    KeysAnswer,
     read_batch_answer,
     read_dataset,
     read_key_answer,
@@ -20,7 +20,7 @@ from lookupdb.client.client_core import ClientCore
 from lookupdb.client.combiner import Combiner
 from lookupdb.client.connection_pool import ConnectionPool
 from lookupdb.client.fork_epoch import current_epoch
-from lookupdb.client.many_keys import ManyKeys, Outcome, Part, Pause
+from lookupdb.client.many_keys import Outcome, Part, Pause
 from lookupdb.client.refusals import is_of_the_connection
 from lookupdb.client.requests import RequestRenderer, check_key
 from lookupdb.client.response_reader import Response
@@ -143,12 +143,17 @@ class Lookups:
         link.check_process()
         deadline = time.monotonic() + link.core.settings.timeout
         many = link.core.begin_many(keys, self._generation, partial=partial)
-        plan = many.plan()
         outcome: Outcome = None
+        plan = many.plan()
         try:
+            if many.fits_one_part:
+                outcome = self._take_step(Part(many.keys, None), deadline, partial=partial)
+                if isinstance(outcome, KeysAnswer):
+                    many.check_generation(outcome)
+                    return outcome.to_results()
+                next(plan)  # the same part
             while True:
-                step = plan.send(outcome)
-                outcome = self._take_step(step, many, deadline, partial=partial)
+                outcome = self._take_step(plan.send(outcome), deadline, partial=partial)
         except StopIteration as end:
             results: LookupResults = end.value
             return results
@@ -215,7 +220,7 @@ class Lookups:
 
     def _ask_part(
         self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, *, partial: bool
-    ) -> BatchAnswer:
+    ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._link.ask(lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline)
         answer = read_batch_answer(response, keys)
@@ -223,7 +228,7 @@ class Lookups:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 
-    def _take_step(self, step: Part | Pause, many: ManyKeys, deadline: float, *, partial: bool) -> Outcome:
+    def _take_step(self, step: Part | Pause, deadline: float, *, partial: bool) -> Outcome:
         if isinstance(step, Pause):
             time.sleep(max(0.0, min(step.seconds, deadline - time.monotonic())))
             return None
@@ -278,9 +283,9 @@ MAX_KEPT: Final = 64
 _lock = threading.Lock()
 
 
-def _set_bounded(kept: dict[str | None, T], name: str | None, value: T) -> T:
+def _set_bounded(values: dict[str | None, T], name: str | None, value: T) -> T:
     """Keep ``value`` under ``name``, if there is none yet, and no more than MAX_KEPT; return what is kept."""
     with _lock:
-        if len(kept) >= MAX_KEPT and name not in kept:
-            kept.pop(next(iter(kept)))
-        return kept.setdefault(name, value)
+        if len(values) >= MAX_KEPT and name not in values:
+            values.pop(next(iter(values)))
+        return values.setdefault(name, value)
