@@ -164,7 +164,6 @@ class AsyncLookups:
             if many.fits_one_part:
                 outcome = await self._take_step(Part(many.keys, None), deadline, partial=partial)
                 if isinstance(outcome, KeysAnswer):
-                    many.check_generation(outcome)
                     return outcome.to_results()
                 next(plan)  # the same part
             while True:
@@ -211,7 +210,7 @@ class AsyncLookups:
     async def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
-        answer = read_key_answer(response, key)
+        answer = read_key_answer(response, key, self._generation)
         if self._generation is None:
             self._link.core.learn_key(key, answer, sent_at)
         return answer
@@ -242,8 +241,8 @@ class AsyncLookups:
         response = await self._link.ask(
             lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline
         )
-        answer = read_batch_answer(response, keys)
-        if self._generation is None and renderer is self._renderer:
+        answer = read_batch_answer(response, keys, renderer.generation)
+        if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 

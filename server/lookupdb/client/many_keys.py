@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from lookupdb.client.answers import KeysAnswer
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.results import MISSING, LookupResults
-from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
+from lookupdb.errors import LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 
 _MAX_PASSES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.02
@@ -96,7 +96,6 @@ class ManyKeys:
             part = _take_part(remaining, self.max_keys)
             outcome = yield Part(part, name)
             if isinstance(outcome, KeysAnswer):
-                self.check_generation(outcome, name)
                 merged.add(outcome)
                 if not is_mixed and outcome.generation is None:
                     is_mixed, name = True, None
@@ -125,15 +124,6 @@ class ManyKeys:
 
     def _shrink(self, size: int, limit: int | None) -> None:
         self.max_keys = limit if limit is not None and limit < size else max(1, size // 2)
-
-    def check_generation(self, answer: KeysAnswer, name: str | None = None) -> None:
-        """Raises InvalidAnswer if ``answer`` is not of the generation that was asked for: ``name``, or the caller's."""
-        name = name or self._fixed
-        if name is not None and answer.generation != name:
-            raise InvalidAnswer(
-                f"generation {name} was asked, and {', '.join(answer.generations)} answered",
-                hint="does a proxy take the header field Lookupdb-Generation away?",
-            )
 
 
 class _Merged:

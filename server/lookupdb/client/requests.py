@@ -22,7 +22,7 @@ _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 class RequestRenderer:
     """The requests to one router, for the active generation or the one that is named."""
 
-    __slots__ = ("_dataset", "_fields", "_prefix")
+    __slots__ = ("_fields", "_prefix", "generation")
 
     def __init__(self, address: RouterAddress, generation: str | None = None) -> None:
         """Raises UsageError if ``generation`` is no generation's name."""
@@ -33,6 +33,7 @@ class RequestRenderer:
                 raise UsageError(f"a generation's name is like g12, found {generation[:40]!r}")
             fields += f"Lookupdb-Generation: {generation}\r\n"
         self._fields = fields.encode()
+        self.generation = generation
 
     def lookup(self, key: str, fields: bytes) -> bytes:
         """Of one key. ``fields`` are further lines of the head."""

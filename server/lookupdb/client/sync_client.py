@@ -149,7 +149,6 @@ class Lookups:
             if many.fits_one_part:
                 outcome = self._take_step(Part(many.keys, None), deadline, partial=partial)
                 if isinstance(outcome, KeysAnswer):
-                    many.check_generation(outcome)
                     return outcome.to_results()
                 next(plan)  # the same part
             while True:
@@ -194,7 +193,7 @@ class Lookups:
     def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
         sent_at = time.monotonic()
         response = self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
-        answer = read_key_answer(response, key)
+        answer = read_key_answer(response, key, self._generation)
         if self._generation is None:
             self._link.core.learn_key(key, answer, sent_at)
         return answer
@@ -223,8 +222,8 @@ class Lookups:
     ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._link.ask(lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline)
-        answer = read_batch_answer(response, keys)
-        if self._generation is None and renderer is self._renderer:
+        answer = read_batch_answer(response, keys, renderer.generation)
+        if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 

@@ -1,0 +1,270 @@
+"""lookupdb.client against a real router with real shards: what is found, what is missing, and of which generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.clients import KINDS, BlockingClient, Kind, blocking
+from support.fleets import fleet, fleet_entry
+from support.routers import routing
+from support.routing import table_file
+from support.shards import write_generation
+
+from lookupdb.client import AsyncClient, Client, UnknownGeneration
+from lookupdb.errors import UsageError
+
+ODD = [
+    "a/b",
+    "c++",
+    "100%",
+    "%2F",
+    "what?",
+    "..",
+    ".",
+    "a&b c++",
+    "ключ",
+    "𝄞",
+    "a b",
+    "#",
+    "key=1",
+    "\x01",
+    '"\\',
+    "~-_.",
+]
+JSON = {
+    **{f"key-{number}": b'{"number":%d,"tags":["a",null,1.5]}' % number for number in range(2500)},
+    **{key: b'"odd"' for key in ODD},
+    "null": b"null",
+    "long": b"[123456789012345678901234567890,-9223372036854775809,0.1]",
+    "uuid": b'"00000000000000000000000000000000000000000000"',
+}
+RAW = {"text": b"plain", "bytes": bytes(range(256)), "empty": b"", "json": b'{"a":1}'}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("json")
+    made = write_generation(home, JSON, shards=3, generation="g3", value_format="json", compression="zstd")
+    with fleet(made) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
+        with routing(home / "table.json", "--max-keys", "300") as router:
+            yield f"http://127.0.0.1:{router.port}"
+
+
+@pytest.fixture(scope="module")
+def raw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("raw")
+    made = write_generation(home, RAW)
+    with fleet(made) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
+        with routing(home / "table.json") as router:
+            yield f"http://127.0.0.1:{router.port}"
+
+
+@pytest.fixture(params=KINDS)
+def client(request: pytest.FixtureRequest, url: str) -> Iterator[BlockingClient]:
+    with blocking(request.param, url, timeout=30) as client:
+        yield client
+
+
+def test_one_key_is_found_or_missing(client: BlockingClient) -> None:
+    assert client.get("key-7") == {"number": 7, "tags": ["a", None, 1.5]}
+    assert client.get("nowhere") is None
+    assert client.get("nowhere", "default") == "default"
+    assert client["key-8"]["number"] == 8
+    with pytest.raises(KeyError, match="nowhere"):
+        client["nowhere"]
+    assert (client.has("key-7"), client.has("nowhere")) == (True, False)
+
+
+def test_a_value_that_is_null_is_not_missing(client: BlockingClient) -> None:
+    assert client.get("null", "default") is None
+    assert client["null"] is None
+    assert client.has("null")
+    assert client.lookup("null") == (None, True, "g3")
+    assert client.lookup("nowhere") == (None, False, "g3")
+    assert client.get_many(["null", "nowhere"]).found == {"null": None}
+
+
+@pytest.mark.parametrize("key", ODD)
+def test_a_key_may_be_any_text(client: BlockingClient, key: str) -> None:
+    assert client[key] == "odd"
+    assert client.get_many([key, "key-1"]).found[key] == "odd"
+
+
+@pytest.mark.parametrize("key", ["", " ", "x" * 512, "x" * 9000, "ключ" * 2000])
+def test_a_key_that_no_record_can_have_is_missing(client: BlockingClient, key: str) -> None:
+    results = client.get_many([key, "key-1"])
+    assert (results.missing, set(results.found)) == ([key], {"key-1"})
+    if len(key) <= 512:
+        assert not client.has(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"), [(1, TypeError), (None, TypeError), (b"a", TypeError), ("\ud800", ValueError)]
+)
+def test_what_is_no_text_is_no_key(client: BlockingClient, key: str, error: type[Exception]) -> None:
+    for call in (client.get, client.has, client.lookup, client.__getitem__):
+        with pytest.raises(error, match="a key is"):
+            call(key)
+    with pytest.raises(error, match="a key is"):
+        client.get_many(["key-1", key])
+
+
+def test_one_text_is_not_many_keys(client: BlockingClient) -> None:
+    with pytest.raises(TypeError, match=r"keys are several texts.*get\(\) takes one"):
+        client.get_many("key-1")
+
+
+def test_numbers_keep_all_their_digits(client: BlockingClient) -> None:
+    exact = [123456789012345678901234567890, -9223372036854775809, 0.1]
+    assert client.get("long") == exact
+    assert client.get_many(["long", "uuid"]).found == {"long": exact, "uuid": "0" * 44}
+
+
+def test_many_keys_stand_once_as_they_were_asked(client: BlockingClient) -> None:
+    results = client.get_many(key for key in ["key-1", "nowhere", "key-1", "key-2", "nowhere"])
+    assert list(results.found) == ["key-1", "key-2"]
+    assert (results.missing, results.unavailable, results.generation, results.generations) == (
+        ["nowhere"],
+        [],
+        "g3",
+        ("g3",),
+    )
+
+
+def test_no_keys_are_an_empty_result(client: BlockingClient) -> None:
+    assert client.get_many([])[:3] == ({}, [], [])
+
+
+def test_more_keys_than_the_router_takes_are_split(client: BlockingClient) -> None:
+    keys = [f"key-{number}" for number in range(3000)]
+    results = client.get_many(keys)
+    assert {key: value["number"] for key, value in results.found.items()} == {key: int(key[4:]) for key in keys[:2500]}
+    assert sorted(results.missing) == sorted(keys[2500:])
+    assert results.generation == "g3"
+    assert client.client._link.core.max_keys == 300, "it is remembered"
+
+
+def test_the_dataset_is_described(client: BlockingClient) -> None:
+    described = client.dataset()
+    assert (described.namespace, described.name, described.generation) == ("default", "sample", "g3")
+    assert (described.records, described.shards, described.candidates) == (len(JSON), 3, ())
+    assert described.age_seconds > 0
+    assert described.shard_generations == {}
+
+
+def test_a_generation_by_name(client: BlockingClient) -> None:
+    at = client.at("g3")
+    assert at["key-1"] == client["key-1"]
+    assert at.get_many(["key-1", "nowhere"]).generation == "g3"
+    assert at.dataset().generation == "g3"
+    for call in (client.at("g2").get, client.at("g2").has, lambda key: client.at("g2").get_many([key])):
+        with pytest.raises(
+            UnknownGeneration, match="'g2' is neither the active one nor a candidate; active is g3"
+        ) as told:
+            call("key-1")
+        assert (told.value.generation, told.value.active) == ("g2", ("g3",))
+
+
+@pytest.mark.parametrize("name", ["", "3", "g0", "g3\r\nX: y", "G3"])
+def test_what_is_no_name_of_a_generation_is_told(client: BlockingClient, name: str) -> None:
+    with pytest.raises(UsageError, match="a generation's name is like g12"):
+        client.at(name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_raw_values_are_bytes(raw_url: str, kind: Kind) -> None:
+    with blocking(kind, raw_url) as client:
+        assert {key: client[key] for key in RAW} == RAW
+        results = client.get_many([*RAW, "nowhere"])
+        assert (results.found, results.missing) == (RAW, ["nowhere"])
+
+
+def test_in_asks_for_a_key_where_that_can_be_waited_for(url: str) -> None:
+    with Client(url) as client:
+        assert "key-1" in client
+        assert "nowhere" not in client
+        assert "key-1" in client.at("g3")
+        with pytest.raises(TypeError, match="a key is a str"):
+            1 in client  # noqa: B015
+    with pytest.raises(TypeError, match=r"await client.has"):
+        "key-1" in AsyncClient(url)  # noqa: B015
+
+
+def test_clients_are_not_iterable(url: str) -> None:
+    for client in (Client(url), AsyncClient(url)):
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(client)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_client_says_so(url: str, kind: Kind) -> None:
+    with blocking(kind, url) as client:
+        client.get("key-1")
+    with pytest.raises(RuntimeError, match="closed"):
+        Client.get(client.client, "key-1") if kind == "sync" else _run_closed(client)
+
+
+def _run_closed(client: BlockingClient) -> None:
+    import asyncio
+
+    asyncio.run(client.client.get("key-1"))
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("router:8080", {}, "a scheme, a host"),
+        ("ftp://router", {}, "a scheme, a host"),
+        ("http://", {}, "a scheme, a host"),
+        ("http://user:secret@router", {}, "no user and no password"),
+        ("http://router:0", {}, "a scheme, a host"),
+        ("http://router:99999", {}, "a scheme, a host"),
+        ("http://router/v1/lookup", {}, "ends before /v1"),
+        ("http://router?x", {}, "a scheme, a host"),
+        ("http://ro\r\nuter", {}, "a scheme, a host"),
+        ("http://router", {"timeout": 0}, "timeout is a number of seconds"),
+        ("http://router", {"read_timeout": -1}, "read_timeout is a number of seconds"),
+        ("http://router", {"max_connections": 0}, "max_connections is at least 1"),
+        ("http://router", {"retries": -1}, "retries is at least 0"),
+        ("http://router", {"token": "a", "token_file": "b"}, "both token and token_file"),
+        ("http://router", {"token": "a b"}, "holds no token"),
+        ("http://router", {"token": "secret\r\nX: y"}, "holds no token"),
+        ("http://router", {"ca_file": "ca.crt"}, "certificates are for https"),
+        ("https://router", {"cert_file": "a.crt"}, "belong together"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_told(url: str, options: dict[str, object], message: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(UsageError, match=message) as told:
+            make(url, **options)  # type: ignore[arg-type]
+        assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_router_may_be_below_a_path(raw_url: str, kind: Kind) -> None:
+    """A router of its own takes no prefix: it tells so, and the key is not missing."""
+    from lookupdb.client import InvalidAnswer, RequestRefused
+
+    with blocking(kind, f"{raw_url}/people") as client:
+        with pytest.raises((RequestRefused, InvalidAnswer), match="no-such-resource"):
+            client.get("text")
+
+
+def test_what_is_public_has_a_docstring_and_is_listed() -> None:
+    from lookupdb import client as package
+
+    for name in package.__all__:
+        assert getattr(package, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        package.Nothing  # noqa: B018
+
+
+def test_an_interrupted_path(tmp_path: Path) -> None:
+    """A token file that is not there is told, by its path, when a lookup needs it."""
+    with Client("http://127.0.0.1:1", token_file=tmp_path / "token") as client:
+        with pytest.raises(UsageError, match=f"the token file {tmp_path}/token cannot be read"):
+            client.get("a")

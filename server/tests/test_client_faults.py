@@ -1,0 +1,520 @@
+"""lookupdb.client against a router whose connections break, that is slow, or that is none: what cannot be known is
+unavailable, and never missing; what is not whole is an error, and never an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.clients import KINDS, BlockingClient, Kind, blocking
+from support.ports import free_port
+from support.faulty_router import CLOSE, RESET, Action, Asked, answer, batch, found_all, problem, scripted
+
+from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
+
+REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
+CLOSING = {"Connection": "close"}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+Ask = Callable[[BlockingClient], Any]
+ASKS: list[Ask] = [lambda client: client.get("a"), lambda client: client.get_many(["a", "b"])]
+EACH_ASK = pytest.mark.parametrize("ask", ASKS, ids=["get", "get_many"])
+
+
+@pytest.mark.parametrize("ending", [CLOSE, RESET], ids=["closed", "reset"])
+@EACH_ASK
+def test_a_connection_that_was_closed_while_idle_is_replaced(kind: Kind, ask: Ask, ending: bytes) -> None:
+    """Without a retry: it was no attempt. The answer says nothing of it, as when a router is ended."""
+    with (
+        scripted(lambda _, asked: found_all(_, asked) + ending) as router,
+        blocking(kind, router.url, retries=0) as client,
+    ):
+        assert client.get("first") == "first"
+        ask(client)
+        assert [asked.connection for asked in router.asked] == [1, 2]
+
+
+def test_a_connection_that_a_router_closes_says_so(kind: Kind) -> None:
+    with scripted(answer("a", Connection="close")) as router, blocking(kind, router.url, retries=0) as client:
+        assert client.get("a") == "a"
+        assert client.get("a") == "a"
+        assert [asked.connection for asked in router.asked] == [1, 2]
+
+
+def test_connections_are_kept(kind: Kind) -> None:
+    with scripted() as router, blocking(kind, router.url) as client:
+        for _ in range(5):
+            client.get("a")
+            client.get_many(["a", "b"])
+        assert router.connections == 1
+
+
+WHOLE = answer("a")
+BROKEN = {
+    "nothing": b"",
+    "half a status": WHOLE[:9],
+    "half a head": WHOLE[:40],
+    "no body": WHOLE[:-3],
+    "half a body": WHOLE[:-1],
+    "half a chunk": WHOLE.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")[:-3] + b'3\r\n"a',
+    "no last chunk": WHOLE.replace(b"Content-Length: 3", b"Transfer-Encoding: chunked")[:-3] + b'3\r\n"a"\r\n',
+}
+
+
+@pytest.mark.parametrize("part", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("ending", [CLOSE, RESET], ids=["closed", "reset"])
+def test_a_connection_that_breaks_is_replaced_once_and_no_part_is_an_answer(
+    kind: Kind, part: bytes, ending: bytes
+) -> None:
+    with scripted(part + ending) as router, blocking(kind, router.url) as client:
+        assert client.get("a") == "a"
+        assert [asked.connection for asked in router.asked] == [1, 2]
+    with scripted(otherwise=part + ending) as router, blocking(kind, router.url) as client:
+        with pytest.raises(Unavailable) as told:
+            client.get("a")
+        assert (told.value.keys, told.value.reason) == (("a",), "ConnectionLost")
+        assert len(router.asked) == 2, "it never loops"
+    with scripted(otherwise=part + ending) as router, blocking(kind, router.url, retries=3) as client:
+        with pytest.raises(Unavailable):
+            client.get_many(["a", "b"])
+        assert len(router.asked) == 4
+
+
+def test_an_answer_that_is_lost_after_its_effect_is_asked_for_again(kind: Kind) -> None:
+    """Lookups change nothing: the second answer is as good as the first."""
+    lost: list[bytes] = []
+
+    def lose(_: socket.socket, asked: Asked) -> bytes:
+        lost.append(found_all(_, asked))
+        return CLOSE
+
+    with scripted(lose) as router, blocking(kind, router.url) as client:
+        assert client.get_many(["a", "b"]).found == {"a": "a", "b": "b"}
+        assert (len(lost), len(router.asked)) == (1, 2)
+        assert router.asked[0].body == router.asked[1].body
+
+
+GARBAGE = {
+    "no http": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    "http 0.9": b'"a"\r\n\r\n',
+    "http 2": b"HTTP/2 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "no length": WHOLE.replace(b"Content-Length: 3\r\n", b""),
+    "two lengths": WHOLE.replace(b"Content-Length: 3", b"Content-Length: 3\r\nContent-Length: 3"),
+    "other length": WHOLE.replace(b"Content-Length: 3", b"Content-Length: 2"),
+    "negative length": WHOLE.replace(b"Content-Length: 3", b"Content-Length: -3"),
+    "length and chunks": WHOLE.replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"),
+    "two generations": WHOLE.replace(b"Lookupdb-Generation: g1", b"Lookupdb-Generation: g1\r\nlookupdb-generation: g2"),
+    "no generation": answer("a", generation=None),
+    "odd generation": answer("a", generation="latest"),
+    "compressed": answer("a", Content_Encoding="gzip"),
+    "folded": WHOLE.replace(b"Date: ", b"Date:\r\n "),
+    "a bare line feed": WHOLE.replace(b"Date: ", b"Date: x\nContent-Length: 3\nX: "),
+    "too large": WHOLE.replace(b"Content-Length: 3", b"Content-Length: 999999999999"),
+    "endless head": WHOLE.replace(b"Date: ", b"X: " + b"x" * 40_000 + b"\r\nDate: "),
+    "no json": answer(b"{"),
+    "two jsons": answer(b'"a" "b"'),
+    "not a number": answer(b"NaN"),
+    "a page": answer(b"<html>", kind="text/html"),
+    "no body": answer(b""),
+    "a redirect": answer("a", status="302 Found", Location="http://127.0.0.1:1/"),
+    "not found by a proxy": answer(b"404", status="404 Not Found", generation=None, kind="text/plain"),
+    "not found by a file server": answer(b"404", status="404 Not Found", kind="text/plain"),
+    "missing without a generation": problem("404 Not Found", "missing"),
+    "no content": b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+    "upgraded": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("told", GARBAGE.values(), ids=GARBAGE)
+def test_what_no_router_answers_is_an_error_and_the_connection_is_left(kind: Kind, told: bytes) -> None:
+    with scripted(told) as router, blocking(kind, router.url) as client:
+        with pytest.raises((InvalidAnswer, RequestRefused)):
+            client.get("a")
+        assert client.get("a") == "a"
+        assert len(router.asked) == 2, "it was not asked again"
+
+
+BAD_BATCHES = {
+    "a key is left out": batch({"a": 1}),
+    "a key more": batch({"a": 1, "b": 2, "c": 3}),
+    "another key": batch({"a": 1, "c": 2}),
+    "found and missing": batch({"a": 1, "b": 2}, ["b"]),
+    "missing twice": batch({}, ["a", "a"]),
+    "missing what is no text": batch({"a": 1}, [["b"]]),  # type: ignore[list-item]
+    "no object": answer([1, 2], value_format="json"),
+    "nothing found": answer({"generation": "g1", "missing": []}, value_format="json"),
+    "no value format": answer({"generation": "g1", "found": {"a": "YQ==", "b": "Yg=="}, "missing": []}),
+    "unknown value format": answer({"generation": "g1", "found": {"a": 1, "b": 2}, "missing": []}, value_format="xml"),
+    "no base64": answer({"generation": "g1", "found": {"a": "YQ==", "b": "Y"}, "missing": []}, value_format="raw"),
+    "no text for bytes": answer({"generation": "g1", "found": {"a": 1, "b": 2}, "missing": []}, value_format="raw"),
+    "two generations": batch({"a": 1, "b": 2}).replace(b'"generation":"g1"', b'"generation":"g2"'),
+    "a page": answer(b"<html>", kind="text/html", value_format="json"),
+}
+
+
+@pytest.mark.parametrize("told", BAD_BATCHES.values(), ids=BAD_BATCHES)
+def test_a_batch_speaks_of_each_key_once_or_is_an_error(kind: Kind, told: bytes) -> None:
+    with scripted(told) as router, blocking(kind, router.url) as client:
+        with pytest.raises(InvalidAnswer):
+            client.get_many(["a", "b"])
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@EACH_ASK
+def test_what_the_router_cannot_tell_is_unavailable(kind: Kind, ask: Ask, reason: str) -> None:
+    told = problem("503 Service Unavailable", "unavailable", "it is down", reason=reason, shard=3, Retry=1)
+    with scripted(otherwise=told) as router, blocking(kind, router.url) as client:
+        with pytest.raises(Unavailable, match=rf"of 'a'.*\({reason}\): it is down") as unavailable:
+            ask(client)
+        error = unavailable.value
+        assert (error.reason, error.detail, error.shard, error.keys[0]) == (reason, "it is down", 3, "a")
+        assert len(router.asked) == 1, "the router has tried already"
+        assert router.connections == 1
+
+
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "502 Bad Gateway", "504 Gateway Timeout"])
+@EACH_ASK
+def test_a_proxy_that_reaches_no_router_makes_keys_unavailable(kind: Kind, ask: Ask, status: str) -> None:
+    told = answer(b"<html>", status=status, generation=None, kind="text/html")
+    with scripted(told) as router, blocking(kind, router.url) as client, pytest.raises(Unavailable) as unavailable:
+        ask(client)
+    assert unavailable.value.reason == f"Status{status[:3]}"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        problem("503 Service Unavailable", "too-many-connections") + CLOSE,
+        problem("408 Request Timeout", "request-timeout") + CLOSE,
+    ],
+    ids=["too many connections", "timeout"],
+)
+@EACH_ASK
+def test_what_is_of_the_connection_is_asked_again_on_another(kind: Kind, ask: Ask, told: bytes) -> None:
+    with scripted(told) as router, blocking(kind, router.url) as client:
+        ask(client)
+        assert [asked.connection for asked in router.asked] == [1, 2]
+    with scripted(otherwise=told) as router, blocking(kind, router.url) as client:
+        with pytest.raises(Unavailable) as unavailable:
+            ask(client)
+        assert unavailable.value.reason == "TooManyConnections"
+        assert len(router.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        ("400 Bad Request", "invalid-target"),
+        ("403 Forbidden", "forbidden"),
+        ("404 Not Found", "no-such-resource"),
+        ("406 Not Acceptable", "not-acceptable"),
+        ("413 Content Too Large", "answer-too-large"),
+    ],
+)
+def test_a_refusal_is_told_and_not_repeated(kind: Kind, status: str, name: str) -> None:
+    with scripted(otherwise=problem(status, name)) as router, blocking(kind, router.url) as client:
+        with pytest.raises(RequestRefused, match=f"answered {status[:3]} {name}: because") as refused:
+            client.get("a")
+        assert (refused.value.status, refused.value.problem) == (int(status[:3]), name)
+        assert len(router.asked) == 1
+
+
+def test_no_router_at_all_is_unavailable(kind: Kind) -> None:
+    with blocking(kind, f"http://127.0.0.1:{free_port()}") as client:
+        for ask in ASKS:
+            with pytest.raises(Unavailable, match="refuses connections: nothing listens there, or not yet") as told:
+                ask(client)
+            assert told.value.reason == "RouterUnreachable"
+    with blocking(kind, "http://no-such-host.invalid") as client, pytest.raises(Unavailable, match="does not resolve"):
+        client.get("a")
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[str]:
+    """A host that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@EACH_ASK
+def test_a_call_ends_with_its_timeout(kind: Kind, ask: Ask) -> None:
+    with silent() as url, blocking(kind, url, timeout=0.3, retries=5) as client:
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=r"longer than its timeout of 0.3 s") as told:
+            ask(client)
+        assert 0.29 <= time.monotonic() - began < 5
+        assert told.value.reason == "Deadline"
+
+
+def test_an_answer_that_trickles_ends_with_the_timeout_too(kind: Kind) -> None:
+    def trickle(connection: socket.socket, _: Asked) -> bytes:
+        with contextlib.suppress(OSError):
+            for byte in WHOLE * 3:
+                connection.sendall(bytes((byte,)))
+                time.sleep(0.02)
+        return CLOSE
+
+    with scripted(otherwise=trickle) as router, blocking(kind, router.url, timeout=0.4) as client:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as told:
+            client.get("a")
+        assert time.monotonic() - began < 3
+        assert told.value.reason == "Deadline"
+
+
+def test_a_router_that_hangs_is_left_for_another_connection(kind: Kind) -> None:
+    released = threading.Event()
+
+    def hang(_: socket.socket, asked: Asked) -> bytes:
+        released.wait(30)
+        return CLOSE
+
+    with scripted(hang) as router, blocking(kind, router.url, timeout=20, read_timeout=0.2) as client:
+        began = time.monotonic()
+        assert client.get("a") == "a"
+        assert time.monotonic() - began < 10
+        assert [asked.connection for asked in router.asked] == [1, 2]
+        released.set()
+
+
+def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:
+    with scripted(WHOLE + WHOLE) as router, blocking(kind, router.url) as client:
+        with pytest.raises(InvalidAnswer, match="goes on behind its Content-Length"):
+            client.get("a")
+        assert client.get("b") == "b"
+
+
+def test_an_answer_in_pieces_and_in_chunks_is_whole(kind: Kind) -> None:
+    text = b'{"name":"Kennedy"}'
+    chunks = b"".join(
+        b"%x;x=y\r\n%b\r\n" % (len(text[at : at + 5]), text[at : at + 5]) for at in range(0, len(text), 5)
+    )
+    whole = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer(text).replace(
+        b"Content-Length: %d" % len(text), b"Transfer-Encoding: chunked"
+    ).replace(text, chunks + b"0\r\nX-Trailer: y\r\n\r\n")
+
+    def in_pieces(connection: socket.socket, _: Asked) -> bytes:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in whole:
+            connection.sendall(bytes((byte,)))
+        return b""
+
+    with scripted(otherwise=in_pieces) as router, blocking(kind, router.url) as client:
+        assert [client.get("a"), client.get("a")] == [{"name": "Kennedy"}] * 2
+        assert router.connections == 1
+
+
+def test_a_large_answer_comes_whole(kind: Kind) -> None:
+    large = {"a": "x" * 5_000_000, "b": ["y" * 100] * 10_000}
+    with scripted(batch(dict(large))) as router, blocking(kind, router.url) as client:
+        assert client.get_many(["a", "b"]).found == large
+
+
+def test_keys_of_which_nothing_can_be_said_are_told_if_a_part_will_do(kind: Kind) -> None:
+    told = batch({"a": 1}, ["b"], ["c"])
+    down = problem("503 Service Unavailable", "unavailable", "all down", reason="Unreachable", shard=0)
+    with scripted(told, down, down) as router, blocking(kind, router.url) as client:
+        results = client.get_many(["a", "b", "c"], partial=True)
+        assert (results.found, results.missing, results.unavailable) == ({"a": 1}, ["b"], ["c"])
+        assert b'"partial":true' in router.asked[0].body
+        with pytest.raises(Unavailable, match="all down") as unavailable:
+            client.get_many(["a", "b"], partial=True)
+        assert unavailable.value.keys == ("a", "b")
+        with pytest.raises(Unavailable):
+            client.get_many(["a", "b"])
+        assert b"partial" not in router.asked[-1].body
+
+
+def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
+    down = problem("503 Service Unavailable", "unavailable", reason="Overloaded")
+    keys = ["a", "b", "c", "d", "e"]
+    with scripted(found_all, down) as router, blocking(kind, router.url, max_keys=2) as client:
+        results = client.get_many(keys, partial=True)
+        assert (list(results.found), results.unavailable) == (["a", "b", "e"], ["c", "d"])
+    with scripted(found_all, down) as router, blocking(kind, router.url, max_keys=2) as client:
+        with pytest.raises(Unavailable) as unavailable:
+            client.get_many(keys)
+        assert unavailable.value.keys == tuple(keys), "nothing is told of any"
+
+
+def test_parts_are_of_one_generation(kind: Kind) -> None:
+    """The first answer's generation is asked for by name; if it has gone meanwhile, all is asked for again."""
+    gone = problem("412 Precondition Failed", "unknown-generation", active=["g2"])
+    second = [batch({"a": 2}, generation="g2"), batch({"b": 2}, generation="g2")]
+    with scripted(batch({"a": 1}), gone, *second) as router, blocking(kind, router.url, max_keys=1) as client:
+        results = client.get_many(["a", "b"])
+        assert (results.found, results.generation) == ({"a": 2, "b": 2}, "g2")
+        names = [asked.fields.get("lookupdb-generation") for asked in router.asked]
+        assert names == [None, "g1", None, "g2"]
+
+
+def test_a_generation_that_goes_again_and_again_is_given_up(kind: Kind) -> None:
+    gone = problem("412 Precondition Failed", "unknown-generation", active=["g2"])
+
+    def flutter(_: socket.socket, asked: Asked) -> bytes:
+        return gone if "lookupdb-generation" in asked.fields else batch(dict.fromkeys(asked.keys))
+
+    with scripted(otherwise=flutter) as router, blocking(kind, router.url, max_keys=1) as client:
+        with pytest.raises(Unavailable) as unavailable:
+            client.get_many(["a", "b"])
+        assert unavailable.value.reason == "GenerationChanged"
+        assert len(router.asked) == 12
+
+
+def test_another_generation_than_was_asked_for_is_an_error(kind: Kind) -> None:
+    """A proxy that takes the field away must not make an old generation of a candidate."""
+    with scripted(otherwise=found_all) as router, blocking(kind, router.url, max_keys=1) as client:
+        with pytest.raises(InvalidAnswer, match="generation g7 was asked, and g1 answered"):
+            client.at("g7").get_many(["a"])
+        with pytest.raises(InvalidAnswer, match="generation g7 was asked, and g1 answered"):
+            client.at("g7").get("a")
+
+
+def test_keys_of_several_generations_while_shards_change_one_by_one(kind: Kind) -> None:
+    gone = problem("412 Precondition Failed", "unknown-generation", active=["g12", "g13"])
+    both = batch({"a": 1}, ["b"], generation="g12, g13")
+    with scripted(both) as router, blocking(kind, router.url) as client:
+        results = client.get_many(["a", "b"])
+        assert (results.found, results.missing) == ({"a": 1}, ["b"])
+        assert (results.generation, results.generations) == (None, ("g12", "g13"))
+        router.actions.append(gone)
+        with pytest.raises(UnknownGeneration) as told:
+            client.at("g12").get("a")
+        assert told.value.active == ("g12", "g13")
+    parts: list[Action] = [batch({"a": 1}, generation="g13"), gone]
+    parts += [batch({"a": 1}, generation="g13"), batch({"b": 2}, generation="g12"), batch({"c": 3}, generation="g13")]
+    with scripted(*parts) as router, blocking(kind, router.url, max_keys=1) as client:
+        results = client.get_many(["a", "b", "c"])
+        assert (results.found, results.generations) == ({"a": 1, "b": 2, "c": 3}, ("g12", "g13"))
+        assert not any("lookupdb-generation" in asked.fields for asked in router.asked[2:])
+
+
+def test_too_many_keys_teach_the_limit(kind: Kind) -> None:
+    refused = problem("413 Content Too Large", "too-many-keys", limit=2)
+    with scripted(refused) as router, blocking(kind, router.url) as client:
+        assert list(client.get_many(["a", "b", "c", "d", "e"]).found) == ["a", "b", "c", "d", "e"]
+        client.get_many(["a", "b", "c"])
+        assert [len(asked.keys) for asked in router.asked] == [5, 2, 2, 1, 2, 1]
+
+
+def test_an_answer_too_large_is_asked_for_in_halves(kind: Kind) -> None:
+    def bounded(_: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "POST" and len(asked.keys) > 1 and "large" in asked.keys:
+            return problem("413 Content Too Large", "answer-too-large")
+        return found_all(_, asked)
+
+    keys = ["a", "b", "c", "large", "d", "e", "f", "g"]
+    with scripted(otherwise=bounded) as router, blocking(kind, router.url) as client:
+        assert sorted(client.get_many(keys).found) == sorted(keys)
+        assert len(router.asked) < 20
+
+
+def test_no_connection_is_free_until_the_timeout() -> None:
+    released = threading.Event()
+
+    def hold(_: socket.socket, asked: Asked) -> bytes:
+        released.wait(30)
+        return found_all(_, asked)
+
+    with scripted(hold) as router, Client(router.url, max_connections=1, timeout=20) as client:
+        holder = threading.Thread(target=client.get_many, args=(["a"],))
+        holder.start()
+        while not router.asked:
+            time.sleep(0.005)
+        impatient = Client(router.url, timeout=0.2)
+        impatient._link._pool = client._link._pool
+        with pytest.raises(Unavailable, match="all 1 connections were in use until the timeout") as told:
+            impatient.get_many(["b"])
+        assert told.value.reason == "NoConnectionFree"
+        released.set()
+        holder.join()
+        assert client.get("c") == "c"
+        assert router.connections == 1
+
+
+def test_a_client_closes_its_connections(kind: Kind) -> None:
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(WHOLE)
+                if not connection.recv(1):
+                    ended.set()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with blocking(kind, f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            client.get("a")
+        thread.join(30)
+        assert ended.is_set()
+
+
+def test_the_request_says_what_it_must(kind: Kind, tmp_path: Path) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with scripted() as router:
+        with blocking(kind, router.url, token="the-token-of-the-web-client", traceparent=lambda: trace) as client:
+            client.at("g1").get("a b/ä")
+            client.get_many(["a"])
+        get, post = router.asked
+        assert (get.method, get.target) == ("GET", "/v1/lookup?key=a%20b%2F%C3%A4")
+        assert get.fields == {
+            "host": router.url.removeprefix("http://"),
+            "authorization": "Bearer the-token-of-the-web-client",
+            "lookupdb-generation": "g1",
+            "traceparent": trace,
+        }
+        assert (post.method, post.target, post.body) == ("POST", "/v1/lookup", b'{"keys":["a"]}')
+        assert post.fields["content-type"] == "application/json"
+        with blocking(kind, f"{router.url}/people/") as client:
+            client.get("key-1")
+        assert router.asked[-1].target == "/people/v1/lookup/key-1"
+
+
+@pytest.mark.parametrize("trace", ["a\r\nX: y", "ä", "", "x" * 600, None])
+def test_what_is_no_trace_is_left_out(kind: Kind, trace: str | None) -> None:
+    def fail() -> str | None:
+        raise LookupError("no span")
+
+    for traceparent in (lambda: trace, fail):
+        with scripted() as router, blocking(kind, router.url, traceparent=traceparent) as client:
+            assert client.get("a") == "a"
+            assert "traceparent" not in router.asked[0].fields
+
+
+def test_a_token_file_is_read_again_when_it_changes(kind: Kind, tmp_path: Path) -> None:
+    """At once when the router does not accept what was there before; else within a second."""
+    file = tmp_path / "token"
+    file.write_text("token-1\n")
+
+    def judge(_: socket.socket, asked: Asked) -> bytes:
+        if asked.fields.get("authorization") != f"Bearer {accepted}":
+            return problem("401 Unauthorized", "unauthenticated", "no") + (CLOSE if asked.body else b"")
+        return found_all(_, asked)
+
+    with scripted(otherwise=judge) as router, blocking(kind, router.url, token_file=file) as client:
+        accepted = "token-1"
+        assert client.get("a") == "a"
+        accepted = "token-2"
+        (tmp_path / "new").write_text(accepted)
+        (tmp_path / "new").replace(file)
+        assert client.get_many(["a", "b"]).found == {"a": "a", "b": "b"}
+        accepted = "token-3"
+        with pytest.raises(RequestRefused, match="401 unauthenticated: no") as refused:
+            client.get("a")
+        assert refused.value.status == 401
+        assert "token-" not in str(refused.value)
