@@ -166,9 +166,8 @@ BAD_BATCHES = {
 
 @pytest.mark.parametrize("told", BAD_BATCHES.values(), ids=BAD_BATCHES)
 def test_a_batch_speaks_of_each_key_once_or_is_an_error(kind: Kind, told: bytes) -> None:
-    with scripted(told) as router, blocking(kind, router.url) as client:
-        with pytest.raises(InvalidAnswer):
-            client.get_many(["a", "b"])
+    with scripted(told) as router, blocking(kind, router.url) as client, pytest.raises(InvalidAnswer):
+        client.get_many(["a", "b"])
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -65,14 +65,14 @@ class AsyncCombiner:
 
     async def close(self) -> None:
         """End what is under way; who waits gets RuntimeError."""
+        waiting = [*self._queue]
+        self._queue.clear()  # or the end of a batch would have them leave
+        self._stop_patience()
+        _fail(waiting, RuntimeError("this client is closed"))
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        waiting = [*self._queue]
-        self._queue.clear()
-        self._stop_patience()
-        _fail(waiting, RuntimeError("this client is closed"))
 
     def _schedule(self) -> None:
         """Have what waits leave, or wait on."""

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -75,12 +75,12 @@ def problem(
 
 
 def batch(
-    found: dict[str, object], missing: list[str] = [], unavailable: list[str] | None = None, generation: str = "g1"
+    found: dict[str, object], missing: Sequence[str] = (), unavailable: list[str] | None = None, generation: str = "g1"
 ) -> bytes:
     """The answer to a batch."""
-    body: dict[str, object] = {"generation": generation, "found": found, "missing": missing}
+    body: dict[str, object] = {"generation": generation, "found": found, "missing": [*missing]}
     if ", " in generation:
-        body = {"generation": None, "generations": generation.split(", "), "found": found, "missing": missing}
+        body = {"generation": None, "generations": generation.split(", "), "found": found, "missing": [*missing]}
     if unavailable is not None:
         body["unavailable"] = unavailable
     return answer(body, generation=generation, value_format="json")

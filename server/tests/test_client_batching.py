@@ -1,0 +1,392 @@
+"""Lookups of concurrent threads and coroutines leave together; one caller's failure is its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.faulty_router import CLOSE, Asked, answer, batch, found_all, problem, scripted
+from support.waiting import soon, until
+
+from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable
+from lookupdb.client import combiner as combining
+
+
+class Gate:
+    """Answers a request once it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def __call__(self, connection: socket.socket, asked: Asked) -> bytes:
+        assert self.opened.wait(60)
+        return found_all(connection, asked)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody leaves beside a batch that is under way."""
+    from lookupdb.client import async_combiner
+
+    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(async_combiner, "PATIENCE_SECONDS", 60.0)
+
+
+@contextmanager
+def calling(calls: list[Callable[[], Any]]) -> Iterator[list[Any]]:
+    """Runs each in a thread of its own; what they return or raise is there behind the block."""
+    outcomes: list[Any] = [None] * len(calls)
+
+    def run(place: int) -> None:
+        try:
+            outcomes[place] = calls[place]()
+        except BaseException as error:
+            outcomes[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    yield outcomes
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def waiting(client: Client) -> int:
+    return sum(len(combiner._queue) for combiner in client._link.combiners.values())
+
+
+@pytest.mark.usefixtures("patient")
+def test_threads_that_come_while_one_asks_leave_together() -> None:
+    gate = Gate()
+    with scripted(gate) as router, Client(router.url, timeout=60) as client:
+        with calling([lambda: client.get("first")]) as first:
+            until(lambda: router.asked, "the first is under way")
+            with calling([lambda key=f"k{n}": client[key] for n in range(63)]) as others:  # type: ignore[misc]
+                until(lambda: waiting(client) == 63, "all others wait")
+                gate.opened.set()
+        assert (first, others) == (["first"], [f"k{n}" for n in range(63)])
+        assert [asked.method for asked in router.asked] == ["GET", "POST"], "a lone one leaves at once, and alone"
+        assert sorted(router.asked[1].keys) == sorted(f"k{n}" for n in range(63))
+        assert b'"partial":true' in router.asked[1].body
+
+
+async def test_coroutines_leave_together_at_the_end_of_the_turn() -> None:
+    with scripted() as router:
+        async with AsyncClient(router.url, timeout=60) as client:
+            assert await asyncio.gather(*(client.get(f"k{n}") for n in range(1000))) == [f"k{n}" for n in range(1000)]
+            assert [len(asked.keys) for asked in router.asked] == [1000]
+            assert await client.get("alone") == "alone"
+            assert router.asked[-1].method == "GET"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_coroutines_that_come_while_a_batch_is_under_way_leave_with_the_next() -> None:
+    gate = Gate()
+    with scripted(gate) as router:
+        async with AsyncClient(router.url, timeout=60) as client:
+            first = asyncio.create_task(client.get("first"))
+            await soon(lambda: router.asked, "the first is under way")
+            others = [asyncio.create_task(client.get(f"k{n}")) for n in range(10)]
+            await asyncio.sleep(0.05)
+            assert len(router.asked) == 1
+            gate.opened.set()
+            assert await asyncio.gather(first, *others) == ["first", *(f"k{n}" for n in range(10))]
+            assert len(router.asked) == 2
+
+
+async def test_a_slow_batch_does_not_hold_up_the_others() -> None:
+    gates = [Gate() for _ in range(combining.MAX_FLIGHTS)]
+    with scripted(*gates[:-1]) as router:
+        async with AsyncClient(router.url, timeout=60) as client:
+            slow = []
+            for number in range(len(gates) - 1):
+                slow.append(asyncio.create_task(client.get(f"slow-{number}")))
+                await soon(lambda number=number: len(router.asked) > number, "it is under way")  # type: ignore[misc]
+            assert await client.get("fast") == "fast"
+            assert not any(task.done() for task in slow)
+            for gate in gates:
+                gate.opened.set()
+            await asyncio.gather(*slow)
+
+
+def test_a_slow_batch_does_not_hold_up_other_threads() -> None:
+    gates = [Gate() for _ in range(combining.MAX_FLIGHTS)]
+    with scripted(*gates) as router, Client(router.url, timeout=60) as client:
+        with calling([lambda n=n: client.get(f"slow-{n}") for n in range(len(gates) - 1)]) as slow:  # type: ignore[misc]
+            until(lambda: len(router.asked) > 1 and not waiting(client), "nobody waits for the slow ones")
+            router.actions.clear()
+            assert client.get("fast") == "fast"
+            for gate in gates:
+                gate.opened.set()
+        assert slow == [f"slow-{n}" for n in range(len(gates) - 1)]
+
+
+def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered() -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router, Client(router.url, timeout=60) as client:
+        with calling([lambda n=n: client.get(f"k{n}") for n in range(64)]) as outcomes:  # type: ignore[misc]
+            until(lambda: len(router.asked) == combining.MAX_FLIGHTS or not waiting(client), "all that may have left")
+            time.sleep(0.05)
+            assert len(router.asked) <= combining.MAX_FLIGHTS
+            gate.opened.set()
+        assert outcomes == [f"k{n}" for n in range(64)]
+
+
+def partly(connection: socket.socket, asked: Asked) -> bytes:
+    """``down…`` is unavailable, ``none…`` missing, ``huge…`` too large, and spoils a batch that it is in."""
+    if asked.method == "GET":
+        key = asked.target.rpartition("/")[2]
+        if key.startswith("none"):
+            return problem("404 Not Found", "missing", generation="g1")
+        if key.startswith("down"):
+            return problem("503 Service Unavailable", "unavailable", "it is down", reason="Unreachable", shard=1)
+        if key.startswith("huge"):
+            return problem("413 Content Too Large", "answer-too-large", "too large")
+        return found_all(connection, asked)
+    keys = asked.keys
+    if any(key.startswith("huge") for key in keys):
+        return problem("413 Content Too Large", "answer-too-large", "too large")
+    return batch(
+        {key: [key] for key in keys if key.startswith("k")},
+        [key for key in keys if key.startswith("none")],
+        [key for key in keys if key.startswith("down")],
+    )
+
+
+def judge(key: str, outcome: object) -> None:
+    if key.startswith("k"):
+        assert outcome in (key, [key])
+    elif key.startswith("none"):
+        assert outcome == "default"
+    elif key.startswith("down"):
+        assert isinstance(outcome, Unavailable)
+        assert outcome.keys == (key,)
+    else:
+        assert isinstance(outcome, RequestRefused)
+        assert outcome.status == 413
+
+
+MIXED = [f"{kind}{number}" for number in range(8) for kind in ("k", "none", "down", "huge")]
+
+
+async def test_each_coroutine_has_its_own_outcome() -> None:
+    with scripted(otherwise=partly) as router:
+        async with AsyncClient(router.url, timeout=60) as client:
+            outcomes = await asyncio.gather(*(client.get(key, "default") for key in MIXED), return_exceptions=True)
+            for key, outcome in zip(MIXED, outcomes, strict=True):
+                judge(key, outcome)
+            errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            assert len(set(map(id, errors))) == len(errors), "an error that two raise has the traces of both"
+            assert len(router.asked) < 2 * len(MIXED)
+
+
+@pytest.mark.usefixtures("patient")
+def test_each_thread_has_its_own_outcome() -> None:
+    gate = Gate()
+    with scripted(gate, otherwise=partly) as router, Client(router.url, timeout=60) as client:
+        with calling([lambda: client.get("k")]):
+            until(lambda: router.asked, "the first is under way")
+            with calling([lambda key=key: client.get(key, "default") for key in MIXED]) as outcomes:  # type: ignore[misc]
+                until(lambda: waiting(client) == len(MIXED), "all others wait")
+                gate.opened.set()
+        for key, outcome in zip(MIXED, outcomes, strict=True):
+            judge(key, outcome)
+
+
+async def test_keys_that_cannot_be_asked_for_disturb_nobody() -> None:
+    with scripted() as router:
+        async with AsyncClient(router.url) as client:
+            bad: list[Any] = ["\udc80", 7, None, b"x"]
+            outcomes = await asyncio.gather(*(client.get(key) for key in ["a", *bad, "b"]), return_exceptions=True)
+            assert (outcomes[0], outcomes[-1]) == ("a", "b")
+            assert [type(outcome) for outcome in outcomes[1:-1]] == [ValueError, TypeError, TypeError, TypeError]
+            assert router.asked[0].keys == ["a", "b"]
+
+
+async def test_no_two_callers_of_one_key_share_a_value_that_can_change() -> None:
+    with scripted(otherwise=partly) as router:
+        async with AsyncClient(router.url) as client:
+            values = await asyncio.gather(client.get("k"), client.get("k"), client.get("k2"), client.get("k"))
+            values[0].append("changed")
+            assert [*values] == [["k", "changed"], ["k"], ["k2"], ["k"]]
+            assert router.asked[0].keys == ["k", "k2"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_coroutine_that_is_cancelled_disturbs_nobody() -> None:
+    gate, second = Gate(), Gate()
+    with scripted(gate, second) as router:
+        async with AsyncClient(router.url, timeout=60) as client:
+            flying = [asyncio.create_task(client.get(f"a{n}")) for n in range(3)]
+            await soon(lambda: router.asked, "they are under way")
+            queued = [asyncio.create_task(client.get(f"b{n}")) for n in range(3)]
+            await asyncio.sleep(0)
+            flying[1].cancel()
+            queued[1].cancel()
+            gate.opened.set()
+            second.opened.set()
+            outcomes = await asyncio.gather(*flying, *queued, return_exceptions=True)
+            assert [outcomes[n] for n in (0, 2, 3, 5)] == ["a0", "a2", "b0", "b2"]
+            assert all(isinstance(outcomes[n], asyncio.CancelledError) for n in (1, 4))
+            assert router.asked[1].keys == ["b0", "b2"], "it is not even asked for"
+
+
+async def test_each_coroutine_has_its_own_timeout() -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        async with AsyncClient(router.url, timeout=0.5) as client:
+            began = time.monotonic()
+            early = asyncio.create_task(client.get("early"))
+            await asyncio.sleep(0.25)
+            late = asyncio.create_task(client.get("late"))
+            outcomes = await asyncio.gather(early, late, return_exceptions=True)
+            assert [getattr(outcome, "reason", None) for outcome in outcomes] == ["Deadline", "Deadline"]
+            assert [getattr(outcome, "keys", None) for outcome in outcomes] == [("early",), ("late",)]
+            assert 0.7 < time.monotonic() - began < 10
+            gate.opened.set()
+            assert await client.get("again") == "again"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_waits_for_others_no_longer_than_its_timeout() -> None:
+    gate = Gate()
+    with scripted(gate, gate) as router, Client(router.url, timeout=0.5) as client:
+        with calling([lambda: client.get("first")]) as first:
+            until(lambda: router.asked, "the first is under way")
+            time.sleep(0.2)
+            with calling([lambda: client.get("second")]) as second:
+                pass
+        for outcome in (*first, *second):
+            assert isinstance(outcome, Unavailable)
+            assert outcome.reason == "Deadline"
+        gate.opened.set()
+        assert client.get("again") == "again"
+
+
+@pytest.mark.usefixtures("patient")
+def test_whom_a_leader_leaves_behind_ask_again() -> None:
+    """A leader that is interrupted (a signal, a timeout of gevent's) neither answers nor loses the others."""
+    gate = Gate()
+    fails = threading.Event()
+
+    with scripted(gate) as router, Client(router.url, timeout=60) as client:
+        ask = client._ask_batch
+
+        def interrupted(keys: Any, deadline: float) -> Any:
+            if not fails.is_set():
+                fails.set()
+                raise KeyboardInterrupt
+            return ask(keys, deadline)
+
+        client._ask_batch = interrupted  # type: ignore[method-assign]
+        with calling([lambda: client.get("first")]):
+            until(lambda: router.asked, "the first is under way")
+            with calling([lambda n=n: client.get(f"k{n}") for n in range(8)]) as outcomes:  # type: ignore[misc]
+                until(lambda: waiting(client) == 8, "all others wait")
+                gate.opened.set()
+        kinds = [type(outcome) for outcome in outcomes]
+        assert (kinds.count(KeyboardInterrupt), kinds.count(str)) == (1, 7)
+
+
+def test_a_lookup_within_a_lookup_of_the_same_thread_does_not_wait_for_itself() -> None:
+    """As of a signal handler, or of the function that names the trace."""
+    with scripted() as router:
+        inner: list[str] = []
+
+        def trace() -> None:
+            if not inner:
+                inner.append("")
+                inner[0] = client.get("inner")
+
+        with Client(router.url, traceparent=trace) as client:
+            assert client.get("outer") == "outer"
+            assert inner == ["inner"]
+
+
+def test_many_threads_and_many_coroutines_at_once() -> None:
+    with scripted() as router:
+        with Client(router.url, timeout=60) as client, ThreadPoolExecutor(64) as pool:
+
+            def run(number: int) -> bool:
+                return all(client.get(f"t{number}-{turn}") == f"t{number}-{turn}" for turn in range(30))
+
+            async def run_coroutines() -> bool:
+                async with AsyncClient(router.url, timeout=60) as asynchronous:
+
+                    async def one(number: int) -> bool:
+                        return all([await asynchronous.get(f"c{number}-{n}") == f"c{number}-{n}" for n in range(5)])
+
+                    return all(await asyncio.gather(*map(one, range(1000))))
+
+            futures = [pool.submit(run, number) for number in range(63)]
+            futures.append(pool.submit(asyncio.run, run_coroutines()))
+            assert all(future.result(120) for future in futures)
+        assert router.connections <= 1 + 2 * combining.MAX_FLIGHTS
+
+
+async def test_a_lookup_of_several_generations_names_that_of_its_own_shard() -> None:
+    def mixed(connection: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("x", generation="g12")
+        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
+
+    with scripted(otherwise=mixed) as router:
+        async with AsyncClient(router.url) as client:
+            assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
+            assert [asked.method for asked in router.asked] == ["POST", "GET"]
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        client = AsyncClient(router.url, timeout=60)
+        first = asyncio.create_task(client.get("first"))
+        await soon(lambda: router.asked, "the first is under way")
+        second = asyncio.create_task(client.get("second"))
+        await asyncio.sleep(0)
+        await client.close()
+        for task in (first, second):
+            with pytest.raises(RuntimeError, match="closed"):
+                await task
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.get("third")
+        gate.opened.set()
+
+
+def test_a_client_may_move_to_another_loop_but_not_be_in_two() -> None:
+    with scripted() as router:
+        client = AsyncClient(router.url)
+        assert asyncio.run(_get(client)) == "a"
+        assert asyncio.run(_get(client)) == "a"
+        assert router.connections == 2
+
+        async def hold() -> None:
+            await client.get("a")
+            loop = asyncio.get_running_loop()
+            with (
+                ThreadPoolExecutor(1) as pool,
+                pytest.raises(RuntimeError, match="belongs to one event loop at a time"),
+            ):
+                await loop.run_in_executor(pool, asyncio.run, _get(client))
+            await client.close()
+
+        asyncio.run(hold())
+
+
+async def _get(client: AsyncClient) -> Any:
+    return await client.get("a")
+
+
+async def test_a_connection_lost_with_a_batch_is_replaced() -> None:
+    with scripted(CLOSE) as router:
+        async with AsyncClient(router.url) as client:
+            assert await asyncio.gather(*(client.get(f"k{n}") for n in range(10))) == [f"k{n}" for n in range(10)]
+            assert len(router.asked) == 2

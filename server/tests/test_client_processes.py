@@ -1,0 +1,197 @@
+"""lookupdb.client in processes that fork, under gevent, and what its import costs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.faulty_router import scripted
+
+from lookupdb.client import AsyncClient, Client
+
+SERVER = str(Path(__file__).parents[1])
+MAX_MILLISECONDS = 50.0
+MAX_BYTES = 10 << 20
+
+
+def run(program: str, *words: str, timeout: float = 120) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "PYTHONPATH": SERVER},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def in_child(action: Callable[[], bool]) -> None:
+    """Runs ``action`` in a process that is forked off, which must end well."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            code = 0 if action() else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_that_was_forked_off_has_connections_of_its_own() -> None:
+    with scripted() as router, Client(router.url, cache_bytes=1000) as client:
+        assert client.get("a") == "a"
+        for _ in range(2):
+            in_child(lambda: client.get("b") == "b" and client.get_many(["c"]).found == {"c": "c"})
+        assert client.get("d") == "d"
+        connections = {
+            asked.target.rpartition("/")[2]: asked.connection for asked in router.asked if asked.method == "GET"
+        }
+        assert connections == {"a": 1, "b": 3, "d": 1}, "the parent goes on with its own"
+
+
+def test_so_has_one_with_an_event_loop() -> None:
+    with scripted() as router, asyncio.Runner() as runner:
+        client = AsyncClient(router.url)
+
+        async def get(key: str) -> bool:
+            return bool(await client.get(key) == key)
+
+        assert runner.run(get("a"))
+        in_child(lambda: asyncio.run(get("b")))
+        assert runner.run(get("d"))
+        assert [asked.connection for asked in router.asked] == [1, 2, 1]
+        runner.run(client.close())
+
+
+def test_a_fork_amid_lookups_of_other_threads_is_not_stuck() -> None:
+    """A thread that holds a lock, or leads a batch, is not there in the child."""
+    import threading
+
+    with scripted() as router, Client(router.url, cache_bytes=10_000, cache_seconds=0.001) as client:
+        stopped = threading.Event()
+
+        def ask() -> None:
+            while not stopped.is_set():
+                client.get("a")
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for _ in range(10):
+            in_child(lambda: client.get("b") == "b")
+        stopped.set()
+        for thread in threads:
+            thread.join()
+
+
+FOREIGN = (
+    "aiohttp lmdb duckdb click uvloop httptools hiredis yaml kubernetes kopf jsonschema cronsim zstandard xxhash rich"
+)
+
+
+def test_the_import_loads_neither_builder_nor_server() -> None:
+    program = """
+        import sys
+        import lookupdb.client
+        assert lookupdb.client.Client and lookupdb.client.Unavailable
+        print(*sorted(name for name in sys.modules))
+    """
+    modules = run(program).split()
+    ours = {name for name in modules if name.startswith("lookupdb.")}
+    assert {name for name in ours if not name.startswith("lookupdb.client")} == {"lookupdb.errors"}
+    assert not {name.partition(".")[0] for name in modules} & {*FOREIGN.split(), "asyncio", "ssl", "http", "urllib"}
+
+
+def test_plain_lookups_need_neither_ssl_nor_asyncio() -> None:
+    program = """
+        import sys
+        from lookupdb.client import Client
+        with Client(sys.argv[1]) as client:
+            assert client.get("a") == "a"
+            assert client.get_many(["a", "b"]).found == {"a": "a", "b": "b"}
+        assert not {"ssl", "asyncio", "aiohttp", "http.client"} & set(sys.modules)
+    """
+    with scripted() as router:
+        run(program, router.url)
+
+
+def test_the_import_is_quick_and_small() -> None:
+    """Processor time, as wall time tells more of the machine; the best of a few, as the first may have to compile."""
+    program = """
+        import time
+        def resident():
+            with open("/proc/self/statm") as statm:
+                return int(statm.read().split()[1]) * 4096
+        size, began = resident(), time.process_time()
+        import lookupdb.client
+        print((time.process_time() - began) * 1000, resident() - size)
+    """
+    costs = [[float(figure) for figure in run(program).split()] for _ in range(5)]
+    assert min(cost[0] for cost in costs) <= MAX_MILLISECONDS
+    assert min(cost[1] for cost in costs) <= MAX_BYTES
+
+
+GEVENT = """
+    import sys
+    import gevent
+    from gevent import monkey
+    mode = sys.argv[2]
+    if mode == "early":
+        monkey.patch_all()
+    from lookupdb.client import Client
+    client = Client(sys.argv[1], timeout=20)
+    assert client.get("before") == "before"
+    if mode == "late":
+        monkey.patch_all()
+    elif mode == "threads left":
+        monkey.patch_all(thread=False)
+
+    def ask(number):
+        return [client.get(f"k{number}-{turn}") for turn in range(3)] + [*client.get_many([f"m{number}"]).found]
+
+    greenlets = [gevent.spawn(ask, number) for number in range(40)]
+    with gevent.Timeout(60):
+        gevent.joinall(greenlets, raise_error=True)
+    for number, greenlet in enumerate(greenlets):
+        assert greenlet.value == [f"k{number}-{turn}" for turn in range(3)] + [f"m{number}"], greenlet.value
+    if mode in ("early", "late"):
+        killed = [gevent.spawn(ask, number) for number in range(40)]
+        gevent.sleep(0)
+        for greenlet in killed[::2]:
+            greenlet.kill(block=False)
+        with gevent.Timeout(60):
+            gevent.joinall(killed)
+        assert all(greenlet.value[-1] == f"m{number}" for number, greenlet in enumerate(killed) if number % 2)
+    client.close()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed")
+@pytest.mark.parametrize("mode", ["early", "late", "threads left", "never"])
+def test_greenlets_look_up_together_where_gevent_lets_them_and_are_never_stuck(mode: str) -> None:
+    with scripted() as router:
+        program = "import warnings; warnings.simplefilter('ignore')\n" + textwrap.dedent(GEVENT)
+        done = subprocess.run(
+            [sys.executable, "-c", program, router.url, mode],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+            env={**os.environ, "PYTHONPATH": SERVER},
+        )
+        assert done.returncode == 0, done.stderr
+        batches = [len(asked.keys) for asked in router.asked if asked.method == "POST"]
+        together = sum(size for size in batches if size > 1)
+        if mode == "early":
+            assert together >= 40 * 2, f"lookups of greenlets leave together: {batches}"
+        if mode == "never":
+            assert together == 0

@@ -1,0 +1,128 @@
+"""lookupdb.client and a router that speaks TLS, and asks for a token or a certificate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.clients import KINDS, Kind, blocking
+from support.routers import routing
+from support.routing import entry, table_file
+from support.shards import serving, write_generation
+from support.tls import authority, make_identity
+
+from lookupdb.client import AsyncClient, RequestRefused, Unavailable
+from lookupdb.errors import UsageError
+from lookupdb.route.access.token_hashes import hash_token
+
+TOKEN = "the-token-of-the-web-client"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("client-tls")
+    with serving(write_generation(home, {"a": b"value of a", "large": b"x" * 3_000_000})) as shard:
+        address = f"127.0.0.1:{shard.ports[0]}"
+        (home / "table.json").write_bytes(table_file(entry([[address]], "g1", valueFormat="raw", normalize=[])))
+        yield home / "table.json"
+
+
+@contextmanager
+def encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
+    certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
+    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
+        yield f"https://localhost:{router.port}"
+
+
+@pytest.fixture(scope="module")
+def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("router")
+    (folder / "tokens").mkdir()
+    (folder / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
+    with encrypted(table, folder, "--auth-tokens", str(folder / "tokens")) as running:
+        yield running
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
+    return tmp_path / "ca.crt"
+
+
+def test_lookups_over_tls_with_a_token(url: str, ca_file: Path, kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    for credentials in ({"token": TOKEN}, {"token_file": tmp_path / "token"}):
+        with blocking(kind, url, ca_file=ca_file, timeout=30, **credentials) as client:
+            assert client.get("a") == b"value of a"
+            assert len(client.get("large")) == 3_000_000
+            results = client.get_many(["a", "nowhere"])
+            assert (results.found, results.missing) == ({"a": b"value of a"}, ["nowhere"])
+            assert client.dataset().name == "sample"
+
+
+@pytest.mark.parametrize("credentials", [{}, {"token": "another-token-of-a-client"}], ids=["none", "another"])
+def test_without_a_token_that_is_accepted_nothing_is_answered(
+    url: str, ca_file: Path, kind: Kind, credentials: dict[str, str]
+) -> None:
+    with blocking(kind, url, ca_file=ca_file, timeout=30, **credentials) as client:
+        for call in (lambda: client.get("a"), lambda: client.get_many(["a", "b"]), client.dataset):
+            with pytest.raises(RequestRefused, match="answered 401 unauthenticated") as refused:
+                call()
+            assert "token= or token_file=" in str(refused.value)
+            assert refused.value.status == 401
+
+
+def test_a_router_that_is_not_trusted_is_unavailable(url: str, kind: Kind, tmp_path: Path) -> None:
+    another = tmp_path / "another.crt"
+    another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
+    for options in ({}, {"ca_file": another}):
+        with blocking(kind, url, timeout=30, token=TOKEN, **options) as client:
+            with pytest.raises(Unavailable, match=r"the certificate of localhost:\d+ is not trusted") as told:
+                client.get("a")
+            assert told.value.reason == "RouterUnreachable"
+    url = url.replace("localhost", "127.0.0.1")
+    with blocking(kind, url, timeout=30) as client, pytest.raises(Unavailable, match="is not trusted"):
+        client.get("a")
+
+
+def test_a_client_shows_its_certificate(table: Path, tmp_path: Path, ca_file: Path, kind: Kind) -> None:
+    cert_file, key_file = make_identity("web", by=authority()).write(tmp_path / "web")
+    with encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url:
+        with blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
+            assert client.get("a") == b"value of a"
+            make_identity("web-2", by=authority()).write(tmp_path / "web")
+            assert client.get("a") == b"value of a"
+        with blocking(kind, url, ca_file=ca_file, timeout=30) as client, pytest.raises(Unavailable):
+            client.get("a")
+
+
+def test_files_that_cannot_be_used_are_named(kind: Kind, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("nothing", "empty"):
+        told = pytest.raises(UsageError, match=rf"no TLS with the files {tmp_path}/{name}")
+        with blocking(kind, "https://localhost:1", ca_file=tmp_path / name) as client, told:
+            client.get("a")
+
+
+def test_plain_http_and_tls_do_not_speak_to_each_other(url: str, table: Path, ca_file: Path, kind: Kind) -> None:
+    refused = pytest.raises(RequestRefused, match="this port speaks TLS: ask by https")
+    with blocking(kind, url.replace("https", "http"), token=TOKEN, timeout=30) as client, refused:
+        client.get("a")
+    with routing(table) as router:
+        url = f"https://localhost:{router.port}"
+        with blocking(kind, url, ca_file=ca_file, timeout=30) as client, pytest.raises(Unavailable):
+            client.get("a")
+
+
+async def test_a_thousand_coroutines_over_tls(url: str, ca_file: Path) -> None:
+    async with AsyncClient(url, ca_file=ca_file, token=TOKEN, timeout=60) as client:
+        assert await asyncio.gather(*(client.get("a") for _ in range(1000))) == [b"value of a"] * 1000
