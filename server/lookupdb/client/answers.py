@@ -54,11 +54,11 @@ class KeysAnswer(NamedTuple):
         return LookupResults(self.found, [*self.missing], [*self.unavailable], generation, self.generations)
 
 
-def read_key_answer(response: Response, key: str, asked: str | None) -> KeyAnswer:
-    """What the answer to ``RequestRenderer.lookup`` says, of the generation that was ``asked``, if one was. Raises
-    LookupFailed."""
+def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAnswer:
+    """What the answer to ``RequestRenderer.lookup`` says, out of the generation ``expected`` if one was asked by name.
+    Raises LookupFailed."""
     if response.status == 200:
-        generation = _read_only_generation(response, asked)
+        generation = _read_only_generation(response, expected)
         kind = _media_type(response)
         if kind == _JSON:
             return KeyAnswer(decode_json(response.body), generation)
@@ -66,11 +66,11 @@ def read_key_answer(response: Response, key: str, asked: str | None) -> KeyAnswe
             return KeyAnswer(bytes(response.body), generation)
         raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
     if response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing":
-        return KeyAnswer(MISSING, _read_only_generation(response, asked))
+        return KeyAnswer(MISSING, _read_only_generation(response, expected))
     raise refusal(response, (key,))
 
 
-def read_batch_answer(response: Response, keys: Sequence[str], asked: str | None) -> KeysAnswer:
+def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None) -> KeysAnswer:
     """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct."""
     if response.status != 200:
         raise refusal(response, tuple(keys))
@@ -90,7 +90,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], asked: str | None
             "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
             hint="is the router older than this client, or does a proxy take header fields away?",
         )
-    generations = _read_generations(response, asked)
+    generations = _read_generations(response, expected)
     told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
     if told != list(generations):
         raise InvalidAnswer(
@@ -144,21 +144,21 @@ def _media_type(response: Response) -> bytes:
     return response.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
 
-def _read_only_generation(response: Response, asked: str | None) -> str | None:
-    generations = _read_generations(response, asked)
+def _read_only_generation(response: Response, expected: str | None) -> str | None:
+    generations = _read_generations(response, expected)
     return generations[0] if len(generations) == 1 else None
 
 
-def _read_generations(response: Response, asked: str | None) -> tuple[str, ...]:
+def _read_generations(response: Response, expected: str | None) -> tuple[str, ...]:
     field = response.fields.get(GENERATION, b"")
     if not _GENERATIONS.fullmatch(field):
         raise InvalidAnswer(
             f"an answer names its generation by Lookupdb-Generation, found {field[:60]!r}",
             hint="is there a lookupdb router, and is this its public port?",
         )
-    if asked is not None and field != asked.encode():
+    if expected is not None and field != expected.encode():
         raise InvalidAnswer(
-            f"generation {asked} was asked, and {field.decode()} answered",
+            f"generation {expected} was asked, and {field.decode()} answered",
             hint="does a proxy take the header field Lookupdb-Generation away?",
         )
     return tuple(field.decode().split(", "))

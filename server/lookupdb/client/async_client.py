@@ -102,6 +102,7 @@ class AsyncRouterLink:
                 await combiner.close()
             if self._pool is not None:
                 self._pool.close()
+                await self._pool.wait_closed()
 
 
 class AsyncLookups:

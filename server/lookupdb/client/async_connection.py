@@ -15,15 +15,20 @@ from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
 from lookupdb.errors import InvalidAnswer
 
+_CLOSING_TURNS: Final = 20
 _CLOSED_DETAIL: Final = "the connection was closed before the answer was whole"
 
 
 class AsyncConnection(asyncio.Protocol):
     """One connection, for one request after another. That the router closes it is noticed at once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: ClientSettings, standing: set[AsyncConnection]
+    ) -> None:
+        """``standing`` has it for as long as its socket is open."""
         self._loop = loop
         self._settings = settings
+        self._standing = standing
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
@@ -35,11 +40,13 @@ class AsyncConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
+        self._standing.add(self)
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
         self.is_open = False
+        self._standing.discard(self)
         detail = describe_socket_error(exc, self._settings) if exc is not None else _CLOSED_DETAIL
         is_stale = self._was_used and not self._reader.has_begun
         self._fail(ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale))
@@ -120,6 +127,7 @@ class AsyncConnectionPool:
         self._tls = TlsContexts(settings) if settings.address.is_tls else None
         self._idle: list[AsyncConnection] = []
         self._used: set[AsyncConnection] = set()
+        self._standing: set[AsyncConnection] = set()
         self._connecting = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
@@ -148,9 +156,16 @@ class AsyncConnectionPool:
     def close(self) -> None:
         """Close all of them."""
         self._is_closed = True
-        for connection in (*self._idle, *self._used):
+        for connection in [*self._standing]:
             connection.close()
         self._idle.clear()
+
+    async def wait_closed(self) -> None:
+        """Wait until their sockets are closed, which takes a turn or two of the loop."""
+        for _ in range(_CLOSING_TURNS):
+            if not self._standing:
+                return
+            await asyncio.sleep(0)
 
     def _pop_idle(self) -> AsyncConnection | None:
         while self._idle:
@@ -168,7 +183,7 @@ class AsyncConnectionPool:
         try:
             async with asyncio.timeout_at(ends_at):
                 _, connection = await loop.create_connection(
-                    lambda: AsyncConnection(loop, settings),
+                    lambda: AsyncConnection(loop, settings, self._standing),
                     address.host,
                     address.port,
                     ssl=context,
