@@ -34,9 +34,25 @@ _PAGERS: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
 _LOAD_BEFORE: Final = os.getloadavg()[0]
 _QUIET: Final = 0.5
 
-_PYTHON: Final = (
-    "lookupdb lmdb duckdb zstandard hiredis httptools uvloop orjson xxhash redis flask gunicorn gevent".split()  # noqa: SIM905
-)
+_PYTHON: Final = [
+    "lookupdb",
+    "lmdb",
+    "duckdb",
+    "zstandard",
+    "hiredis",
+    "httptools",
+    "uvloop",
+    "orjson",
+    "xxhash",
+    "redis",
+    "flask",
+    "gunicorn",
+    "gevent",
+    "requests",
+    "httpx",
+    "urllib3",
+    "aiohttp",
+]
 
 
 class BenchError(Exception):

@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.arena import Arena
 from benchmarks.results import Result
-from benchmarks.rows import build, cold, encrypted, memory, routed, shard, workers
+from benchmarks.rows import build, clients, cold, encrypted, memory, routed, shard, workers
 
 _ALWAYS: Final = ("taskset", "setpriv")
 
@@ -29,6 +29,7 @@ class Row:
 
 
 _RESP: Final = ("redis-server", "cc")
+_REDIS: Final = ("redis-server",)
 _HTTP: Final = ("redis-server", "webdis", "wrk")
 
 ROWS: Final = (
@@ -42,6 +43,10 @@ ROWS: Final = (
     Row("sharded-batch", "100 keys of four shards, against nutcracker", routed.sharded, (*_RESP, "nutcracker")),
     Row("encrypted-get", "one key a request over HTTPS, with a token, against plain HTTP", encrypted.get, ("wrk",)),
     Row("encrypted-batch", "100 keys a request over HTTPS, with a token", encrypted.batch, ("wrk",)),
+    Row("client-async", "coroutines that await one key each, from Python, against Redis", clients.coroutines, _REDIS),
+    Row("client-batch", "100 keys a call, from Python, against Redis", clients.batch, _REDIS),
+    Row("client-get", "one key a call, from Python, against common HTTP clients", clients.get, _REDIS),
+    Row("client-import", "what the import of the Python client takes", clients.import_cost),
     Row("workers", "one key a request over RESP, of two workers against one", workers.measure, _RESP),
     Row("cold", "100 keys a request over RESP, nothing of the file in memory", cold.measure, (*_RESP, "fincore")),
     Row("memory", "private bytes a worker, page cache; Redis, Flask", memory.measure, (*_RESP, "fincore")),

@@ -1,0 +1,135 @@
+"""Clients in Python: ours against redis-py and Redis, and against the common HTTP clients.
+
+Here the client is what is measured, and has the load generator's core to itself; what it asks (the router and its four
+shards, or Redis) shares the other one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks import processes
+from benchmarks.arena import Arena
+from benchmarks.load.sample import Sample
+from benchmarks.machine import LOAD_CORE, SERVER_CORE, BenchError
+from benchmarks.processes import Server
+from benchmarks.results import (
+    AIOHTTP,
+    HTTPX,
+    OURS,
+    REDIS_PY,
+    REDIS_PY_DECODED,
+    REQUESTS,
+    URLLIB3,
+    Result,
+    Side,
+    rates,
+    single,
+)
+from benchmarks.rows.rounds import Contender, interleaved
+
+_IMPORTS: Final = 5
+_IMPORT: Final = """
+import time
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+size, began = resident(), time.perf_counter()
+import lookupdb.client
+print(time.perf_counter() - began, resident() - size)
+"""
+
+
+def coroutines(arena: Arena) -> list[Result]:
+    """Coroutines that each await one key after another, against redis-py's asyncio."""
+    kinds = {REDIS_PY: "redis_async", OURS: "lookupdb_async"}
+    sides = {name: rates(samples) for name, samples in _compare(arena, kinds).items()}
+    title = f"Python: {arena.settings.http_connections} coroutines, each awaiting one key"
+    return [Result("client-async", title, "keys/s", sides, "Of AsyncClient, and redis-py's asyncio.", (REDIS_PY,))]
+
+
+def batch(arena: Arena) -> list[Result]:
+    """One caller that asks for 100 keys at a time, against redis-py's mget."""
+    kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
+    size = arena.settings.batch
+    sides = {name: rates(samples, size) for name, samples in _compare(arena, kinds).items()}
+    note = (
+        "Of Client.get_many, which parses the values, and redis-py's mget, which does not, or whose caller does then."
+    )
+    return [Result("client-batch", f"Python: {size} keys a call", "keys/s", sides, note, (REDIS_PY, REDIS_PY_DECODED))]
+
+
+def get(arena: Arena) -> list[Result]:
+    """One caller that asks for one key at a time over HTTP, against the common clients."""
+    kinds = {
+        REQUESTS: "requests_get",
+        HTTPX: "httpx_get",
+        URLLIB3: "urllib3_get",
+        AIOHTTP: "aiohttp_get",
+        OURS: "lookupdb_get",
+    }
+    sides = {name: rates(samples) for name, samples in _compare(arena, kinds).items()}
+    note = "Of Client.get; connections are kept, and JSON is parsed on all sides."
+    baselines = (REQUESTS, HTTPX, URLLIB3, AIOHTTP)
+    return [Result("client-get", "Python: one key a call, over HTTP", "requests/s", sides, note, baselines)]
+
+
+def import_cost(arena: Arena) -> list[Result]:
+    """What `import lookupdb.client` takes, of time and of memory."""
+    arena.say("importing lookupdb.client")
+    words = processes.pinned([sys.executable, "-c", _IMPORT], LOAD_CORE)
+    costs = [tuple(map(float, processes.output(words).split())) for _ in range(_IMPORTS)]
+    seconds, size = (single(*figures) for figures in zip(*costs, strict=True))
+    return [
+        Result("client-import-time", "import lookupdb.client", "s", {OURS: seconds}),
+        Result("client-import-memory", "Memory that it takes", "bytes", {OURS: Side(size.values)}),
+    ]
+
+
+def _compare(arena: Arena, kinds: dict[str, str]) -> dict[str, list[Sample]]:
+    router, (redis, redis_port) = arena.router(), arena.redis
+    redis.pin(SERVER_CORE)
+    keys = _write_keys(arena)
+    with _pinned(router.shards, SERVER_CORE):
+        sides = {}
+        for side, kind in kinds.items():
+            is_redis = kind.startswith("redis")
+            load = partial(_load, arena, kind, redis_port if is_redis else router.port, keys)
+            sides[side] = Contender(redis if is_redis else router.server, load, () if is_redis else router.shards)
+        return interleaved(arena.settings, sides)
+
+
+@contextmanager
+def _pinned(servers: Sequence[Server], core: int) -> Iterator[None]:
+    """The shards on the core of their router, and back: for other rows they are with the load generator."""
+    for server in servers:
+        server.pin(core)
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.pin(LOAD_CORE)
+
+
+def _write_keys(arena: Arena) -> Path:
+    path = arena.run / "keys.tsv"
+    if not path.exists():
+        pairs = zip(arena.pairs.keys, arena.pairs.values, strict=True)
+        path.write_bytes(b"".join(b"%b\t%b\n" % pair for pair in pairs))
+    return path
+
+
+def _load(arena: Arena, kind: str, port: int, keys: Path, seconds: float) -> Sample:
+    settings = arena.settings
+    words = [sys.executable, "-m", "benchmarks.load.python_clients", kind, str(port), str(keys), str(seconds)]
+    words += [str(settings.batch), str(settings.http_connections)]
+    line = json.loads(processes.output(processes.pinned(words, LOAD_CORE), timeout=seconds + 120))
+    if not line["requests"]:
+        raise BenchError(f"{kind} was answered nothing in {seconds} s")
+    return Sample(line["requests"] / line["seconds"], line["seconds"], line["busy"], line["p50_us"], line["p99_us"])
