@@ -1,8 +1,8 @@
 """`python -m benchmarks.load.python_clients KIND PORT KEYS SECONDS SIZE COUNT`: look keys up from Python, as a
 service would, for so long; prints what `Sample` needs.
 
-Each kind runs as a process of its own, on a core of its own. KEYS is a file with a key and its value a line. SIZE is the
-keys of a batch, COUNT the coroutines. The first answers are compared by value.
+Each kind runs as a process of its own, on a core of its own. KEYS is a file with a key and its value a line, SIZE the
+keys of a batch, COUNT how many coroutines there are. The first answers are compared by value.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""All targets, by who sends the bytes: clients of the router, of shard servers, of the gateway; shard servers and
-gateways that answer; files that others write; the API server and pods, as the operator reads them.
+"""All targets, by who sends the bytes: clients of the router, of shard servers, of the gateway; shard servers,
+gateways and routers that answer; files that others write; the API server and pods, as the operator reads them.
 """
 
 from __future__ import annotations
@@ -7,12 +7,13 @@ from __future__ import annotations
 from typing import Final
 
 from fuzzing.target import Target
-from fuzzing.targets import files, gateway, http, kubernetes, resp
+from fuzzing.targets import client, files, gateway, http, kubernetes, resp
 
 TARGETS: Final[tuple[Target, ...]] = (
     *http.TARGETS,
     *resp.TARGETS,
     *files.TARGETS,
     *gateway.TARGETS,
+    *client.TARGETS,
     *kubernetes.TARGETS,
 )

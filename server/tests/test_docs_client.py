@@ -1,0 +1,127 @@
+"""docs/client.md: each of its programs runs, against a real router of airports, and says what the page says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fleets import fleet, fleet_entry
+from support.ports import free_port
+from support.routers import routing
+from support.routing import table_file
+from support.shards import write_generation
+
+import lookupdb.errors
+from lookupdb.client import Client, attempts, combiner, connection_pool, many_keys
+from lookupdb.client.settings import ClientOptions, ClientSettings
+
+TEXT = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+PROGRAMS: dict[str, str] = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+URL = "http://127.0.0.1:8080"
+NAME = b"John F Kennedy International Airport"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("airports")
+    records = {"KJFK": b'{"name":"%b"}' % NAME, "EGLL": b'{"name":"London Heathrow Airport"}'}
+    made = write_generation(home, records, shards=2, value_format="json")
+    with fleet(made) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
+        with routing(home / "table.json") as router:
+            yield f"http://127.0.0.1:{router.port}"
+
+
+Play = Callable[[str, str], dict[str, Any]]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """Runs the program of that name against that router, and returns the names that it leaves; its clients are closed
+    at the end: pages leave that out."""
+    left: list[dict[str, Any]] = []
+
+    def run(name: str, url: str) -> dict[str, Any]:
+        left.append(run_program(name, url))
+        return left[-1]
+
+    yield run
+    for names in left:
+        for value in names.values():
+            if isinstance(value, Client):
+                value.close()
+
+
+def run_program(name: str, url: str) -> dict[str, Any]:
+    assert URL in PROGRAMS[name] or name in ("settings", "tracing")
+    names: dict[str, Any] = {}
+    exec(compile(PROGRAMS[name].replace(URL, url), name, "exec"), names)
+    return names
+
+
+def test_the_page_has_these_programs() -> None:
+    expected = "first unavailable many candidate asyncio threads gevent cache settings tracing"
+    assert list(PROGRAMS) == expected.split()
+    assert "```python\n" not in TEXT, "a program has a name, by which it is run here"
+
+
+@pytest.mark.parametrize("name", ["first", "many", "candidate", "asyncio", "threads", "cache", "settings"])
+def test_a_program_runs(play: Play, name: str, url: str) -> None:
+    names = play(name, url)
+    if name == "many":
+        results = names["results"]
+        assert {*results.found} == {"KJFK", "EGLL"}
+        assert (results.missing, results.generation, names["partial"].unavailable) == (["nowhere"], "g1", [])
+    if name == "threads":
+        assert names["names"][0] == NAME.decode()
+
+
+def test_what_is_unavailable_is_told(play: Play, url: str) -> None:
+    name_airport = play("unavailable", url)["name_airport"]
+    assert (name_airport("KJFK"), name_airport("nowhere")) == (NAME.decode(), "no such airport")
+    name_airport = play("unavailable", f"http://127.0.0.1:{free_port()}")["name_airport"]
+    assert name_airport("KJFK") == "KJFK (cannot tell now: RouterUnreachable)"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed")
+def test_the_program_of_gevent_runs(url: str) -> None:
+    program = textwrap.dedent(PROGRAMS["gevent"]).replace(URL, url)
+    program += "\nprint([greenlet.value['name'] if greenlet.value else None for greenlet in greenlets])\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"['{NAME.decode()}', 'London Heathrow Airport', None]"), done
+
+
+def test_the_function_that_names_a_trace_is_one(play: Play, url: str) -> None:
+    """Whatever fails in it, as what it imports may not be there, is left out."""
+    with Client(url, traceparent=play("tracing", url)["traceparent"]) as client:
+        assert client.has("KJFK")
+
+
+def test_it_names_all_settings_and_their_defaults() -> None:
+    table = TEXT[TEXT.index("| argument | default |") : TEXT.index("Lookups change nothing")]
+    named = {
+        name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert named == ClientOptions.__annotations__.keys()
+    assert named == {*ClientSettings._fields} - {"address"}
+    defaults = ClientSettings._field_defaults
+    assert f"| `timeout` | {defaults['timeout']:g} s |" in table
+    assert f"| `connect_timeout` | {defaults['connect_timeout']:g} s |" in table
+    for name in ("max_connections", "retries", "max_keys"):
+        assert f"| `{name}` | {defaults[name]} |" in table
+
+
+def test_it_names_all_errors_and_reasons_of_the_client() -> None:
+    for error in ("Unavailable", "UnknownGeneration", "RequestRefused", "InvalidAnswer"):
+        assert f"| `{error}` |" in TEXT
+        assert issubclass(getattr(lookupdb.errors, error), lookupdb.errors.LookupFailed)
+    reasons = [attempts.DEADLINE, attempts.UNREACHABLE, attempts.CONNECTION_LOST, attempts.TOO_MANY_CONNECTIONS]
+    reasons += [connection_pool.NO_CONNECTION, combiner.QUEUE_FULL, many_keys.GENERATION_CHANGED]
+    assert [reason for reason in reasons if f"`{reason}`" not in TEXT] == []
