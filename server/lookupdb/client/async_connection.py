@@ -180,6 +180,7 @@ class AsyncConnectionPool:
         context = self._tls.context() if self._tls is not None else None
         ends_at = min(deadline, loop.time() + settings.connect_timeout)
         self._connecting += 1
+        is_made = False
         try:
             async with asyncio.timeout_at(ends_at):
                 _, connection = await loop.create_connection(
@@ -189,17 +190,17 @@ class AsyncConnectionPool:
                     ssl=context,
                     server_hostname=address.host if context is not None else None,
                 )
+            is_made = True
         except TimeoutError as error:
             if loop.time() >= deadline:
                 raise deadline_failure(settings.timeout) from error
             raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
         except OSError as error:
             raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
-        except BaseException:
-            self._wake()
-            raise
         finally:
             self._connecting -= 1
+            if not is_made:
+                self._wake()  # whoever waits may try in its place
         self._used.add(connection)
         return connection
 

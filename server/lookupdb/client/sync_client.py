@@ -39,7 +39,6 @@ class RouterLink:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.core = ClientCore(settings)
-        self.renderers: dict[str | None, RequestRenderer] = {}
         self.combiners: dict[str | None, Combiner] = {}
         self._pool = ConnectionPool(settings)
         self._epoch = current_epoch()
