@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from support.clients import KINDS, BlockingClient, Kind, blocking
-from support.ports import free_port
 from support.faulty_router import CLOSE, RESET, Action, Asked, answer, batch, found_all, problem, scripted
+from support.ports import free_port
 
 from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
 

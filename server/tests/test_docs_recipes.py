@@ -49,7 +49,11 @@ def look_up(recipe: str, server: Server, keys: list[str]) -> Any:
     exec(compile(RECIPES[recipe], recipe, "exec"), names)
     url = f"http://127.0.0.1:{server.port}"
     if not inspect.iscoroutinefunction(names["look_up"]):
-        return names["look_up"](url, keys)
+        try:
+            return names["look_up"](url, keys)
+        finally:
+            if "client" in names:  # of httpx, which a program keeps
+                names["client"].close()
 
     async def run() -> Any:
         async with names[recipe].ClientSession() as session:
