@@ -108,7 +108,14 @@ def test_the_import_loads_neither_builder_nor_server() -> None:
     modules = run(program).split()
     ours = {name for name in modules if name.startswith("lookupdb.")}
     assert {name for name in ours if not name.startswith("lookupdb.client")} == {"lookupdb.errors"}
-    assert not {name.partition(".")[0] for name in modules} & {*FOREIGN.split(), "asyncio", "ssl", "http", "urllib"}
+    assert not {name.partition(".")[0] for name in modules} & {
+        *FOREIGN.split(),
+        "asyncio",
+        "ssl",
+        "http",
+        "urllib",
+        "orjson",
+    }
 
 
 def test_plain_lookups_need_neither_ssl_nor_asyncio() -> None:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-import orjson
-
 from lookupdb.client.address import RouterAddress
+from lookupdb.client.json_values import encode_json
 from lookupdb.errors import UsageError
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
@@ -45,7 +44,8 @@ class RequestRenderer:
 
     def batch(self, keys: Sequence[str], fields: bytes, *, partial: bool) -> bytes:
         """Of many, which are encodable (``check_keys``)."""
-        body = orjson.dumps({"keys": keys, "partial": True} if partial else {"keys": keys})
+        body = encode_json({"keys": keys, "partial": True} if partial else {"keys": keys})
+        assert body is not None
         return b"POST %blookup%b%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
             self._prefix,
             self._fields,

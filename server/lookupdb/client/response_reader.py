@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from lookupdb.errors import InvalidAnswer
 
 MAX_HEAD_BYTES: Final = 32 << 10
-"""Of one head, or of the trailers of a body in chunks."""
+_MAX_TRAILER_BYTES: Final = 4 << 10
 _MAX_INTERIM: Final = 8
 """Answers 1xx before the real one."""
 _MAX_CHUNK_LINE_BYTES: Final = 1 << 10
@@ -219,7 +219,7 @@ class ResponseReader:
                 return self._finish(b"")
             position = end + 2
         self._held = data[start:]
-        if len(self._held) > MAX_HEAD_BYTES:
+        if len(self._held) > _MAX_TRAILER_BYTES:
             raise _fault("has trailers that are too long")
         return None
 
