@@ -3,6 +3,7 @@
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
 mod build;
 mod json_string;
+mod mapped;
 pub mod reader;
 pub mod resp;
 mod route;
@@ -24,6 +25,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", SOURCES.unwrap_or_default())?;
     shard::register(module)?;
     shard_file::register(module)?;
+    mapped::register(module)?;
     route::register(module)?;
     warmer::register(module)?;
     build::register(module)?;

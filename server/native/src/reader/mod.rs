@@ -3,6 +3,7 @@
 //! What it promises, whatever bytes a file has: `open` refuses what it does not know; a lookup gives the record's bytes,
 //! nothing, or `Damage` for that key alone; nothing outside the map is read, nothing panics, and everything ends. Only
 //! what lies on a key's way is looked at, so damage elsewhere stays unseen: the checksum of a file proves the whole.
+mod across;
 mod items;
 mod map;
 mod meta;
@@ -10,6 +11,7 @@ mod page;
 mod walk;
 mod warm;
 
+pub use across::{find_across, touch};
 pub use items::{Cursor, Item};
 use map::Map;
 use meta::{refused, Meta, Tree};
@@ -59,8 +61,7 @@ impl ShardFile {
 
     /// What values are compressed with; empty if there is none.
     pub fn dictionary(&self) -> &[u8] {
-        let found = walk::find(self.pages(), &self.meta, b"dictionary");
-        found.ok().flatten().unwrap_or_default()
+        self.describe(b"dictionary").ok().flatten().unwrap_or_default()
     }
 
     /// The value stored under `key`. A key that no record can have, empty or of more than 511 bytes, has none.
@@ -78,6 +79,11 @@ impl ShardFile {
     /// Read from disk, all together, what `find_many` needs for `keys`, and wait for it. Returns how many pages that is.
     pub fn warm(&self, keys: &[&[u8]]) -> usize {
         warm::warm(&self.map, self.pages(), &self.records, keys)
+    }
+
+    /// What the file says of itself under `name`, None if it does not.
+    pub fn describe(&self, name: &[u8]) -> Found<'_> {
+        walk::find(self.pages(), &self.meta, name)
     }
 
     /// How many records the file says it has.

@@ -14,7 +14,7 @@ const MAX_KEY_BYTES: usize = 511;
 /// Stands for what needs another look.
 const UNRESOLVED: Damage = Damage("not resolved");
 /// How many keys take their steps together: enough to hide the waits, and few enough to stay in the nearest cache.
-const TOGETHER: usize = 32;
+pub const TOGETHER: usize = 32;
 
 /// One key's way: the page that it is on, and where in it the key may still be. Small, so that all are near.
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ impl<'a> Walk<'a> {
 
     /// Go to the page below, behind the last node that the key is not before.
     #[inline(always)]
-    fn descend(&mut self, pages: Pages<'a>) -> Result<(), Damage> {
+    pub fn descend(&mut self, pages: Pages<'a>) -> Result<(), Damage> {
         self.number = node_child(self.page, self.last_node()?)?;
         self.page = pages.page(self.number)?;
         Ok(())
@@ -110,9 +110,26 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The value, if it is on the leaf; Some(None) if there is none. None if that needs another look.
+    #[inline(always)]
+    pub fn value(&self) -> Option<Option<&'a [u8]>> {
+        match self.place() {
+            _ if self.is_damaged => None,
+            Ok(None) => Some(None),
+            Ok(Some(Place::Leaf(value))) => Some(Some(value)),
+            _ => None,
+        }
+    }
+
+    /// Ask for the beginning of the page that it is on.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        prefetch_lines(self.page);
+    }
+
     /// Take a step, unless an earlier one met damage.
     #[inline(always)]
-    fn step(&mut self, step: impl FnOnce(&mut Self) -> Result<(), Damage>) {
+    pub fn step(&mut self, step: impl FnOnce(&mut Self) -> Result<(), Damage>) {
         if !self.is_damaged && step(self).is_err() {
             self.is_damaged = true;
             (self.low, self.is_exact) = (self.high, false);
@@ -267,7 +284,7 @@ fn resolve<'a>(pages: Pages<'a>, place: Option<Place<'a>>) -> Found<'a> {
 }
 
 #[inline(always)]
-fn can_exist(key: &[u8]) -> bool {
+pub fn can_exist(key: &[u8]) -> bool {
     (1..=MAX_KEY_BYTES).contains(&key.len())
 }
 

@@ -10,7 +10,7 @@ mod resp;
 mod scan;
 mod shard_keys;
 mod sink;
-mod steps;
+pub mod steps;
 mod values;
 
 use pyo3::prelude::*;
