@@ -7,8 +7,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::clock::coarse_nanoseconds;
+
 /// One lookup of so many is timed.
-const TIMED: u32 = 8;
+const TIMED: u32 = 32;
 /// A lookup in memory takes a microsecond; a read of the fastest disks takes fifty.
 const SLOW: Duration = Duration::from_micros(50);
 /// How long a cold period lasts behind the last slow lookup.
@@ -16,15 +18,14 @@ const PERIOD: Duration = Duration::from_millis(100);
 
 /// Whether data seem to come from disk. Races between threads cost a wrong guess, and nothing else.
 pub struct ColdSwitch {
-    start: Instant,
     lookups: AtomicU32,
-    /// The end of the cold period, in nanoseconds from `start` on; 0 if there is none.
+    /// The end of the cold period by the coarse clock; 0 if there is none.
     until: AtomicU64,
 }
 
 impl ColdSwitch {
     pub fn new() -> Self {
-        ColdSwitch { start: Instant::now(), lookups: AtomicU32::new(0), until: AtomicU64::new(0) }
+        ColdSwitch { lookups: AtomicU32::new(0), until: AtomicU64::new(0) }
     }
 
     /// Whether to read pages first.
@@ -35,7 +36,7 @@ impl ColdSwitch {
 
     #[cold]
     fn is_still_cold(&self) -> bool {
-        let is_cold = self.now() < self.until.load(Relaxed);
+        let is_cold = coarse_nanoseconds() < self.until.load(Relaxed);
         if !is_cold {
             self.until.store(0, Relaxed);
         }
@@ -59,13 +60,9 @@ impl ColdSwitch {
         let began = Instant::now();
         let found = look_up();
         if began.elapsed() > SLOW {
-            self.until.store(self.now() + PERIOD.as_nanos() as u64, Relaxed);
+            self.until.store(coarse_nanoseconds() + PERIOD.as_nanos() as u64, Relaxed);
         }
         found
-    }
-
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
     }
 }
 

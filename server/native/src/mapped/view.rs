@@ -1,7 +1,7 @@
 //! What a caller looks keys up in: the generation that is current, or one that stays.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 
 use super::generation::{Form, MappedGeneration};
 use super::items::{MappedItems, Part};
+use crate::clock::coarse_nanoseconds;
 
 /// Look no more often than that clock's range allows: 292 years are never.
 const NEVER: u64 = u64::MAX / 2;
@@ -19,10 +20,9 @@ pub struct MappedView {
     generation: Mutex<Option<Py<MappedGeneration>>>,
     /// What looks whether there is another generation: `mapped/follower.py`.
     follower: Option<Py<PyAny>>,
-    start: Instant,
     /// Nanoseconds between two looks.
     interval: u64,
-    /// When to look next, in nanoseconds from `start` on.
+    /// When to look next, by the coarse clock.
     due: AtomicU64,
 }
 
@@ -36,9 +36,8 @@ impl MappedView {
         MappedView {
             generation: Mutex::new(Some(generation)),
             follower,
-            start: Instant::now(),
             interval,
-            due: AtomicU64::new(interval),
+            due: AtomicU64::new(coarse_nanoseconds() + interval),
         }
     }
 
@@ -133,7 +132,7 @@ impl MappedView {
     /// Let the follower look, unless one did just now. It may `put` another generation.
     #[inline(always)]
     fn look_if_due(&self, slf: &Bound<'_, Self>) -> PyResult<()> {
-        let now = self.start.elapsed().as_nanos() as u64;
+        let now = coarse_nanoseconds();
         if now < self.due.load(Relaxed) {
             return Ok(());
         }

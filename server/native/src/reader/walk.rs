@@ -78,6 +78,11 @@ impl<'a> Walk<'a> {
     fn guess(&mut self, key: &[u8]) -> Result<(), Damage> {
         let middle = (self.low + self.high) / 2;
         let offset = node_offset(self.page, middle)?;
+        for next in [(self.low + middle) / 2, (middle + 1 + self.high) / 2] {
+            if let Ok(offset) = node_offset(self.page, next) {
+                prefetch(self.page, offset as usize + NODE_HEADER);
+            }
+        }
         match compare_keys(key, node_key(self.page, offset)?) {
             Ordering::Less => self.high = middle,
             Ordering::Greater => self.low = middle + 1,
@@ -166,6 +171,7 @@ fn walk_to_leaf<'a>(pages: Pages<'a>, tree: &Tree, key: &[u8]) -> Result<Option<
         }
         if level < tree.depth {
             walk.descend(pages)?;
+            walk.prefetch();
         }
     }
     Ok(Some(walk))
@@ -254,16 +260,20 @@ pub fn descend<'a>(pages: Pages<'a>, walks: &mut [Walk<'a>]) {
     }
 }
 
-/// As `cmp`, by the first eight bytes where they tell, which costs no call.
+/// As `cmp`, eight bytes at a time, which costs no call.
 #[inline(always)]
 fn compare_keys(key: &[u8], other: &[u8]) -> Ordering {
-    if let (Some(&head), Some(&other_head)) = (key.first_chunk(), other.first_chunk()) {
-        let (head, other_head) = (u64::from_be_bytes(head), u64::from_be_bytes(other_head));
+    let mut rests = (key, other);
+    while let (Some((head, rest)), Some((other_head, other_rest))) =
+        (rests.0.split_first_chunk(), rests.1.split_first_chunk())
+    {
+        let (head, other_head) = (u64::from_be_bytes(*head), u64::from_be_bytes(*other_head));
         if head != other_head {
             return head.cmp(&other_head);
         }
+        rests = (rest, other_rest);
     }
-    key.cmp(other)
+    rests.0.cmp(rests.1)
 }
 
 /// Ask for the beginning of a page or value.
