@@ -221,17 +221,18 @@ class ShardReader:
     @cached_property
     def dictionary(self) -> bytes:
         """The dictionary, empty if there is none."""
-        return self._read_dictionary()
+        return self.describe(META_DICTIONARY) or b""
 
-    def _read_dictionary(self) -> bytes:
+    def describe(self, name: bytes) -> bytes | None:
+        """What the file says of itself under ``name``; None if it does not."""
         with self._env.begin(db=self._env.open_db(META, create=False)) as txn:
-            dictionary: bytes = txn.get(META_DICTIONARY) or b""
-            return dictionary
+            description: bytes | None = txn.get(name)
+            return description
 
     @cached_property
     def inflate(self) -> Callable[[bytes], bytes]:
         """See ``make_inflater``: it holds a copy of the dictionary, which those who inflate nothing do without."""
-        return make_inflater(self._read_dictionary())
+        return make_inflater(self.describe(META_DICTIONARY) or b"")
 
     def find(self, key: bytes) -> bytes | None:
         """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""

@@ -1,0 +1,231 @@
+"""The mapping over a dataset's shards, and how it is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from functools import cache
+from types import TracebackType, new_class
+from typing import Any, Final, Self
+
+from lookupdb import native
+from lookupdb.errors import CorruptFile, LookupdbError, StoreError, UsageError
+from lookupdb.manifest import Manifest
+from lookupdb.mapped.follower import Follower, open_target
+from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, choose_make_files
+from lookupdb.mapped.location import GenerationFolder, Location, locate
+from lookupdb.mapped.look_alikes import KeySet, MappedItemsView, MappedValuesView, ValueSequence
+
+REFRESH_SECONDS: Final = 0.1
+
+
+class MappedDataset(Mapping[str, Any]):
+    """All records of a dataset, read-only: what ``lookupdb.open`` returns.
+
+    Values are decoded when they are asked for (JSON), or are bytes. Keys are normalised as the dataset says. What no
+    record can have as its key is missing: text that is too long, or what is no text, as for a dict. What is damaged
+    is CorruptFile for its key, and never missing. Any thread may use it, and so may children of a fork.
+
+    ``__getitem__``, ``get``, ``in``, ``len`` and iteration are native, or of ``PythonView``.
+    """
+
+    __slots__ = ()
+
+    # Of the views, native or Python's, which come before this class in the order of resolution.
+
+    follower: Follower | None
+
+    def get_many(self, keys: Iterable[str], *, raw: bool = False) -> dict[str, Any]:
+        """The values of those of ``keys`` that records have, by the key as it is given, of one generation. Natively
+        they are looked up together, in a fraction of the time, and other threads run meanwhile. Raises CorruptFile if
+        one is damaged."""
+        raise NotImplementedError
+
+    def raw(self, key: str) -> bytes:
+        """The bytes of the value of ``key``, not decoded. Raises KeyError."""
+        raise NotImplementedError
+
+    def iterate(self, part: str, *, raw: bool = False) -> Iterator[Any]:
+        """An iterator over the "keys", "values" or "items" of the generation that answers now; with ``raw`` values are
+        bytes."""
+        raise NotImplementedError
+
+    def current(self) -> MappedFiles:
+        """The files of the generation that answers now. Raises ValueError if this is closed."""
+        raise NotImplementedError
+
+    def newest(self) -> MappedFiles | None:
+        """Those of the generation that answered last, without a look; None if this is closed."""
+        raise NotImplementedError
+
+    def put(self, generation: MappedFiles | None) -> None:
+        """Answer from ``generation`` from now on; None: not any more."""
+        raise NotImplementedError
+
+    # What is the same for both.
+
+    def keys(self) -> KeysView[str]:
+        """The keys, as records have them: normalised. In the order of shards, then of their bytes."""
+        return KeySet(self)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Keys and values. An iteration reads one generation to its end, and keeps nothing."""
+        return MappedItemsView(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Values, in the order of the keys."""
+        return MappedValuesView(self)
+
+    def as_set(self) -> KeySet:
+        """The keys, as a read-only set."""
+        return KeySet(self)
+
+    def as_sequence(self) -> ValueSequence:
+        """The values, as a read-only sequence. All keys are read, once for each generation: they must be "0", "1" and
+        so on. Raises UsageError if they are not."""
+        return ValueSequence(self)
+
+    @property
+    def facts(self) -> OpenGeneration:
+        """What is known of the generation that answers now: its folder and its manifest."""
+        return self.current().facts
+
+    @property
+    def generation(self) -> str:
+        """The name of the generation that answers now: g12."""
+        return self.facts.manifest.generation
+
+    @property
+    def manifest(self) -> Manifest:
+        """All about the generation that answers now: ``built_at``, ``totals`` (records, bytes), source and so on."""
+        return self.facts.manifest
+
+    def is_sequence(self) -> bool:
+        """Whether the keys are "0", "1" and so on, without a gap. Reads all keys."""
+        return self.current().is_sequence()
+
+    def snapshot(self) -> MappedDataset:
+        """The generation that answers now, as a mapping that stays with it until it is closed or forgotten."""
+        view: Any = type(self)
+        snapshot: MappedDataset = view(self.current())
+        return snapshot
+
+    def reload(self) -> bool:
+        """Look now whether another generation is to answer. Returns whether one does from now on. Raises StoreError or
+        NotEnoughRoom if it cannot be opened, ValueError if this is closed: what answers goes on."""
+        self.current()
+        return self.follower is not None and self.follower.reload(self)
+
+    def close(self) -> None:
+        """Let go of the files. Snapshots and iterators that are in use keep theirs. May be called twice."""
+        self.put(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether ``other`` is a mapping of the same keys and values. Reads all of them, and keeps nothing."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        if self is other:
+            return True
+        missing = object()
+        with self.snapshot() as view:
+            return len(view) == len(other) and all(other.get(key, missing) == value for key, value in view.items())
+
+    __hash__ = None  # type: ignore[assignment]  # it is what it holds, as a dict is
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By reference: who unpickles it opens the same place."""
+        files = self.newest()
+        if files is None:
+            raise ValueError("the mapping is closed")
+        if self.follower is None:
+            return _reopen, (str(files.facts.folder), False, None)
+        return _reopen, (str(self.follower.location.path), self.follower.opener.verifies, self.follower.refresh_seconds)
+
+    def __repr__(self) -> str:
+        files = self.newest()
+        if files is None:
+            return "<lookupdb mapping, closed>"
+        manifest = files.facts.manifest
+        records = manifest.totals.records
+        return f"<lookupdb mapping {manifest.namespace}/{manifest.name} {manifest.generation}, {records:,} records>"
+
+
+def open_dataset(
+    place: str | os.PathLike[str], *, verify: bool = False, refresh_seconds: float | None = REFRESH_SECONDS
+) -> MappedDataset:
+    """The dataset at ``place``, as a mapping: ``lookupdb.open``.
+
+    ``place`` is the path of a generation's folder, of a dataset's folder as ``lookupdb sync`` keeps it (``current``
+    says which generation answers) or of one in a directory store; or a dataset's name, ``people`` or ``team/people``,
+    in the folder that LOOKUPDB_SYNC_DIR names. But for a generation's folder the mapping follows: a lookup that comes
+    ``refresh_seconds`` or more after the last look looks first whether another generation is to answer (0: each does;
+    None: only ``reload`` does). With ``verify`` the checksums of a generation's files are proven before it answers.
+
+    Raises GenerationMissing if there is none, CorruptFile if it is not whole, UsageError, StoreError, NotEnoughRoom.
+    """
+    if refresh_seconds is not None and not refresh_seconds >= 0:
+        raise UsageError(f"refresh_seconds is {refresh_seconds!r}, expected 0 or more, or None")
+    location = locate(place)
+    opener, files = _open_first(location, verify)
+    follower = None
+    if not isinstance(location, GenerationFolder):
+        follower = Follower(location, opener, files.facts.dataset, refresh_seconds)
+    mapping: MappedDataset = _mapping_class(files)(files, follower, refresh_seconds)
+    return mapping
+
+
+def _open_first(location: Location, verify: bool) -> tuple[Opener, MappedFiles]:
+    """What opens generations, and the one that is to answer. Python takes the place of the native kernels where these
+    do not know the format of the files."""
+    opener = Opener(choose_make_files(), verify)
+    try:
+        return opener, _open(location, opener)
+    except CorruptFile as problem:
+        if native.kernels() is None or not isinstance(problem.__cause__, ValueError):
+            raise
+        from lookupdb.mapped.python_generation import PythonGeneration
+
+        opener = Opener(PythonGeneration, verify)
+        files = _open(location, opener)
+        native.set_aside(problem.message)
+        return opener, files
+
+
+def _open(location: Location, opener: Opener) -> MappedFiles:
+    try:
+        files = open_target(location, opener, None)
+    except LookupdbError:
+        raise
+    except OSError as error:
+        raise StoreError(f"cannot open {location.path}: {error.strerror or error}") from error
+    assert files is not None
+    return files
+
+
+def _mapping_class(files: MappedFiles) -> Any:
+    module = native.kernels()
+    if module is not None and isinstance(files, module.MappedGeneration):
+        return _make_class(module.MappedView)
+    from lookupdb.mapped.python_view import PythonView
+
+    return _make_class(PythonView)
+
+
+@cache
+def _make_class(view: type[Any]) -> Any:
+    """MappedDataset with what ``view`` has for it. The view's slots come first, so that a lookup runs no Python."""
+    return new_class("MappedDataset", (view, MappedDataset), {}, lambda members: members.update(__module__=__name__))
+
+
+def _reopen(path: str, verify: bool, refresh_seconds: float | None) -> MappedDataset:
+    from pathlib import Path
+
+    return open_dataset(Path(path), verify=verify, refresh_seconds=refresh_seconds)

@@ -1,0 +1,180 @@
+"""Where a dataset's generations are on this machine, and which of them is to answer.
+
+Three kinds of folders: a generation's own, which stays; one whose link ``current`` says which, as ``lookupdb sync``
+keeps it; and a dataset's folder of a directory store, whose announcement (active.json) says so, or else the newest
+generation that is whole and that no gate has refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
+from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
+
+SYNC_DIR_VARIABLE: Final = "LOOKUPDB_SYNC_DIR"
+"""The folder of ``lookupdb sync``, in which datasets are found by their names."""
+CURRENT: Final = "current"
+ANNOUNCEMENT: Final = "active.json"
+DEFAULT_NAMESPACE: Final = "default"
+
+_NAME: Final = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9]{0,62})")
+
+Identity = tuple[int, int, int, int]
+"""What tells that something is no longer what it was: device, inode, and when it was changed."""
+
+
+class Location(Protocol):
+    """A dataset's place on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """As whoever opens it again, in another process, finds it."""
+
+    def identity(self) -> Identity:
+        """Another one than before, whenever another generation may be the one to answer. One look at the file system.
+        Raises OSError."""
+
+    def target(self) -> Path:
+        """The folder of the generation that is to answer. Raises StoreError, OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFolder:
+    """One generation, which stays."""
+
+    path: Path
+
+    def identity(self) -> Identity:
+        """See ``Location``."""
+        return (0, 0, 0, 0)
+
+    def target(self) -> Path:
+        """See ``Location``."""
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedFolder:
+    """A dataset's folder that ``lookupdb sync`` keeps: its link says which generation answers."""
+
+    path: Path
+
+    def identity(self) -> Identity:
+        """See ``Location``. Of the manifest that the link leads to, for what is held open shares its inode with nothing
+        else: also when a damaged generation was replaced by a sound one of the same name."""
+        return identify(os.stat(f"{self.path}/{CURRENT}/{FILE_NAME}"))  # noqa: PTH116 - as cheap as it can be
+
+    def target(self) -> Path:
+        """See ``Location``."""
+        try:
+            return self.path / (self.path / CURRENT).readlink()
+        except FileNotFoundError as error:
+            raise GenerationMissing(f"{self.path} has no {CURRENT} any more", hint="does lookupdb sync run?") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """A dataset's folder of a directory store."""
+
+    path: Path
+
+    def identity(self) -> Identity:
+        """See ``Location``. Generations and announcements come by a rename into this folder."""
+        return identify(self.path.stat())
+
+    def target(self) -> Path:
+        """See ``Location``."""
+        return self._read_announced() or self._find_newest()
+
+    def _read_announced(self) -> Path | None:
+        try:
+            content = (self.path / ANNOUNCEMENT).read_bytes()
+        except FileNotFoundError:
+            return None
+        # The store's other modules come with it: only here, where a store is read.
+        from lookupdb.store.announcement import parse_announcement
+
+        return self.path / parse_announcement(content, str(self.path / ANNOUNCEMENT)).generation
+
+    def _find_newest(self) -> Path:
+        names = list_generations(self.path)
+        for name in sorted(names, key=generation_number, reverse=True):
+            if _may_answer(self.path / name):
+                return self.path / name
+        raise GenerationMissing(
+            f"{self.path} has no generation that is whole and that no gate has refused",
+            hint=f"it has: {', '.join(names)}" if names else "build one: lookupdb build --help",
+        )
+
+
+def _may_answer(folder: Path) -> bool:
+    path = folder / FILE_NAME
+    try:
+        manifest = Manifest.from_json(path.read_bytes(), str(path))
+        sizes = [(folder / shard.file).stat().st_size for shard in manifest.shards]
+    except (FileNotFoundError, NotADirectoryError, CorruptFile):
+        return False
+    return manifest.refused is None and sizes == [shard.bytes for shard in manifest.shards]
+
+
+def identify(status: os.stat_result) -> Identity:
+    """The identity of what has this ``status``."""
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def list_generations(folder: Path) -> list[str]:
+    """The names in ``folder`` that generations have, oldest first. Raises OSError."""
+    return sorted(filter(GENERATION.fullmatch, os.listdir(folder)), key=generation_number)  # noqa: PTH208 - names
+
+
+def locate(place: str | os.PathLike[str]) -> Location:
+    """The location that ``place`` names: the path of one of the three kinds of folders, or a dataset's name, ``people``
+    or ``team/people``, where LOOKUPDB_SYNC_DIR says in which folder datasets are.
+
+    Raises UsageError, GenerationMissing, StoreError.
+    """
+    path = _find_named(place) if isinstance(place, str) else None
+    path = path or Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
+    try:
+        return _locate_at(path)
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+
+
+def _find_named(name: str) -> Path | None:
+    """The folder of the dataset ``name``; None if this is no name, or no folder has datasets by their names."""
+    root, match = os.environ.get(SYNC_DIR_VARIABLE), _NAME.fullmatch(name)
+    if not root or not match:
+        return None
+    return Path(os.path.abspath(root)) / (match[1] or DEFAULT_NAMESPACE) / match[2]  # noqa: PTH100
+
+
+def _locate_at(path: Path) -> Location:
+    if path.name == CURRENT and path.is_symlink():
+        return SyncedFolder(path.parent)
+    if (path / FILE_NAME).exists():
+        return GenerationFolder(path)
+    if (path / CURRENT).is_symlink():
+        return SyncedFolder(path)
+    if not path.is_dir():
+        raise _missing_folder_error(path)
+    if (path / ANNOUNCEMENT).exists() or list_generations(path):
+        return StoreFolder(path)
+    raise GenerationMissing(
+        f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT} or g1, g2, … in it",
+        hint="give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"
+        " or <store>/<cluster>/<namespace>/<name>-<uid>",
+    )
+
+
+def _missing_folder_error(path: Path) -> UsageError | GenerationMissing:
+    if path.exists():
+        return UsageError(f"{path} is no folder", hint="give the folder that holds manifest.json, not a file in it")
+    root = os.environ.get(SYNC_DIR_VARIABLE)
+    found = f"datasets are looked up by their names in {root}" if root else f"{SYNC_DIR_VARIABLE} is not set"
+    return GenerationMissing(f"there is no folder {path} ({found})", hint="has lookupdb sync fetched it yet?")

@@ -1,0 +1,206 @@
+"""The twin of the native ``MappedGeneration``: all shards of a generation, read by py-lmdb.
+
+py-lmdb opens a file once in a process, and what it has opened must not be used behind a fork. So all generations of a
+process share one reader of each file, and a child opens its own when it first looks something up. Each takes a file
+descriptor as long as it is open, which the native files do not.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import lmdb
+
+from lookupdb.keys import InvalidKey, shard_number
+from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
+
+if TYPE_CHECKING:
+    from lookupdb.mapped.generation import OpenGeneration
+
+_PIECE_BYTES: Final = 1 << 20
+_PIECE_RECORDS: Final = 256
+"""Of an iteration, so much is read at a time."""
+
+
+class _SharedReader:
+    """The reader of one file, for all generations of this process that have it. Closed with the last of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uses = 0
+        self.lock = threading.Lock()
+        self._reader = ShardReader(path)
+        self._pid = os.getpid()
+
+    def reader(self) -> ShardReader:
+        """The reader, opened anew in a child. Raises CorruptFile, FileNotFoundError. The caller holds ``lock``."""
+        if self._pid != os.getpid():
+            self._reader.close()
+            self._reader = ShardReader(self.path)
+            self._pid = os.getpid()
+        return self._reader
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._reader.close()
+
+
+class _Readers:
+    """The shared readers of this process, by device and inode of their files."""
+
+    def __init__(self) -> None:
+        self._readers: dict[tuple[int, int], _SharedReader] = {}
+        self._lock = threading.RLock()  # collecting garbage may come here again
+        os.register_at_fork(after_in_child=self._renew_locks)
+
+    def take(self, path: Path) -> tuple[tuple[int, int], _SharedReader]:
+        """The reader of ``path``, and its name for ``give_back``. Raises as ``ShardReader``."""
+        status = path.stat()
+        name = (status.st_dev, status.st_ino)
+        with self._lock:
+            shared = self._readers.get(name)
+            if shared is None:
+                shared = self._readers[name] = _SharedReader(path)
+            shared.uses += 1
+        return name, shared
+
+    def give_back(self, name: tuple[int, int]) -> None:
+        """What was taken is not used any more."""
+        with self._lock:
+            shared = self._readers[name]
+            shared.uses -= 1
+            if not shared.uses:
+                del self._readers[name]
+                shared.close()
+
+    def _renew_locks(self) -> None:
+        """No thread that held one is there in the child."""
+        self._lock = threading.RLock()
+        for shared in self._readers.values():
+            shared.lock = threading.Lock()
+
+
+_READERS: Final = _Readers()
+
+
+class PythonGeneration:
+    """See ``MappedFiles``."""
+
+    def __init__(
+        self,
+        paths: list[Path],
+        normalize: tuple[str, ...],
+        encode: Callable[[str], bytes],
+        decode: Callable[[bytes], Any] | None,
+        facts: OpenGeneration,
+    ) -> None:
+        self.facts = facts
+        self.decode = decode
+        self._encode = encode
+        self._names: list[tuple[int, int]] = []
+        self._shared: list[_SharedReader] = []
+        for path in paths:
+            name, shared = _READERS.take(path)
+            self._names.append(name)
+            self._shared.append(shared)
+        self.records = sum(map(self.count, range(len(paths))))
+
+    def describe(self, shard: int, name: bytes) -> bytes | None:
+        """See ``MappedFiles``."""
+        shared = self._shared[shard]
+        with shared.lock:
+            return shared.reader().describe(name)
+
+    def count(self, shard: int) -> int:
+        """See ``MappedFiles``."""
+        shared = self._shared[shard]
+        with shared.lock:
+            return shared.reader().pages()["entries"]
+
+    def is_sequence(self) -> bool:
+        """See ``MappedFiles``."""
+        places = map(_parse_place, (key for _, key, _ in self.iterate()))
+        return all(place is not None and place < self.records for place in places)
+
+    def find(self, key: object) -> tuple[int, bytes] | None:
+        """The shard of ``key``, and what is stored under it; None if no record has it. Raises CorruptFile."""
+        if not isinstance(key, str):
+            return None
+        try:
+            encoded = self._encode(key)
+        except InvalidKey:
+            return None
+        shard = shard_number(encoded, len(self._shared))
+        stored = self._read(shard, key, lambda reader: reader.txn.get(encoded))
+        return None if stored is None else (shard, stored)
+
+    def make_value(self, shard: int, key: object, stored: bytes, raw: bool) -> Any:
+        """The value that ``stored`` is, or is compressed from; decoded unless ``raw``. Raises CorruptFile."""
+        shared = self._shared[shard]
+        try:
+            with shared.lock:  # a decompressor is for one thread at a time
+                value = unframe(expand(stored, shared.reader().inflate))
+            return value if raw or self.decode is None else self.decode(value)
+        except DamagedValue as problem:
+            raise self.facts.describe_damage(shard, key, problem.message) from problem
+        except ValueError as problem:
+            raise self.facts.describe_damage(shard, key, f"it is no JSON: {problem}") from problem
+
+    def iterate(self) -> Iterator[tuple[int, str, bytes]]:
+        """Shard, key and stored value of every record, shards in their order and keys in that of their bytes. Raises
+        CorruptFile."""
+        for shard in range(len(self._shared)):
+            last = b""
+            while piece := self._read_piece(shard, last):
+                last = piece[-1][0]
+                for key, stored in piece:
+                    yield shard, self._decode_key(shard, key), stored
+
+    def _read_piece(self, shard: int, last: bytes) -> list[tuple[bytes, bytes]]:
+        """Some of the records behind the key ``last``."""
+        piece: list[tuple[bytes, bytes]] = self._read(shard, None, lambda reader: _read_items(reader, last))
+        return piece
+
+    def _read(self, shard: int, key: object, read: Callable[[ShardReader], Any]) -> Any:
+        shared = self._shared[shard]
+        with shared.lock:
+            reader = shared.reader()
+            try:
+                return read(reader)
+            except lmdb.Error as problem:
+                reader.renew()
+                raise self.facts.describe_damage(shard, key, str(problem)) from problem
+
+    def _decode_key(self, shard: int, key: bytes) -> str:
+        try:
+            return key.decode()
+        except UnicodeDecodeError as problem:
+            raise self.facts.describe_damage(shard, None, "a key is not UTF-8") from problem
+
+    def __del__(self) -> None:
+        for name in self._names:
+            _READERS.give_back(name)
+
+
+def _read_items(reader: ShardReader, last: bytes) -> list[tuple[bytes, bytes]]:
+    items: list[tuple[bytes, bytes]] = []
+    size = 0
+    with reader.txn.cursor() as cursor:
+        is_there = cursor.set_range(last) if last else cursor.first()
+        while is_there and size < _PIECE_BYTES and len(items) < _PIECE_RECORDS:
+            key, stored = cursor.item()
+            if key != last:
+                items.append((key, stored))
+                size += len(stored)
+            is_there = cursor.next()
+    return items
+
+
+def _parse_place(key: str) -> int | None:
+    """The number that ``key`` is, as Python writes it; None if it is none."""
+    is_number = key.isascii() and key.isdecimal() and (key[0] != "0" or key == "0")
+    return int(key) if is_number and len(key) < 20 else None
