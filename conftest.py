@@ -84,7 +84,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 collect_ignore_glob = (
     [
         f"server/tests/test_native_{module}.py"
-        for module in ("batch", "packing", "reader", "resp", "rows", "values", "warmer")
+        for module in ("batch", "mapped", "packing", "reader", "resp", "rows", "values", "warmer")
     ]
     if native.kernels() is None
     else []
@@ -99,6 +99,7 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_build_slices",
     "test_build_sort",
     "test_build_write",
+    "test_mapped",
     "test_route_connection",
     "test_route_lookup_core",
     "test_route_mixed_table",

@@ -2,7 +2,8 @@
 
 py-lmdb opens a file once in a process, and what it has opened must not be used behind a fork. So all generations of a
 process share one reader of each file, and a child opens its own when it first looks something up. Each takes a file
-descriptor as long as it is open, which the native files do not.
+descriptor as long as it is open, which the native files do not. And where an iteration comes to a damaged page, LMDB
+ends the process; a lookup that does is an error.
 """
 
 from __future__ import annotations

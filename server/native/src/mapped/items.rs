@@ -36,7 +36,7 @@ impl Part {
             "keys" => Ok(Part::Keys),
             "values" => Ok(Part::Values),
             "items" => Ok(Part::Items),
-            _ => Err(PyValueError::new_err(format!("expected keys, values or items, found {name:?}"))),
+            _ => Err(PyValueError::new_err(format!("expected keys, values or items, found '{name}'"))),
         }
     }
 }

@@ -77,7 +77,7 @@ impl MappedView {
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let generation = Self::current(slf)?;
         let found = generation.get().get(&key, Form::Value)?;
-        found.ok_or_else(|| PyKeyError::new_err(key.unbind()))
+        found.ok_or_else(|| missing(key))
     }
 
     /// The value of `key`, or `default` if no record has it.
@@ -93,7 +93,7 @@ impl MappedView {
     /// The bytes of the value of `key`, not decoded. Raises KeyError.
     fn raw<'py>(slf: &Bound<'py, Self>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let found = Self::current(slf)?.get().get(&key, Form::Raw)?;
-        found.ok_or_else(|| PyKeyError::new_err(key.unbind()))
+        found.ok_or_else(|| missing(key))
     }
 
     fn __contains__(slf: &Bound<'_, Self>, key: Bound<'_, PyAny>) -> PyResult<bool> {
@@ -147,6 +147,12 @@ impl MappedView {
             _ => Ok(()),
         }
     }
+}
+
+/// As a dict's, whatever the key is.
+#[cold]
+fn missing(key: Bound<'_, PyAny>) -> PyErr {
+    PyKeyError::new_err((key.unbind(),))
 }
 
 fn closed() -> PyErr {
