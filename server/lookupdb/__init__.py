@@ -4,13 +4,13 @@ This package is the data plane and the command line. It never imports kopf, kube
 ``lookupdb_operator``: a shard or router process needs nothing but its files.
 """
 
+import importlib
+
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     """``lookupdb.open``, which opens a dataset as a mapping in this process: imported when it is first asked for."""
     if name == "open":
-        from lookupdb.mapped import open_dataset
-
-        return open_dataset
+        return importlib.import_module("lookupdb.mapped").open_dataset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

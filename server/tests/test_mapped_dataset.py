@@ -39,7 +39,7 @@ def test_it_is_as_a_dict(mapping: MappedDataset) -> None:
     assert mapping.get("key-3") == b"value 3"
     assert mapping.get("key-500") is None
     assert mapping.get("key-500", 7) == 7
-    assert mapping.get("key-500", default=8) == 8
+    assert mapping.get("key-500", default=8) == 8  # type: ignore[call-overload]
     assert "key-3" in mapping
     assert "key-500" not in mapping
     assert len(mapping) == 500

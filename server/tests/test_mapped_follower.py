@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from support.waiting import until
 
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.mapped import MappedDataset, follower, open_dataset
+from lookupdb.mapped.generation import Opener
 
 
 def content(generation: str, records: int = 50) -> dict[str, bytes]:
@@ -52,7 +53,7 @@ def test_another_generation_answers_soon(synced: SyncedDataset, kernels: str, se
 @pytest.mark.parametrize("use", ["get", "in", "len", "iterate", "get_many", "raw", "generation", "items", "snapshot"])
 def test_any_use_looks(synced: SyncedDataset, mapping: MappedDataset, use: str) -> None:
     synced.publish("g2", {"k1": b"g2"})
-    found = {
+    found: dict[str, Callable[[], bool]] = {
         "get": lambda: mapping.get("k1") == b"g2",
         "in": lambda: "k2" not in mapping,
         "len": lambda: len(mapping) == 1,
@@ -62,8 +63,8 @@ def test_any_use_looks(synced: SyncedDataset, mapping: MappedDataset, use: str) 
         "generation": lambda: mapping.generation == "g2",
         "items": lambda: list(mapping.items()) == [("k1", b"g2")],
         "snapshot": lambda: mapping.snapshot()["k1"] == b"g2",
-    }[use]
-    assert found()
+    }
+    assert found[use]()
 
 
 @pytest.mark.parametrize("seconds", [None, 3600, float("inf"), 1e300])
@@ -155,15 +156,15 @@ def test_who_finds_the_target_gone_looks_again(
 ) -> None:
     """It is removed between the look at the link and the opening of what that names."""
     synced.add("g2", content("g2"))
-    opens = follower.Opener.open
+    opens = Opener.open
 
-    def open_late(self: follower.Opener, folder: Path) -> object:
+    def open_late(self: Opener, folder: Path) -> object:
         if folder.name == "g1":
             synced.point("g2")
             shutil.rmtree(folder)
         return opens(self, folder)
 
-    monkeypatch.setattr(follower.Opener, "open", open_late)
+    monkeypatch.setattr(Opener, "open", open_late)
     assert open_dataset(synced.path)["k1"] == b"g2"
 
 
@@ -333,7 +334,7 @@ def test_a_failure_that_is_no_trouble_of_files_reaches_the_caller(
         raise ZeroDivisionError
 
     synced.publish("g2", content("g2"))
-    monkeypatch.setattr(follower.Opener, "open", fail)
+    monkeypatch.setattr(Opener, "open", fail)
     with pytest.raises(ZeroDivisionError):
         mapping["k1"]
 

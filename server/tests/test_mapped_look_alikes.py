@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.mapped import SyncedDataset
@@ -19,7 +20,9 @@ RECORDS = {str(number): value for number, value in enumerate(VALUES)}
 
 def test_a_set_of_keys(tmp_path: Path, kernels: str) -> None:
     records = {"ada": b"", "bob": b"", "eve": b""}
-    names = open_dataset(write_generation(tmp_path, records, shards=2, normalize=("strip", "lowercase"))).as_set()
+    names: Set[object] = open_dataset(
+        write_generation(tmp_path, records, shards=2, normalize=("strip", "lowercase"))
+    ).as_set()
     assert isinstance(names, Set)
     assert names == {"ada", "bob", "eve"}
     assert len(names) == 3
@@ -105,7 +108,7 @@ def test_they_follow_and_an_iteration_stays(tmp_path: Path, kernels: str) -> Non
     dataset = SyncedDataset(tmp_path)
     dataset.publish("g1", RECORDS)
     mapping = open_dataset(dataset.path, refresh_seconds=0)
-    values, names = mapping.as_sequence(), mapping.as_set()
+    values, names = mapping.as_sequence(), cast("Set[object]", mapping.as_set())
     iterator = iter(values)
     assert next(iterator) == VALUES[0]
     dataset.publish("g2", {"0": b"new", "1": b"newer"})

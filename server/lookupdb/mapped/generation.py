@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
 from collections.abc import Callable
@@ -174,6 +173,8 @@ def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:
 
 
 def _check_sha256(path: Path, shard: ShardFile) -> None:
+    import hashlib  # here: OpenSSL is for those who ask for it
+
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

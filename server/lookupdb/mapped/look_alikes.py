@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Sequence, ValuesView
+from typing import Any, Final, Protocol, overload
 
 from lookupdb.errors import UsageError
+from lookupdb.mapped.generation import OpenGeneration
 
-if TYPE_CHECKING:
-    from lookupdb.mapped.dataset import MappedDataset
-    from lookupdb.mapped.generation import OpenGeneration
+_TOGETHER: Final = 64
+"""Values of an iteration by places that are looked up together."""
+
+
+class Records(Protocol):
+    """What is needed of a mapping."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """See ``MappedDataset``."""
+
+    def iterate(self, part: str) -> Iterator[Any]:
+        """See ``MappedDataset``."""
+
+    def is_sequence(self) -> bool:
+        """See ``MappedDataset``."""
+
+    def snapshot(self) -> Records:
+        """See ``MappedDataset``."""
+
+    @property
+    def facts(self) -> OpenGeneration:
+        """See ``MappedDataset``."""
 
 
 class MappedItemsView(ItemsView[str, Any]):
     """Keys and values. An iteration reads one generation to its end."""
 
-    _mapping: MappedDataset
+    _mapping: Any
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return self._mapping.iterate("items")
+        yield from self._mapping.iterate("items")
 
 
 class MappedValuesView(ValuesView[Any]):
     """Values. An iteration reads one generation to its end."""
 
-    _mapping: MappedDataset
+    _mapping: Any
 
     def __iter__(self) -> Iterator[Any]:
-        return self._mapping.iterate("values")
+        yield from self._mapping.iterate("values")
 
     def __contains__(self, value: object) -> bool:
         return any(found is value or found == value for found in self)
@@ -36,7 +60,7 @@ class MappedValuesView(ValuesView[Any]):
 class KeySet(KeysView[str]):
     """The keys, as a set. What operators make of it is a set of its own."""
 
-    _mapping: MappedDataset
+    _mapping: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
         return KeySet, (self._mapping,)
@@ -48,12 +72,12 @@ class ValueSequence(Sequence[Any]):
     A generation whose keys are not is an error for whoever uses the sequence: UsageError.
     """
 
-    def __init__(self, mapping: MappedDataset) -> None:
+    def __init__(self, mapping: Records) -> None:
         self._mapping = mapping
         self._checked: OpenGeneration | None = None
         self._take()
 
-    def _take(self) -> MappedDataset:
+    def _take(self) -> Records:
         """The generation that answers now, whose keys have been checked."""
         view = self._mapping.snapshot()
         facts = view.facts
@@ -98,10 +122,7 @@ class ValueSequence(Sequence[Any]):
         return f"<values of {self._mapping!r}>"
 
 
-_TOGETHER = 64
-
-
-def _iterate(view: MappedDataset, step: int) -> Iterator[Any]:
+def _iterate(view: Records, step: int) -> Iterator[Any]:
     """The values in the order of their places, some looked up at a time."""
     places = range(len(view))[::step]
     for start in range(0, len(places), _TOGETHER):

@@ -12,15 +12,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import lmdb
 
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
-
-if TYPE_CHECKING:
-    from lookupdb.mapped.generation import OpenGeneration
 
 _PIECE_BYTES: Final = 1 << 20
 _PIECE_RECORDS: Final = 256
@@ -97,7 +94,7 @@ class PythonGeneration:
         normalize: tuple[str, ...],
         encode: Callable[[str], bytes],
         decode: Callable[[bytes], Any] | None,
-        facts: OpenGeneration,
+        facts: Any,
     ) -> None:
         self.facts = facts
         self.decode = decode

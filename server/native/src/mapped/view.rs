@@ -61,7 +61,7 @@ impl MappedView {
         }
         match &*view.lock() {
             Some(generation) => Ok(generation.clone_ref(slf.py())),
-            None => Err(closed()),
+            None => Err(closing_error()),
         }
     }
 
@@ -77,7 +77,7 @@ impl MappedView {
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let generation = Self::current(slf)?;
         let found = generation.get().get(&key, Form::Value)?;
-        found.ok_or_else(|| missing(key))
+        found.ok_or_else(|| key_error(key))
     }
 
     /// The value of `key`, or `default` if no record has it.
@@ -93,7 +93,7 @@ impl MappedView {
     /// The bytes of the value of `key`, not decoded. Raises KeyError.
     fn raw<'py>(slf: &Bound<'py, Self>, key: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let found = Self::current(slf)?.get().get(&key, Form::Raw)?;
-        found.ok_or_else(|| missing(key))
+        found.ok_or_else(|| key_error(key))
     }
 
     fn __contains__(slf: &Bound<'_, Self>, key: Bound<'_, PyAny>) -> PyResult<bool> {
@@ -151,10 +151,10 @@ impl MappedView {
 
 /// As a dict's, whatever the key is.
 #[cold]
-fn missing(key: Bound<'_, PyAny>) -> PyErr {
+fn key_error(key: Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.unbind(),))
 }
 
-fn closed() -> PyErr {
+fn closing_error() -> PyErr {
     PyValueError::new_err("the mapping is closed")
 }
