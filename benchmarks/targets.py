@@ -9,6 +9,7 @@ from typing import Final
 from benchmarks.results import (
     ENCRYPTED,
     FLASK,
+    LMDB,
     NUTCRACKER,
     ONE_WORKER,
     OURS,
@@ -86,6 +87,10 @@ def _import_memory(results: Results) -> float:
     return results["client-import-memory"].sides[OURS].value / MB
 
 
+def _lookups(row: str, side: str) -> Callable[[Results], float]:
+    return lambda results: results[row].sides[side].value
+
+
 def _pod(pod: str) -> Callable[[Results], float]:
     return lambda results: results["pod-memory"].sides[f"{OURS}: {pod}"].value / MB
 
@@ -108,6 +113,11 @@ NATIVE_TARGETS: Final = (
     Target("Client.get_many(100) : redis-py mget(100)", 1.0, True, _ratio("client-batch", OURS, REDIS_PY)),
     Target("import of lookupdb.client", 0.05, False, _import_seconds, " s"),
     Target("its memory", 10, False, _import_memory, " MB"),
+    Target("in process, raw values : py-lmdb, not compressed", 1.0, True, _ratio("in-process-raw", UNCOMPRESSED, LMDB)),
+    Target("in process, raw values", 400_000, True, _lookups("in-process-raw", UNCOMPRESSED), " keys/s"),
+    Target(
+        "in process, 100 at a time : py-lmdb, not compressed", 1.5, True, _ratio("in-process-many", UNCOMPRESSED, LMDB)
+    ),
     Target("build : loading Redis", 0.25, False, _ratio("build-time", OURS, REDIS)),
     Target("build's peak memory, 1 GiB limit", 1.0, False, _peak("build-memory"), " GiB"),
     Target("build of persons", 450_000, True, _speed, " records/s"),

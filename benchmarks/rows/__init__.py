@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.arena import Arena
 from benchmarks.results import Result
-from benchmarks.rows import build, clients, cold, encrypted, memory, routed, shard, workers
+from benchmarks.rows import build, clients, cold, encrypted, in_process, memory, routed, shard, workers
 
 _ALWAYS: Final = ("taskset", "setpriv")
 
@@ -49,6 +49,7 @@ ROWS: Final = (
     Row("client-import", "what the import of the Python client takes", clients.import_cost),
     Row("workers", "one key a request over RESP, of two workers against one", workers.measure, _RESP),
     Row("cold", "100 keys a request over RESP, nothing of the file in memory", cold.measure, (*_RESP, "fincore")),
+    Row("in-process", "keys one by one and 100 at a time in one process, against py-lmdb", in_process.measure),
     Row("memory", "private bytes a worker, page cache; Redis, Flask", memory.measure, (*_RESP, "fincore")),
     Row("pods", "private bytes of a shard server and of a router, all processes", memory.pods, _RESP),
     Row("persons", "five million persons: build time, peak memory, bytes on disk", build.persons),

@@ -5,11 +5,12 @@ This package is the data plane and the command line. It never imports kopf, kube
 """
 
 import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     """``lookupdb.open``, which opens a dataset as a mapping in this process: imported when it is first asked for."""
     if name == "open":
         return importlib.import_module("lookupdb.mapped").open_dataset

@@ -54,13 +54,14 @@ def exists(path: str, document: Path) -> bool:
 
 
 def is_module(name: str) -> bool:
-    """Whether ``name`` is a module or package of the project, or stands in one."""
+    """Whether ``name`` is a module or package of the project, stands in one, or is what a package imports late."""
     *parents, last = name.split(".")
     places = [ROOT / source / Path(*parents) for source in ("server", "operator", ".")]
     return any(
         (place / last).is_dir()
         or any(place.joinpath(f"{last}{suffix}").is_file() for suffix in (".py", ".pyi"))
         or (place.with_suffix(".py").is_file() and last in place.with_suffix(".py").read_text())
+        or ((place / "__init__.py").is_file() and f'name == "{last}"' in (place / "__init__.py").read_text())
         for place in places
     )
 
@@ -97,6 +98,8 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     assert is_module("lookupdb.build.gates")
     assert is_module("lookupdb.build.gates.check_min_records")
     assert not is_module("lookupdb.build.gate")
+    assert is_module("lookupdb.open")
+    assert not is_module("lookupdb.close")
     document = tmp_path / "page.md"
     document.write_text(
         "`build/gate.py`, `operator/none.md` and `crds/`; `people.csv`, s3://e2e/x and lookupdb.cli.gone.\n"

@@ -26,7 +26,7 @@ def mapping(tmp_path: Path, kernels: str) -> MappedDataset:
 
 def test_lookupdb_open_is_it(tmp_path: Path, kernels: str) -> None:
     folder = write_generation(tmp_path, RECORDS)
-    mapping = lookupdb.open(folder)  # type: ignore[operator]
+    mapping = lookupdb.open(folder)
     assert mapping["key-7"] == b"value 7"
     assert isinstance(mapping, MappedDataset)
     assert isinstance(mapping, Mapping)

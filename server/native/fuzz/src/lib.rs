@@ -15,7 +15,7 @@ pub mod route;
 pub mod rows;
 pub mod seeds;
 
-use reader::{Found, ShardFile};
+use reader::{find_across, touch, Found, ShardFile};
 use resp::{lone_get, next_lookups, Next};
 use std::path::Path;
 use values::Expander;
@@ -41,6 +41,11 @@ pub fn check_file(path: &Path, keys: &[Vec<u8>]) -> Outcome {
     let mut found: Vec<Found> = vec![];
     file.find_many(&keys, &mut found);
     assert_eq!(found.len(), keys.len());
+    let lookups: Vec<(&ShardFile, &[u8])> = keys.iter().map(|&key| (&file, key)).collect();
+    let mut across: Vec<Found> = vec![];
+    find_across(&lookups, &mut across);
+    assert_eq!(across, found, "of one file, and of several");
+    across.into_iter().for_each(touch);
     let mut is_sound = check_items(&file);
     let mut expander = Expander::new(file.dictionary()).ok();
     for (key, together) in keys.iter().zip(&found) {
