@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_a_child_of_a_process_whose_threads_look_keys_up(mapping: MappedDataset)
             ended.append(True)
         for reader in readers:
             reader.result(60)
+
+
+def test_a_child_that_finds_its_files_gone(mapping: MappedDataset, kernels: str, tmp_path: Path) -> None:
+    """The native maps are inherited; py-lmdb opens files again, and never takes what is gone for missing."""
+    shutil.rmtree(tmp_path / "g1")
+    said = in_child(lambda: mapping["k9"])
+    assert said == repr(RECORDS["k9"]) if kernels == "native" else said.startswith("raised CorruptFile")
+    assert mapping["k9"] == RECORDS["k9"]
 
 
 def test_threads_share_it(mapping: MappedDataset) -> None:

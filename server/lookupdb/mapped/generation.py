@@ -102,6 +102,8 @@ class Opener:
             files = self.make_files(paths, manifest.normalize, encode, decode, facts)
             for number in range(len(paths)):
                 _check_description(files, number, facts)
+        except FileNotFoundError as error:
+            raise CorruptFile(f"{folder} has lost a file while it was opened: {error}", hint=_AGAIN) from error
         except OSError as error:
             raise opening_error(Path(str(error.filename or folder)), error.errno or 0) from error
         except ValueError as error:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import lmdb
 
+from lookupdb.errors import CorruptFile
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
@@ -24,21 +25,29 @@ _PIECE_RECORDS: Final = 256
 """Of an iteration, so much is read at a time."""
 
 
+_LOCK: Final = threading.RLock()
+"""Held during all use of py-lmdb and of decompressors, by one thread of this process at a time, and while it forks: a
+child never finds one in use by a thread that it does not have. Collecting garbage may come here again."""
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
 class _SharedReader:
     """The reader of one file, for all generations of this process that have it. Closed with the last of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.uses = 0
-        self.lock = threading.Lock()
         self._reader = ShardReader(path)
         self._pid = os.getpid()
 
     def reader(self) -> ShardReader:
-        """The reader, opened anew in a child. Raises CorruptFile, FileNotFoundError. The caller holds ``lock``."""
+        """The reader, opened anew in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
         if self._pid != os.getpid():
             self._reader.close()
-            self._reader = ShardReader(self.path)
+            try:
+                self._reader = ShardReader(self.path)
+            except FileNotFoundError as error:
+                raise CorruptFile(f"{self.path} is gone", hint="open the mapping anew, in this process") from error
             self._pid = os.getpid()
         return self._reader
 
@@ -48,38 +57,28 @@ class _SharedReader:
 
 
 class _Readers:
-    """The shared readers of this process, by device and inode of their files."""
+    """The shared readers of this process, by device and inode of their files. Whoever uses them holds the lock."""
 
     def __init__(self) -> None:
         self._readers: dict[tuple[int, int], _SharedReader] = {}
-        self._lock = threading.RLock()  # collecting garbage may come here again
-        os.register_at_fork(after_in_child=self._renew_locks)
 
     def take(self, path: Path) -> tuple[tuple[int, int], _SharedReader]:
         """The reader of ``path``, and its name for ``give_back``. Raises as ``ShardReader``."""
         status = path.stat()
         name = (status.st_dev, status.st_ino)
-        with self._lock:
-            shared = self._readers.get(name)
-            if shared is None:
-                shared = self._readers[name] = _SharedReader(path)
-            shared.uses += 1
+        shared = self._readers.get(name)
+        if shared is None:
+            shared = self._readers[name] = _SharedReader(path)
+        shared.uses += 1
         return name, shared
 
     def give_back(self, name: tuple[int, int]) -> None:
         """What was taken is not used any more."""
-        with self._lock:
-            shared = self._readers[name]
-            shared.uses -= 1
-            if not shared.uses:
-                del self._readers[name]
-                shared.close()
-
-    def _renew_locks(self) -> None:
-        """No thread that held one is there in the child."""
-        self._lock = threading.RLock()
-        for shared in self._readers.values():
-            shared.lock = threading.Lock()
+        shared = self._readers[name]
+        shared.uses -= 1
+        if not shared.uses:
+            del self._readers[name]
+            shared.close()
 
 
 _READERS: Final = _Readers()
@@ -102,22 +101,21 @@ class PythonGeneration:
         self._names: list[tuple[int, int]] = []
         self._shared: list[_SharedReader] = []
         for path in paths:
-            name, shared = _READERS.take(path)
-            self._names.append(name)
+            with _LOCK:
+                name, shared = _READERS.take(path)
+                self._names.append(name)
             self._shared.append(shared)
         self.records = sum(map(self.count, range(len(paths))))
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
         """See ``MappedFiles``."""
-        shared = self._shared[shard]
-        with shared.lock:
-            return shared.reader().describe(name)
+        with _LOCK:
+            return self._shared[shard].reader().describe(name)
 
     def count(self, shard: int) -> int:
         """See ``MappedFiles``."""
-        shared = self._shared[shard]
-        with shared.lock:
-            return shared.reader().pages()["entries"]
+        with _LOCK:
+            return self._shared[shard].reader().pages()["entries"]
 
     def is_sequence(self) -> bool:
         """See ``MappedFiles``."""
@@ -138,10 +136,9 @@ class PythonGeneration:
 
     def make_value(self, shard: int, key: object, stored: bytes, raw: bool) -> Any:
         """The value that ``stored`` is, or is compressed from; decoded unless ``raw``. Raises CorruptFile."""
-        shared = self._shared[shard]
         try:
-            with shared.lock:  # a decompressor is for one thread at a time
-                value = unframe(expand(stored, shared.reader().inflate))
+            with _LOCK:
+                value = unframe(expand(stored, self._shared[shard].reader().inflate))
             return value if raw or self.decode is None else self.decode(value)
         except DamagedValue as problem:
             raise self.facts.describe_damage(shard, key, problem.message) from problem
@@ -164,9 +161,8 @@ class PythonGeneration:
         return piece
 
     def _read(self, shard: int, key: object, read: Callable[[ShardReader], Any]) -> Any:
-        shared = self._shared[shard]
-        with shared.lock:
-            reader = shared.reader()
+        with _LOCK:
+            reader = self._shared[shard].reader()
             try:
                 return read(reader)
             except lmdb.Error as problem:
@@ -180,8 +176,9 @@ class PythonGeneration:
             raise self.facts.describe_damage(shard, None, "a key is not UTF-8") from problem
 
     def __del__(self) -> None:
-        for name in self._names:
-            _READERS.give_back(name)
+        with _LOCK:
+            for name in self._names:
+                _READERS.give_back(name)
 
 
 def _read_items(reader: ShardReader, last: bytes) -> list[tuple[bytes, bytes]]:
