@@ -33,7 +33,11 @@ impl KeyEncoder {
             // `can_exist` of the reader knows how long a key is.
             return look_up(bytes);
         }
-        if bytes.iter().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        // No jump depends on a byte: this takes many at a time.
+        if bytes.iter().fold(true, |is_plain, byte| is_plain & (byte.wrapping_sub(0x20) < 0x5f)) {
+            if self.steps.keep(bytes) {
+                return look_up(bytes);
+            }
             let mut buffer = [0; MAX_KEY_BYTES];
             return self.steps.encode(bytes, &mut buffer).map_or(Ok(None), look_up);
         }

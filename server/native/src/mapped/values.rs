@@ -3,7 +3,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::borrow::Cow;
 
-use crate::reader::ShardFile;
+use crate::reader::{prefetch_all, ShardFile};
 use crate::values::{is_framed, Expander};
 
 /// The most that is kept for the next value.
@@ -72,6 +72,7 @@ impl Inflater {
 /// The value in `stored`, if it is not compressed; None if it is.
 #[inline(always)]
 pub fn plain_value(stored: &[u8]) -> Option<Result<&[u8], &'static str>> {
+    prefetch_all(stored);
     if stored.first() != Some(&FRAMED) {
         return None;
     }

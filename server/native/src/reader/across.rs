@@ -4,6 +4,9 @@ use super::walk::{can_exist, expected_kind, search, Walk, TOGETHER};
 use super::{Found, ShardFile};
 use std::hint::black_box;
 
+/// Behind these the processor has seen by itself where the copy goes.
+const PREFETCHED_BYTES: usize = 1024;
+
 /// Put what `ShardFile::find` returns for each of `lookups`, a file and a key, into `found`, instead of what is there.
 pub fn find_across<'a>(lookups: &[(&'a ShardFile, &[u8])], found: &mut Vec<Found<'a>>) {
     found.clear();
@@ -76,6 +79,14 @@ fn begin<'a, 'k>(
         *key = lookups[place].1;
     }
     Some((walks, keys))
+}
+
+/// Ask for all of a value that is not large: it is going to be copied.
+#[inline(always)]
+pub fn prefetch_all(value: &[u8]) {
+    for line in (0..value.len().min(PREFETCHED_BYTES)).step_by(64) {
+        prefetch(value, line);
+    }
 }
 
 /// Have all pages of what was found read from disk, if they are not in memory, and wait for it.

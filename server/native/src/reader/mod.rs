@@ -11,7 +11,7 @@ mod page;
 mod walk;
 mod warm;
 
-pub use across::{find_across, touch};
+pub use across::{find_across, prefetch_all, touch};
 pub use items::{Cursor, Item};
 use map::Map;
 use meta::{refused, Meta, Tree};
