@@ -116,7 +116,7 @@ NATIVE_TARGETS: Final = (
     Target("in process, raw values : py-lmdb, not compressed", 1.0, True, _ratio("in-process-raw", UNCOMPRESSED, LMDB)),
     Target("in process, raw values", 400_000, True, _lookups("in-process-raw", UNCOMPRESSED), " keys/s"),
     Target(
-        "in process, 100 at a time : py-lmdb, not compressed", 1.5, True, _ratio("in-process-many", UNCOMPRESSED, LMDB)
+        "in process, 100 at a time : py-lmdb, not compressed", 1.3, True, _ratio("in-process-many", UNCOMPRESSED, LMDB)
     ),
     Target("build : loading Redis", 0.25, False, _ratio("build-time", OURS, REDIS)),
     Target("build's peak memory, 1 GiB limit", 1.0, False, _peak("build-memory"), " GiB"),
