@@ -1,0 +1,74 @@
+"""The files that the ways of holding the records need, made from a seed: ``python materials.py FOLDER RECORDS WAY...``.
+
+A process of its own makes them, for a pickle needs all records in memory. What is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shelve
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks import datasets, generators
+from benchmarks.peers import lookupdb
+
+import ways
+
+
+def make(folder: Path, records: int, names: Iterable[str]) -> None:
+    """Have another process make what the ways ``names`` need. Raises CalledProcessError; it has then said why."""
+    subprocess.run([sys.executable, __file__, str(folder), str(records), *names], check=True)
+
+
+def make_source(folder: Path, records: int, seed: int = generators.SEED) -> Path:
+    """The records as JSON lines."""
+    path = folder / ways.SOURCE
+    generators.write("recommendations", records, path, seed)
+    return path
+
+
+def make_pickle(folder: Path) -> None:
+    """The dict, pickled."""
+    unfinished = folder / f"{ways.PICKLE}.tmp"
+    with unfinished.open("wb") as file:
+        pickle.dump(ways.load_dict(folder), file, protocol=pickle.HIGHEST_PROTOCOL)
+    unfinished.rename(folder / ways.PICKLE)
+
+
+def make_shelf(folder: Path) -> None:
+    """The records on a shelf."""
+    with (folder / ways.SOURCE).open() as file, shelve.open(str(folder / ways.SHELF), flag="n") as shelf:
+        for record in map(json.loads, file):
+            shelf[record["customer"]] = record["products"]
+
+
+def make_generation(folder: Path, source_folder: Path | None = None) -> None:
+    """The next generation of the dataset, by `lookupdb build`, from the source in its folder or in another."""
+    source = (source_folder or folder) / ways.SOURCE
+    manifest = datasets.manifest(folder, "recommendations", source, shards=4, compression="zstd")
+    lookupdb.build(manifest, folder / ways.STORE)
+    os.sync()  # pages that are not on disk yet would count as memory of who maps them
+
+
+def _main(folder: Path, records: int, names: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / ways.SOURCE).exists():
+        make_source(folder, records)
+    if "pickle" in names and not (folder / ways.PICKLE).exists():
+        make_pickle(folder)
+    if "shelve" in names and not list(folder.glob(f"{ways.SHELF}*")):
+        make_shelf(folder)
+    if "lookupdb" in names and not (folder / ways.STORE).exists():
+        make_generation(folder)
+
+
+if __name__ == "__main__":
+    try:
+        _main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    except KeyboardInterrupt:
+        sys.exit(130)

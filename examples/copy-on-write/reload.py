@@ -1,0 +1,73 @@
+"""Memory of a process while new records take the place of the old. A dict is parsed anew, and swapped when it is whole;
+a mapping of lookupdb follows to the next generation, which another process has built. Both answer meanwhile.
+
+  run reload
+"""
+
+from __future__ import annotations
+
+import shutil
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import generators
+
+import lookupdb
+import materials
+import memory
+import options
+import ways
+from options import megabytes
+
+
+def main() -> None:
+    """Print what each has before, at most, and after."""
+    options.run(_measure, options.parser("reload", str(__doc__)).parse_args())
+
+
+def _measure(arguments: Namespace, folder: Path) -> None:
+    options.need_memory(3_200 * arguments.records, "ask for fewer --records")
+    materials.make(folder, arguments.records, ["lookupdb"])
+    tomorrow = folder / "tomorrow"
+    materials.make_source(tomorrow, arguments.records, generators.SEED + 1)
+    options.print_table(
+        ["", "resident before", "at most", "after", "of it mapped files"],
+        [
+            ["dict, parsed anew", *memory.in_child(lambda: _reload_dict(folder, tomorrow))],
+            ["lookupdb.open()", *memory.in_child(lambda: _follow(folder, tomorrow))],
+        ],
+    )
+
+
+def _reload_dict(today: Path, tomorrow: Path) -> list[str]:
+    service = {"records": ways.load_dict(today)}
+    return _watch(lambda: service.update(records=ways.load_dict(tomorrow)))
+
+
+def _follow(today: Path, tomorrow: Path) -> list[str]:
+    mapping = lookupdb.open(ways.dataset_folder(today), refresh_seconds=None)
+    _read(mapping)
+    materials.make_generation(today, tomorrow)
+    try:
+        return _watch(lambda: (mapping.reload(), _read(mapping)))
+    finally:
+        shutil.rmtree(mapping.facts.folder)  # the folder is kept with the generation of today
+
+
+def _read(records: ways.Records) -> int:
+    """Have every value, one after the other, so that all pages are in memory. Returns how many there are."""
+    return sum(1 for _ in records.values())
+
+
+def _watch(change: Callable[[], object]) -> list[str]:
+    """Resident memory before the change, at most, and after it."""
+    before = memory.read_memory()
+    memory.reset_peak()
+    change()
+    after = memory.read_memory()
+    return [megabytes(size) for size in (before.resident, memory.peak_resident(), after.resident, after.file)]
+
+
+if __name__ == "__main__":
+    main()
