@@ -39,6 +39,7 @@ def main() -> None:
 
 
 def _measure(arguments: Namespace, folder: Path) -> None:
+    options.need_memory(options.RECORD_BYTES * arguments.records, "ask for fewer --records")
     materials.make(folder, arguments.records, [])
     rows = []
     for allocator, title in _ALLOCATORS.items():

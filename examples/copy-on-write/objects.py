@@ -24,6 +24,7 @@ def main() -> None:
 
 
 def _measure(arguments: Namespace, folder: Path) -> None:
+    options.need_memory(options.RECORD_BYTES * arguments.records, "ask for fewer --records")
     materials.make(folder, arguments.records, ["lookupdb"])
     source = (folder / ways.SOURCE).stat().st_size
     files = sum(file.stat().st_size for file in ways.dataset_folder(folder).rglob("*.lmdb"))

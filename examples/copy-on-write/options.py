@@ -14,12 +14,15 @@ from typing import Final
 
 from benchmarks.machine import BenchError
 
+RECORD_BYTES: Final = 1_600
+"""What a record in a dict takes, with some to spare: `run objects`."""
 COMMANDS: Final = """commands, each with its own --help:
   run workers    gunicorn's workers answer requests: whose memory grows? (the default)
   run objects    what Python's objects add to the bytes of the records
   run writes     what copies the pages that a fork has shared: looking for garbage, reading
   run reload     memory while new records take the place of the old
   run arenas     what comes back when nine of ten records are deleted
+  run pressure   what the kernel takes back when memory is short
 docs/memory.md tells what the figures mean.
 """
 
@@ -59,12 +62,17 @@ def run(command: Callable[[argparse.Namespace, Path], None], arguments: argparse
 
 def need_memory(needed: int, advice: str) -> None:
     """Raises BenchError when the machine has less than ``needed`` bytes to give."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    available = read_meminfo("MemAvailable")
     if available < needed:
         raise BenchError(
             f"this needs about {megabytes(needed)} of memory, {megabytes(available)} are available: {advice}"
         )
+
+
+def read_meminfo(name: str) -> int:
+    """Bytes of a line of /proc/meminfo."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def megabytes(size: float) -> str:

@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _measure(arguments: Namespace, folder: Path) -> None:
-    options.need_memory(3_200 * arguments.records, "ask for fewer --records")
+    options.need_memory(2 * options.RECORD_BYTES * arguments.records, "ask for fewer --records")
     materials.make(folder, arguments.records, ["lookupdb"])
     tomorrow = folder / "tomorrow"
     materials.make_source(tomorrow, arguments.records, generators.SEED + 1)

@@ -30,8 +30,6 @@ from ways import SHELF, SOURCE, WAYS
 
 _SAMPLES: Final = 120
 """As many of each way, or fewer where the kernel takes long to count."""
-_RECORD_BYTES: Final = 1_600
-"""Of a record in a dict, about: `run objects`."""
 
 
 def main() -> None:
@@ -56,7 +54,7 @@ def _parse_ways(text: str) -> list[str]:
 
 
 def _compare(arguments: argparse.Namespace, folder: Path) -> None:
-    options.need_memory(_RECORD_BYTES * arguments.records * (arguments.workers + 1), "ask for fewer --records")
+    options.need_memory(options.RECORD_BYTES * arguments.records * (arguments.workers + 1), "ask for fewer --records")
     _say(f"making {arguments.records:,} records in {folder}")
     materials.make(folder, arguments.records, arguments.ways)
     with (folder / SOURCE).open() as file:

@@ -27,6 +27,7 @@ def main() -> None:
 
 
 def _measure(arguments: Namespace, folder: Path) -> None:
+    options.need_memory(options.RECORD_BYTES * arguments.records, "ask for fewer --records")
     materials.make(folder, arguments.records, [])
     records = ways.load_dict(folder)
     held = memory.read_memory().resident

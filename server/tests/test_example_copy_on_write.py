@@ -28,7 +28,7 @@ STAND_INS = Path(__file__).parent / "support" / "stand_ins"
 SVG = "{http://www.w3.org/2000/svg}"
 RECORDS = 20_000
 WORKERS = 4
-COMMANDS = ("workers", "objects", "writes", "reload", "arenas")
+COMMANDS = ("workers", "objects", "writes", "reload", "arenas", "pressure")
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,15 @@ def test_arenas_stay_when_nine_of_ten_records_are_gone(folder: Path) -> None:
     loaded, deleted, trimmed, *_ = rows["the C library's (malloc)"]
     assert deleted > 0.9 * loaded
     assert trimmed < deleted - 5
+
+
+def test_the_kernel_takes_mapped_files_back_and_no_heap(folder: Path) -> None:
+    rows = run_table("pressure", folder)
+    if re.search(r"^SwapTotal: +0 kB$", Path("/proc/meminfo").read_text(), re.MULTILINE):
+        assert rows["dict, loaded before the fork"][1] > RECORDS / 1_000, "1,000 bytes a record stay"
+    read, reclaimed, again = rows["lookupdb.open(), before the fork"]
+    assert reclaimed < read - 2
+    assert again > reclaimed
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -1,0 +1,63 @@
+"""What the kernel takes back when memory is short. A process reads all records and asks the kernel to reclaim whatever
+it can of the process (MADV_PAGEOUT), which is what it does when somebody needs room. Then all are read again.
+
+  run pressure
+"""
+
+from __future__ import annotations
+
+import ctypes
+from argparse import Namespace
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import materials
+import memory
+import options
+import ways
+from options import megabytes
+
+_PAGEOUT: Final = 21
+"""Of madvise; Linux 5.4 and newer."""
+
+
+def main() -> None:
+    """Print what each has before and after, and when it has read all again."""
+    options.run(_measure, options.parser("pressure", str(__doc__)).parse_args())
+
+
+def _measure(arguments: Namespace, folder: Path) -> None:
+    options.need_memory(options.RECORD_BYTES * arguments.records, "ask for fewer --records")
+    materials.make(folder, arguments.records, ["lookupdb"])
+    rows = [[ways.WAYS[name].title, *_reclaim(name, folder)] for name in ("dict", "lookupdb")]
+    options.print_table(["", "resident, all read", "reclaimed", "all read again"], rows)
+    print(f"\nSwap: {megabytes(options.read_meminfo('SwapTotal'))}. With some, a dict is written there and read again.")
+
+
+def _reclaim(name: str, folder: Path) -> list[str]:
+    def measure() -> list[int]:
+        records = ways.WAYS[name].hold(folder)
+        sizes = [_read(records)]
+        _page_out()
+        return [*sizes, memory.read_memory().resident, _read(records)]
+
+    return [megabytes(size) for size in memory.in_child(measure)]
+
+
+def _read(records: ways.Records) -> int:
+    """What is resident when all have been read, one after the other."""
+    deque(records.values(), maxlen=0)
+    return memory.read_memory().resident
+
+
+def _page_out() -> None:
+    """Have the kernel reclaim what it can. What it cannot it refuses, mapping by mapping."""
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(address, 16) for address in line.split()[0].split("-"))
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGEOUT)
+
+
+if __name__ == "__main__":
+    main()
