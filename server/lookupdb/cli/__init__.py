@@ -23,6 +23,7 @@ VERBS: Final = {
     "up": "Build, serve and route a dataset on this machine.",
     "build": "Build one generation of a dataset into a store.",
     "fetch": "Fetch one shard of a generation from a store into a folder.",
+    "sync": "Keep the active generation of datasets in a folder, for programs that map it.",
     "serve": "Serve one shard over RESP, the Redis protocol.",
     "route": "Answer lookups over HTTP from the shards of a routing table.",
     "get": "Look keys up, through a router.",

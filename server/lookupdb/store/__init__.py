@@ -75,6 +75,17 @@ class Store:
             return list_addresses(self._place, self.cluster)
         return self._place.addresses(self.cluster)
 
+    def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """The datasets of ``namespace`` that have anything in the store, by one listing of names. Raises StoreError."""
+        if isinstance(self._place, Path):
+            return list_addresses(self._place, self.cluster, namespace)
+        return self._place.addresses_in(self.cluster, namespace)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory, where a look costs next to nothing."""
+        return isinstance(self._place, Path)
+
 
 def open_store(url: str, cluster: str = LOCAL) -> Store:
     """The store at ``url``: a directory's path, a file://, s3://, gs:// or az:// URL, or a gateway's http(s):// URL.

@@ -139,11 +139,14 @@ class Bucket:
 
     def addresses(self, cluster: str) -> tuple[StoreAddress, ...]:
         """Every dataset of ``cluster``, by path."""
-        found = (
-            StoreAddress.parse(cluster, namespace, folder)
-            for namespace in sorted(self.folders(cluster))
-            for folder in sorted(self.folders(f"{cluster}/{namespace}"))
+        return tuple(
+            address for namespace in sorted(self.folders(cluster)) for address in self.addresses_in(cluster, namespace)
         )
+
+    def addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
+        """Those of one namespace."""
+        folders = sorted(self.folders(f"{cluster}/{namespace}"))
+        found = (StoreAddress.parse(cluster, namespace, folder) for folder in folders)
         return tuple(address for address in found if address)
 
 

@@ -73,12 +73,23 @@ class BucketDataset(StoredDataset):
     def _read_manifest(self, generation: str, _version: Version) -> Manifest:
         return self._get_manifest(generation)[1]
 
+    def find_manifest(self, generation: str) -> Manifest | None:
+        """Gets manifest.json."""
+        found = self._find_manifest(generation)
+        return found and found[1]
+
     def _get_manifest(self, generation: str) -> tuple[Version, Manifest]:
+        found = self._find_manifest(generation)
+        if found is None:
+            self._manifests.pop(generation, None)
+            raise self._missing_generation_error(generation)
+        return found
+
+    def _find_manifest(self, generation: str) -> tuple[Version, Manifest] | None:
         path = f"{self._prefix(generation)}/{FILE_NAME}"
         standing = self.bucket.read(path)
         if standing.body is None:
-            self._manifests.pop(generation, None)
-            raise self._missing_generation_error(generation)
+            return None
         return standing.version, parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
@@ -101,10 +112,13 @@ class BucketDataset(StoredDataset):
     def _prefix(self, generation: str) -> str:
         return f"{self.address.path}/{check_generation(generation)}"
 
+    def known_generations(self) -> tuple[str, ...]:
+        """Names with any object, a claim included: one listing of names."""
+        return sort_generations(set(filter(is_generation, self.bucket.folders(self.address.path))))
+
     def next_generation(self) -> str:
-        """One more than the highest name with any object, a claim included."""
-        used_names = filter(is_generation, self.bucket.folders(self.address.path))
-        return f"g{max(map(generation_number, used_names), default=0) + 1}"
+        """One more than the highest of these."""
+        return f"g{max(map(generation_number, self.known_generations()), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
         """None: objects are not files."""

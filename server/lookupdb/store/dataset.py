@@ -137,8 +137,17 @@ class StoredDataset(ABC):
         """The generations that have a manifest.json, whole or damaged, oldest first. Raises StoreError."""
 
     @abstractmethod
+    def known_generations(self) -> tuple[str, ...]:
+        """The generations of which there is anything, published or not, oldest first: a cheap look at names. Raises
+        StoreError."""
+
+    @abstractmethod
     def manifest(self, generation: str) -> Manifest:
         """The manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be parsed."""
+
+    @abstractmethod
+    def find_manifest(self, generation: str) -> Manifest | None:
+        """The same; None if there is no manifest.json, without a look at what else there is. Nothing is remembered."""
 
     def admit(self, generation: str) -> Manifest:
         """Override the gates that have refused ``generation``: from now on it is as if none had. Returns its manifest,

@@ -45,11 +45,12 @@ def store_errors(action: str) -> Iterator[None]:
         raise StoreError(f"{action}: {error}") from error
 
 
-def list_addresses(root: Path, cluster: str) -> tuple[StoreAddress, ...]:
-    """Every dataset of ``cluster`` under ``root``, by path. An empty folder, as a failed first build leaves it, is
-    none."""
+def list_addresses(root: Path, cluster: str, namespace: str = "*") -> tuple[StoreAddress, ...]:
+    """Every dataset of ``cluster`` under ``root``, by path, or those of one namespace. An empty folder, as a failed
+    first build leaves it, is none."""
     with store_errors(f"cannot list {root}"):
-        folders = sorted(path for path in (root / cluster).glob("*/*") if path.is_dir() and any(path.iterdir()))
+        found_folders = (root / cluster).glob(f"{namespace}/*")
+        folders = sorted(path for path in found_folders if path.is_dir() and any(path.iterdir()))
     found = (StoreAddress.parse(cluster, path.parent.name, path.name) for path in folders)
     return tuple(address for address in found if address)
 
@@ -91,16 +92,23 @@ class DirectoryDataset(StoredDataset):
                     sizes[shard.file] = (folder / shard.file).stat().st_size
         return describe_missing_files(manifest, sizes)
 
-    def manifest(self, generation: str) -> Manifest:
+    def find_manifest(self, generation: str) -> Manifest | None:
         """Reads manifest.json."""
         path = self._manifest_path(check_generation(generation))
         try:
             text = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise self._missing_generation_error(generation) from error
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         return parse_manifest(text, str(path), generation)
+
+    def manifest(self, generation: str) -> Manifest:
+        """The same, which is there."""
+        manifest = self.find_manifest(generation)
+        if manifest is None:
+            raise self._missing_generation_error(generation)
+        return manifest
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
         """Writes it beside the generations, and renames."""
@@ -118,6 +126,10 @@ class DirectoryDataset(StoredDataset):
             finally:
                 unfinished.unlink(missing_ok=True)
             disk.sync_folder(path.parent)
+
+    def known_generations(self) -> tuple[str, ...]:
+        """Folders of that name."""
+        return sort_generations({name for name in self._names() if is_generation(name)})
 
     def next_generation(self) -> str:
         """One more than the highest folder, partial folder or lock."""

@@ -1,0 +1,133 @@
+"""`lookupdb sync`: keeps the active generation of chosen datasets in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from lookupdb.cli.addressing import STORE_WAIT_SECONDS, cluster_option, store_option
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.runtime import daemon_calls
+from lookupdb.sync.service import SyncOptions, SyncService
+from lookupdb.sync.subscription import Subscription
+
+
+@click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@option(
+    "--dataset",
+    "names",
+    metavar="[NAMESPACE/]NAME[@UID]",
+    multiple=True,
+    show_default=False,
+    help="Which dataset, as often as there are. Without its uid: whichever lives under that name.",
+)
+@option(
+    "--table",
+    "tables",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    show_default=False,
+    help="A routing table, as often as there are: its dataset is kept, at the generation that it says is active.",
+)
+@store_option
+@cluster_option
+@option(
+    "--keep",
+    type=click.IntRange(1, 100),
+    default=2,
+    help="How many of the newest generations stay; the current one does, and what a program has mapped.",
+)
+@option("--rate", type=Size(), default="256MiB", help="Bytes a second, of all fetches: others need the disk too.")
+@option("--once", is_flag=True, help="End when all are there, for an init container.")
+@option(
+    "--store-wait",
+    type=click.FloatRange(min=0),
+    default=STORE_WAIT_SECONDS,
+    help="With --once: seconds to wait for a store that does not answer, or has no generation yet.",
+)
+@option("--host", default="127.0.0.1", help="The address of the admin port; * or :: is all, IPv4 and IPv6.")
+@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help='Written when all are there: {"pid": …, "admin": …}.',
+)
+@log_format
+def command(
+    folder: Path,
+    names: tuple[str, ...],
+    tables: tuple[Path, ...],
+    store_url: str,
+    cluster_id: str,
+    keep: int,
+    rate: int,
+    once: bool,
+    store_wait: float,
+    host: str,
+    admin_port: int,
+    ready_file: Path | None,
+) -> None:
+    """Keep the active generation of datasets in DIR, for programs that map it (lookupdb.open).
+
+    \b
+        lookupdb sync /var/lib/lookupdb --dataset airports
+        lookupdb sync /data --store s3://lookups/eu --cluster-id c1 --dataset team/people --dataset team/offers
+        lookupdb sync /data --store http://gateway:8080 --cluster-id c1 --table /etc/lookupdb/people/routing-table.json
+
+    DIR/NAMESPACE/NAME holds a folder for each generation, g12, and the link current to the one that is active. It
+    changes by one rename, when every file of the new one is verified (size, SHA-256) and on the disk. What another
+    program has mapped stays until it has let go.
+
+    What is active: where a table is given, what that says; else what is announced in the store (active.json, by whoever
+    cuts routers over); else the newest whole generation that no gate has refused. A rollback is followed. A generation
+    that is damaged, or a store that is away, leaves what is there, and is tried again.
+
+    The admin port answers /healthz, /readyz (every dataset is there), /status (what is wrong, too) and /metrics.
+    SIGTERM ends it at once; what was being fetched is taken up again. Of a store in a directory on the same disk, files
+    are linked and not copied. With --once, exit codes are those of every command, and a dataset of which something is
+    there is no failure.
+    """
+    if not names and not tables:
+        raise UsageError(
+            "nothing is to be kept", hint="name a dataset with --dataset, or its routing table with --table"
+        )
+    subscriptions = tuple(dict.fromkeys(map(Subscription.parse, names)))
+    if len({str(subscription) for subscription in subscriptions}) < len(subscriptions):
+        raise UsageError("a dataset is named with two uids", hint="a folder holds one dataset of a name")
+    options = SyncOptions(
+        root=folder.absolute(),
+        subscriptions=subscriptions,
+        tables=tuple(dict.fromkeys(tables)),
+        store_url=store_url,
+        cluster=cluster_id,
+        keep=keep,
+        rate=rate,
+        host=host,
+        admin_port=admin_port,
+        ready_file=ready_file,
+        wait_seconds=store_wait,
+    )
+    code = 0
+    try:
+        asyncio.run(_run(options, once=once))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except LookupdbError as error:
+        if not daemon_calls.are_unfinished():
+            raise
+        click.echo(f"error: {error}", err=True)
+        code = error.exit_code
+    if daemon_calls.are_unfinished():
+        daemon_calls.end_at_once(code)
+    if code:
+        raise SystemExit(code)
+
+
+async def _run(options: SyncOptions, *, once: bool) -> None:
+    service = SyncService(options)
+    await (service.run_once() if once else service.run())

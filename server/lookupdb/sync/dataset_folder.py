@@ -1,0 +1,185 @@
+"""The folder of one dataset: its generations, and ``current``, the link to the one that serves.
+
+Every step is one rename, and can be repeated after a crash: a generation is there whole or not at all, ``current``
+names one that is whole, and what is hidden is nobody's but ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from lookupdb import disk
+from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.manifest import FILE_NAME, Manifest, generation_number
+from lookupdb.store.dataset import check_shard_size, sort_generations
+from lookupdb.store.directory import store_errors
+from lookupdb.store.layout import is_generation, parse_manifest
+
+CURRENT: Final = "current"
+_NEW_LINK: Final = ".current.new"
+_PARTIAL: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.partial")
+_REMOVED: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.removed")
+_FOLDER_MODE: Final = 0o755
+
+
+class DatasetFolder:
+    """``<root>/<namespace>/<name>``. Only the process that holds the lock of the root writes here."""
+
+    def __init__(self, root: Path, namespace: str, name: str) -> None:
+        self.path = root / namespace / name
+
+    def recover(self) -> None:
+        """Remove what an interrupted removal or swap has left. Raises StoreError."""
+        with store_errors(f"cannot write to {self.path}"):
+            (self.path / _NEW_LINK).unlink(missing_ok=True)
+        for name in self._names():
+            if _REMOVED.fullmatch(name):
+                self._delete(self.path / name)
+
+    def current(self) -> Manifest | None:
+        """The manifest of the generation that ``current`` names, if that is whole. Raises StoreError."""
+        link = self.path / CURRENT
+        try:
+            name = os.readlink(link)  # noqa: PTH115 - the name as it stands, no path
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(
+                f"{link} is no link: {error.strerror}", hint="remove it: it is what this command makes"
+            ) from error
+        return self.find_whole(name) if is_generation(name) else None
+
+    def generations(self) -> tuple[str, ...]:
+        """The generations that are there, oldest first. Raises StoreError."""
+        return sort_generations({name for name in self._names() if is_generation(name)})
+
+    def find_manifest(self, generation: str) -> Manifest | None:
+        """The manifest of a generation that is there; None if there is none that can be read."""
+        path = self.path / generation / FILE_NAME
+        try:
+            return parse_manifest(path.read_bytes(), str(path), generation)
+        except (OSError, CorruptFile):
+            return None
+
+    def find_whole(self, generation: str) -> Manifest | None:
+        """The manifest of a generation that has all its files, as long as they are to be; None if there is none."""
+        manifest = self.find_manifest(generation)
+        try:
+            for shard in () if manifest is None else manifest.shards:
+                check_shard_size(self.path / generation / shard.file, shard)
+        except StoreError:
+            return None
+        return manifest
+
+    def open_partial(self, generation: str) -> Path:
+        """The hidden folder in which ``generation`` is put together, with what an interrupted fetch has left of it.
+        Those of others go. Raises StoreError."""
+        with store_errors(f"cannot write to {self.path}"):
+            for folder in (self.path.parent, self.path):
+                _make_folder(folder)
+            for name in self._names():
+                match = _PARTIAL.fullmatch(name)
+                if match and match[1] != generation:
+                    self._delete(self.path / name)
+            partial = self.path / f".{generation}.partial"
+            _make_folder(partial)
+        return partial
+
+    def remove_partials(self) -> None:
+        """Remove what interrupted fetches have left: what they were of is there, or asked for no more."""
+        for name in self._names():
+            if _PARTIAL.fullmatch(name):
+                self._delete(self.path / name)
+
+    def publish(self, generation: str) -> None:
+        """Give what was put together its name. Another generation of that name, of another dataset say, makes way at
+        once where the file system can do that. Raises StoreError, NotEnoughRoom."""
+        partial, target = self.path / f".{generation}.partial", self.path / generation
+        removed = self.path / f".{generation}.removed"
+        with store_errors(f"cannot write to {self.path}"):
+            disk.sync_folder(partial)
+            if not target.exists():
+                partial.rename(target)
+            else:
+                self._delete(removed)
+                try:
+                    disk.exchange(partial, target)
+                except OSError:
+                    target.rename(removed)
+                    partial.rename(target)
+                else:
+                    partial.rename(removed)
+            disk.sync_folder(self.path)
+        self._delete(removed)
+
+    def point(self, generation: str) -> None:
+        """Let ``current`` name ``generation``, by one rename. Raises StoreError, NotEnoughRoom."""
+        new = self.path / _NEW_LINK
+        with store_errors(f"cannot write to {self.path}"):
+            new.unlink(missing_ok=True)
+            new.symlink_to(generation)
+            new.rename(self.path / CURRENT)
+            disk.sync_folder(self.path)
+
+    def remove(self, generation: str) -> bool:
+        """Remove ``generation`` unless somebody has mapped it; whether it is gone. Raises StoreError."""
+        folder, removed = self.path / generation, self.path / f".{generation}.removed"
+        with _exclusive_lock(folder / FILE_NAME) as is_ours:
+            if not is_ours:
+                return False
+            self._delete(removed)
+            with store_errors(f"cannot remove {folder}"):
+                folder.rename(removed)
+                disk.sync_folder(self.path)
+            self._delete(removed)
+        return True
+
+    def _delete(self, folder: Path) -> None:
+        with store_errors(f"cannot remove {folder}"), suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    def _names(self) -> list[str]:
+        with store_errors(f"cannot list {self.path}"):
+            return os.listdir(self.path) if self.path.exists() else []  # noqa: PTH208 - names, not paths
+
+
+def find_superseded(uids: dict[str, str], current: str, keep: int) -> tuple[str, ...]:
+    """Of the generations whose dataset's uid ``uids`` has, those that are neither ``current`` nor among the newest
+    ``keep`` of its dataset, oldest first."""
+    own = sort_generations([name for name, uid in uids.items() if uid == uids.get(current)])
+    kept = {current, *own[max(0, len(own) - keep) :]}
+    return tuple(sorted(uids.keys() - kept, key=generation_number))
+
+
+@contextmanager
+def _exclusive_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock on ``path`` while the block runs, if nobody else holds one; whether it is held. What is not there
+    is nobody's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that others may look into, whatever the umask."""
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(_FOLDER_MODE)

@@ -1,0 +1,265 @@
+"""One process that keeps many datasets: a keeper each, an admin port, a lock on the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
+from lookupdb.runtime import listeners, ready_file
+from lookupdb.runtime.admin import AdminPort
+from lookupdb.runtime.daemon_calls import call_in_thread
+from lookupdb.store import Store, open_store
+from lookupdb.store.directory import store_errors
+from lookupdb.store.file_fetch import Throttle
+from lookupdb.store.locks import try_lock
+from lookupdb.sync.dataset_folder import DatasetFolder
+from lookupdb.sync.keeper import DatasetKeeper, KeeperContext, Look
+from lookupdb.sync.status import SyncCollector, SyncState, describe_state, explain_unready
+from lookupdb.sync.store_feed import NamespaceListings, StoreFeed, absent_error
+from lookupdb.sync.subscription import Subscription
+from lookupdb.sync.table_feed import TableFeed
+from lookupdb.sync.target import SyncTarget
+
+log = logging.getLogger(__name__)
+
+BUCKET_POLL_SECONDS: Final = 2.0
+DIRECTORY_POLL_SECONDS: Final = 0.5
+_LOOKS_A_SECOND: Final = 250
+"""Of all datasets together: with more of them each is looked at less often."""
+FETCHES: Final = 4
+"""Datasets that are fetched at a time: a large one does not hold up the small ones. Each takes the memory of a few
+parts of a file."""
+LOOKS: Final = 8
+"""Looks at the store at a time."""
+_LOCK_FILE: Final = ".sync.lock"
+_END_SECONDS: Final = 0.5
+"""What is being fetched may end by itself for so long: what it leaves is taken up again."""
+_CHECK_SECONDS: Final = 0.05
+_FINAL: Final = (CorruptFile, NotEnoughRoom, StoreDenied, UsageError)
+"""Of what a run that is to end waits no longer for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """The options of `lookupdb sync`."""
+
+    root: Path
+    subscriptions: tuple[Subscription, ...]
+    tables: tuple[Path, ...]
+    store_url: str
+    cluster: str
+    keep: int
+    rate: int
+    host: str
+    admin_port: int
+    ready_file: Path | None
+    wait_seconds: float
+
+
+class SyncService:
+    """Keeps what ``options`` name."""
+
+    def __init__(self, options: SyncOptions) -> None:
+        """Raises UsageError if the store's URL cannot be used."""
+        self._options = options
+        self._store: Store = open_store(options.store_url, options.cluster)
+        self.state = SyncState(options.root, options.store_url)
+        self._listings = NamespaceListings(self._store)
+        self._table_of: dict[tuple[str, str], TableFeed] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        throttle = Throttle(options.rate, self._pause)
+        slots = asyncio.Semaphore(FETCHES)
+        self._context = KeeperContext(self._store, throttle, options.keep, slots, self.state.figures)
+        self._look_slots = asyncio.Semaphore(LOOKS)
+
+    async def run(self) -> None:
+        """Keep the datasets until SIGTERM or SIGINT. Raises UsageError if the folder is another's, StoreError if it
+        cannot be written to."""
+        state, stopping = self.state, asyncio.Event()
+        listener = listeners.bind_admin(self._options.host, self._options.admin_port)
+        admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
+        with self._lock(), _on_signals(lambda _number: stopping.set()):
+            server = await admin.start(listener)
+            port = listeners.bound_port(listener)
+            try:
+                self._start()
+                log.info("keeping", extra={"folder": str(self._options.root), "admin": port})
+                self._tasks.append(asyncio.create_task(self._announce(port)))
+                await stopping.wait()
+            finally:
+                await self._end()
+                if self._options.ready_file:
+                    ready_file.remove(self._options.ready_file)
+                await server.cleanup()
+
+    async def run_once(self) -> None:
+        """Return when of every dataset what is active is there; of one that cannot be brought up to date, when
+        something is. Raises what kept the first other one from being there, and SystemExit after a signal."""
+        received: list[int] = []
+        with self._lock(), _on_signals(received.append):
+            deadline = time.monotonic() + self._options.wait_seconds
+            try:
+                self._start()
+                while not received and not self._is_done(is_late=time.monotonic() >= deadline):  # noqa: ASYNC110
+                    await asyncio.sleep(_CHECK_SECONDS)
+            finally:
+                await self._end()
+        if received:
+            raise SystemExit(128 + received[0])
+        self._judge()
+
+    def _is_done(self, *, is_late: bool) -> bool:
+        """Whether nothing is left to be waited for."""
+        if any(table.dataset is None for table in self.state.tables) and not is_late:
+            return False
+        return all(_is_done(keeper, is_late=is_late) for keeper in self.state.keepers.values())
+
+    def _judge(self) -> None:
+        """Raises what kept the first dataset from being there at all."""
+        for table in self.state.tables:
+            if table.dataset is None and table.problem is not None:
+                raise table.problem
+        for keeper in self.state.keepers.values():
+            if keeper.current is None:
+                problem = keeper.problem
+                raise problem.error if problem else absent_error(self._store, keeper.namespace, keeper.name)
+            if not keeper.is_settled:
+                stays = {"dataset": str(keeper), "generation": keeper.current.generation}
+                log.warning("what was there stays", extra=stays)
+
+    def _start(self) -> None:
+        for subscription in self._options.subscriptions:
+            self._keep(subscription.namespace, subscription.name, self._store_look(subscription))
+        for path in self._options.tables:
+            self._watch(path)
+
+    def _watch(self, path: Path) -> None:
+        table = TableFeed(path, lambda: self._take_table(table))
+        self.state.tables.append(table)
+        table.start()
+
+    def _keep(self, namespace: str, name: str, look: Look) -> None:
+        folder = DatasetFolder(self._options.root, namespace, name)
+        keeper = DatasetKeeper(namespace, name, folder, look, self._context)
+        self.state.keepers[namespace, name] = keeper
+        self._tasks.append(asyncio.create_task(keeper.run(self._poll_seconds)))
+
+    def _take_table(self, table: TableFeed) -> None:
+        """Keep the dataset of a table from the moment on at which the table is there: it comes before the store's
+        announcement. Of two tables of one dataset the first counts."""
+        if table.dataset is None:
+            return
+        address = (table.dataset.namespace, table.dataset.name)
+        if self._table_of.setdefault(address, table) is not table:
+            log.warning("another table is of the same dataset", extra={"table": str(table.path)})
+            table.stop()
+            return
+
+        async def look() -> SyncTarget | None:
+            if table.problem is not None:
+                raise table.problem
+            return table.target
+
+        keeper = self.state.keepers.get(address)
+        if keeper is None:
+            self._keep(*address, look)
+        else:
+            keeper.look = look
+            keeper.wake()
+
+    def _store_look(self, subscription: Subscription) -> Look:
+        feed = StoreFeed(self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)
+
+        async def look() -> SyncTarget | None:
+            async with self._look_slots:
+                target = await call_in_thread(feed.look)
+            if target is None:
+                raise absent_error(self._store, subscription.namespace, subscription.name)
+            return target
+
+        return look
+
+    def _poll_seconds(self) -> float:
+        shortest = DIRECTORY_POLL_SECONDS if self._store.is_local else BUCKET_POLL_SECONDS
+        return max(shortest, len(self.state.keepers) / _LOOKS_A_SECOND)
+
+    async def _announce(self, port: int) -> None:
+        """Say when every dataset is there, for the first time."""
+        while explain_unready(self.state) is not None:  # noqa: ASYNC110 - of many things, once
+            await asyncio.sleep(_CHECK_SECONDS)
+        log.info("ready", extra={"admin": port})
+        if self._options.ready_file:
+            ready_file.write(self._options.ready_file, {"pid": os.getpid(), "admin": port})
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, but not beyond the end of the process."""
+        deadline = time.monotonic() + seconds
+        while not self.state.is_ending and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    async def _end(self) -> None:
+        """End all keepers. A fetch that does not end in time is left to the end of the process."""
+        self.state.is_ending = True
+        for table in self.state.tables:
+            table.stop()
+        for keeper in self.state.keepers.values():
+            keeper.interrupt()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = [keeper.running for keeper in self.state.keepers.values()]
+        fetches = [fetch.task for fetch in running if fetch is not None and fetch.task is not None]
+        if fetches:
+            await asyncio.wait(fetches, timeout=_END_SECONDS)
+        for fetch in fetches:
+            fetch.cancel()
+        await asyncio.gather(*fetches, return_exceptions=True)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Hold the folder's lock. Raises UsageError if another process has it, StoreError."""
+        root = self._options.root
+        with store_errors(f"cannot write to {root}"):
+            if not root.exists():
+                root.mkdir(parents=True)
+                root.chmod(0o755)
+            descriptor = try_lock(root / _LOCK_FILE)
+        if descriptor is None:
+            raise UsageError(
+                f"another `lookupdb sync` keeps {root}: it holds the lock {root / _LOCK_FILE}",
+                hint="end it, or give this one another folder",
+            )
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _is_done(keeper: DatasetKeeper, *, is_late: bool) -> bool:
+    """Whether nothing of the dataset is left to be waited for."""
+    if keeper.running is not None:
+        return False
+    problem = keeper.problem
+    return keeper.is_settled or is_late or (problem is not None and isinstance(problem.error, _FINAL))
+
+
+@contextmanager
+def _on_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call ``handle`` with the number of SIGTERM and SIGINT while the block runs."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,129 @@
+"""What is active by the store alone: what is announced there, else the newest whole generation that no gate refused."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
+from lookupdb.manifest import Manifest
+from lookupdb.store import Store, StoreAddress
+from lookupdb.store.announcement import read_announcement
+from lookupdb.store.dataset import StoredDataset
+from lookupdb.sync.target import SyncTarget, target_by_announcement, target_by_manifest
+
+LISTING_SECONDS: Final = 2.0
+"""For so long one listing of a namespace serves all datasets of it."""
+UNANNOUNCED_SECONDS: Final = 10.0
+"""Between two listings of a dataset's generations in a bucket, where nothing is announced: they cost more than a
+read."""
+
+
+class _Finding(NamedTuple):
+    target: SyncTarget
+    moment: datetime.datetime
+    """When it was announced; of what is not announced, when it was built."""
+
+
+class NamespaceListings:
+    """The datasets of namespaces, listed once for all who ask within ``LISTING_SECONDS``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[float, tuple[StoreAddress, ...]]] = {}
+
+    def find(self, namespace: str, name: str) -> list[StoreAddress]:
+        """The datasets of that name, which may have lived one after the other. Raises StoreError."""
+        with self._lock:
+            listed_at, addresses = self._found.get(namespace, (-LISTING_SECONDS, ()))
+            if time.monotonic() - listed_at >= LISTING_SECONDS:
+                addresses = self._store.addresses_in(namespace)
+                self._found[namespace] = (time.monotonic(), addresses)
+        return [address for address in addresses if address.name == name]
+
+
+@dataclass(slots=True)
+class _Newest:
+    """The newest generation of a dataset without an announcement, and when that was found."""
+
+    finding: _Finding | None
+    looked_at: float
+
+
+class StoreFeed:
+    """Of the dataset ``name``: of the one with ``uid``, or without one, of the one that was announced last."""
+
+    def __init__(self, store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None) -> None:
+        self._store = store
+        self._listings = listings
+        self._namespace = namespace
+        self._name = name
+        self._uid = uid
+        self._newest: dict[StoreAddress, _Newest] = {}
+
+    def look(self) -> SyncTarget | None:
+        """What is active now; None if there is no generation of the dataset that could be. Raises StoreError,
+        CorruptFile for an announcement that is none."""
+        if self._uid is not None:
+            addresses = [StoreAddress(self._store.cluster, self._namespace, self._name, self._uid)]
+        else:
+            addresses = self._listings.find(self._namespace, self._name)
+        self._newest = {address: found for address, found in self._newest.items() if address in addresses}
+        findings = [finding for address in addresses if (finding := self._look_at(address)) is not None]
+        return max(findings, key=lambda finding: finding.moment).target if findings else None
+
+    def _look_at(self, address: StoreAddress) -> _Finding | None:
+        dataset = self._store.dataset_at(address)
+        announcement = read_announcement(dataset)
+        if announcement is not None:
+            self._newest.pop(address, None)
+            return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
+        newest, now = self._newest.get(address), time.monotonic()
+        if newest is None or self._store.is_local or now - newest.looked_at >= UNANNOUNCED_SECONDS:
+            standing = None if newest is None else newest.finding
+            newest = self._newest[address] = _Newest(_find_newest(dataset, standing), now)
+        return newest.finding
+
+
+def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding | None:
+    """The newest whole generation that no gate has refused; whether ``standing`` is whole is not looked at again."""
+    for generation in reversed(dataset.known_generations()):
+        try:
+            manifest = dataset.find_manifest(generation)
+        except CorruptFile:
+            continue
+        if manifest is None or manifest.refused is not None:
+            continue
+        finding = _Finding(target_by_manifest(manifest), _parse_moment(manifest.built_at))
+        if finding == standing or _is_whole(dataset, manifest):
+            return finding
+    return None
+
+
+def _is_whole(dataset: StoredDataset, manifest: Manifest) -> bool:
+    try:
+        dataset.check_files(manifest)
+    except (CorruptFile, GenerationMissing):
+        return False
+    return True
+
+
+def _parse_moment(text: str) -> datetime.datetime:
+    """Raises CorruptFile."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CorruptFile(f"expected a moment in ISO 8601, found {text!r:.80}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def absent_error(store: Store, namespace: str, name: str) -> StoreError:
+    """The error for a dataset of which the store has nothing that could serve."""
+    return GenerationMissing(
+        f"{store.url} has no generation of {namespace}/{name} that could serve, in the part of {store.cluster}",
+        hint="build one; --cluster-id names another part of the store, --dataset NAMESPACE/NAME another dataset",
+    )
