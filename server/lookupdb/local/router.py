@@ -71,6 +71,10 @@ class LocalRouter:
         }
         return ["route", *(str(word) for pair in options.items() for word in pair)]
 
+    def continue_versions(self, version: int) -> None:
+        """Let the next table have a greater version than ``version``, which an earlier `up` has announced."""
+        self._version = max(self._version, version)
+
     @property
     def has_started(self) -> bool:
         """Whether it has been ready once, so that its ports are known."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from typing import Final
 
+from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.local.retried_write import RetriedWrite
 from lookupdb.local.rollout import LocalRollout
 from lookupdb.local.router import CutoverFailed, LocalRouter
@@ -13,6 +15,7 @@ from lookupdb.local.run_state import NotWritten, RunFolder
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement, write_announcement
 from lookupdb.wording import format_count
 
 DRAIN_MARGIN_SECONDS: Final = 0.2
@@ -42,6 +45,9 @@ class Serving:
         self._router = LocalRouter(spec, port, folder, self._note_restart)
         self._table = RetriedWrite("the routing table", self._write_table, self._tell)
         self._state = RetriedWrite(str(folder.state_file), self._write_state, self._tell)
+        self._announcement = RetriedWrite(ANNOUNCEMENT_NOTE, self._write_announcement, self._tell)
+        self._confirmed: tuple[str, int] | None = None
+        """The generation that the router answers from, and the version of the first table that says so."""
         self._active: LocalRollout | None = None
         self._rollouts: list[LocalRollout] = []
         """All that may have processes."""
@@ -65,9 +71,11 @@ class Serving:
     async def start(self) -> None:
         """Route to what is loaded. Raises ChildFailed, and NotWritten."""
         assert self._active is not None
-        self._router.write_table(self._active.table_entry())
+        self._router.continue_versions(self._find_announced_version())
+        version = self._router.write_table(self._active.table_entry())
         await self._router.start()
         self._state.run()
+        self._announce(version)
 
     async def replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
@@ -86,6 +94,7 @@ class Serving:
     async def end(self) -> None:
         """Stop all processes, in order, whatever becomes of the files."""
         self._table.close()
+        self._announcement.close()
         self._state.close()  # or a server that is started again would bring the file back
         try:
             self._folder.remove_state()
@@ -122,7 +131,8 @@ class Serving:
         old, self._active = self._active, candidate  # first: every table written from now on names the candidate
         assert old is not None
         try:
-            await self._router.wait_until_confirmed(self._router.write_table(candidate.table_entry()))
+            version = self._router.write_table(candidate.table_entry())
+            await self._router.wait_until_confirmed(version)
         except NotWritten:  # the old table still stands
             self._active = old
             await self._retire(candidate)
@@ -136,6 +146,7 @@ class Serving:
             raise
         self.spec = spec
         self._state.run()
+        self._announce(version)
         await asyncio.sleep(self._router.deadline_seconds + DRAIN_MARGIN_SECONDS)
         await self._retire(old)
 
@@ -165,6 +176,32 @@ class Serving:
             router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
             serving = {"generation": self._active.manifest.generation, "watch": self._watch}
             self._folder.write_state({**router, **serving, "shards": self._active.servers()})
+
+    def _announce(self, version: int) -> None:
+        """Say in the store what the router has confirmed. A store that cannot be written to holds nothing up."""
+        self._confirmed = (self.manifest.generation, version)
+        self._announcement.run()
+
+    def _write_announcement(self) -> None:
+        """Raises NotWritten."""
+        if self._confirmed is None:
+            return
+        generation, version = self._confirmed
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        try:
+            write_announcement(self._dataset, self.spec.uid, generation, version, now)
+        except LookupdbError as error:
+            hint = error.hint or "let this user write there: `lookupdb sync` follows what stands in it"
+            raise NotWritten(f"{ANNOUNCEMENT_NOTE} cannot be written: {error.message}", hint=hint) from error
+
+    def _find_announced_version(self) -> int:
+        """That of the announcement that an earlier `up` has left: versions only grow. Raises StoreError."""
+        try:
+            standing = read_announcement(self._dataset)
+        except CorruptFile as error:
+            self._tell(f"{error.message}; it is written anew")
+            return 0
+        return 0 if standing is None else standing.version
 
     def _tell(self, line: str) -> None:
         self._say(f"{self.spec.name}: {line}")

@@ -19,6 +19,8 @@ A generation's files stay until one of these removes them, and nobody else does:
                             ``keepGenerations`` and the active
     a builder (``claim``)   what dead builders have left of       it begins
                             unfinished generations
+
+What is announced of a dataset is no generation's: the sweep removes it with the last one of a dataset that is gone.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ stay. The list of live datasets is older than the sweep. So a live dataset loses
 protected one, because newer ones may serve by now; and it loses nothing if none is protected, because nobody knows what
 serves. Only whole generations count as kept, and none that a gate has refused; a damaged one (a shard is missing) and a
 refused one are removed once they are as old as that.
+What is announced of a dataset (``announcement``) goes with its last generation.
 The sweep never touches files that it does not know, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
@@ -28,6 +29,7 @@ import orjson
 
 from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import generation_number
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.dataset import Inventory, StoredDataset, sort_generations
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.live_datasets import LiveDataset
@@ -38,6 +40,8 @@ MARK_NOTE: Final = "swept.json"
 """The note that says since when a dataset has not existed."""
 RETAIN_NOTE: Final = "retained.json"
 """The note that says that a dataset's generations stay when it is deleted."""
+_LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
+"""What may be left of a dataset that has nothing else; the mark goes after them."""
 _DEAD_SECONDS: Final = 3600.0
 """A claim of that age is not watched, because its builder would have renewed it every few seconds. To watch each would
 leave no time for the datasets behind."""
@@ -119,7 +123,7 @@ class Sweep:
             dataset.read_note(MARK_NOTE),
         )
         is_empty = not (published or unfinished)
-        if is_empty and mark is None and dataset.read_note(RETAIN_NOTE) is None:
+        if is_empty and mark is None and all(dataset.read_note(note) is None for note in _LEFT_NOTES):
             return  # nothing of ours
         if not is_empty and (self._is_retained(dataset) or dataset.address in self._predecessors):
             yield from self._keep_absent(dataset, is_marked=mark is not None)
@@ -138,7 +142,7 @@ class Sweep:
             if self._dry or not (dataset.published_generations() or dataset.unfinished_generations()):
                 yield f"{_describe_dataset(dataset)}: removed: it has not existed since {_format_time(marked_at)}"
                 self.summary.removed_datasets += 1
-                for note in (RETAIN_NOTE, MARK_NOTE):
+                for note in (*_LEFT_NOTES, MARK_NOTE):
                     self._note(dataset, note, None)
 
     def _is_retained(self, dataset: StoredDataset) -> bool:
