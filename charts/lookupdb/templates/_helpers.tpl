@@ -236,6 +236,13 @@ podSelector:
     - {key: app.kubernetes.io/component, operator: In, values: [diff, load]}
 {{- end }}
 
+{{/* In NetworkPolicies: pods that keep datasets' generations by `lookupdb sync`. */}}
+{{- define "lookupdb.syncPods" -}}
+podSelector:
+  matchExpressions:
+    - {key: lookupdb.dev/sync, operator: Exists}
+{{- end }}
+
 {{/* podSecurity without what is null, as the operator is told it. */}}
 {{- define "lookupdb.podSecurityChosen" -}}
 {{- $chosen := dict }}

@@ -85,9 +85,9 @@ class SyncService:
         """Keep the datasets until SIGTERM or SIGINT. Raises UsageError if the folder is another's, StoreError if it
         cannot be written to."""
         state, stopping = self.state, asyncio.Event()
-        listener = listeners.bind_admin(self._options.host, self._options.admin_port)
         admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
         with self._lock(), _on_signals(lambda _number: stopping.set()):
+            listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
             port = listeners.bound_port(listener)
             try:

@@ -98,7 +98,7 @@ def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding 
             continue
         if manifest is None or manifest.refused is not None:
             continue
-        finding = _Finding(target_by_manifest(manifest), _parse_moment(manifest.built_at))
+        finding = _Finding(target_by_manifest(manifest, dataset.address), _parse_moment(manifest.built_at))
         if finding == standing or _is_whole(dataset, manifest):
             return finding
     return None

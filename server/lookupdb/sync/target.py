@@ -46,9 +46,9 @@ def target_by_announcement(announcement: Announcement) -> SyncTarget:
     return SyncTarget(announcement.uid[:8], announcement.generation, "announcement", announcement.version)
 
 
-def target_by_manifest(newest: Manifest) -> SyncTarget:
-    """The newest generation of a store that has no announcement of its dataset."""
-    return SyncTarget(newest.uid[:8], newest.generation, "newest", identity=newest.built_at)
+def target_by_manifest(newest: Manifest, address: StoreAddress) -> SyncTarget:
+    """The newest generation of the dataset at ``address``, of which nothing is announced."""
+    return SyncTarget(address.uid, newest.generation, "newest", identity=newest.built_at)
 
 
 def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | None:

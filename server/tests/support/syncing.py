@@ -1,5 +1,5 @@
-"""A store with datasets that are announced, a `lookupdb sync` in this process or as one of its own, and a reader of what
-it keeps."""
+"""A store with datasets that are announced, a `lookupdb sync` in this process or in its own, and a reader of what it
+keeps."""
 
 from __future__ import annotations
 

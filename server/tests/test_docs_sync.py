@@ -1,0 +1,90 @@
+"""docs/sync.md: its command lines are ones that `lookupdb sync` takes, its pod is of the profile restricted, and its
+announcement is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from lookupdb.cli.sync import command
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
+from lookupdb.store.announcement import parse_announcement
+
+TEXT = (Path(__file__).parents[2] / "docs" / "sync.md").read_text()
+DEPLOYMENT: dict[str, Any] = yaml.safe_load(*re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+(UNIT,) = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
+(SIDECAR,) = POD["initContainers"]
+(PROGRAM,) = POD["containers"]
+
+LINES = [
+    *re.findall(r"^ +lookupdb sync (.*)$", TEXT, re.MULTILINE),
+    *re.findall(r"^ExecStart=\S+/lookupdb sync (.*)$", UNIT, re.MULTILINE),
+    shlex.join(SIDECAR["args"][1:]),
+]
+
+
+def parse(words: str) -> dict[str, Any]:
+    with click.Context(command) as context:
+        command.parse_args(context, shlex.split(words))
+        return dict(context.params)
+
+
+def test_command_lines_are_found() -> None:
+    assert len(LINES) == 3
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_line_names_what_is_to_be_kept(line: str) -> None:
+    params = parse(line)
+    assert params["names"] or params["tables"]
+
+
+def test_the_sidecar_finds_what_it_is_given() -> None:
+    params = parse(LINES[-1])
+    mounts = {mount["name"]: mount["mountPath"] for mount in SIDECAR["volumeMounts"]}
+    assert str(params["folder"]) == mounts["lookups"]
+    assert str(params["tables"][0].parent) == mounts["people"]
+    (token,) = [variable["value"] for variable in SIDECAR["env"]]
+    assert token == f"{mounts['store-token']}/token"
+    probes = [SIDECAR["startupProbe"], SIDECAR["livenessProbe"]]
+    assert {probe["httpGet"]["port"] for probe in probes} == {params["admin_port"]}
+    assert {volume["name"] for volume in POD["volumes"]} >= mounts.keys()
+    assert "lookupdb.dev/sync" in DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_program_only_reads() -> None:
+    (mount,) = PROGRAM["volumeMounts"]
+    assert mount["readOnly"] is True
+    assert PROGRAM["env"] == [{"name": "LOOKUPDB_SYNC_DIR", "value": mount["mountPath"]}]
+
+
+def test_the_pod_is_of_the_profile_restricted() -> None:
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in (SIDECAR, PROGRAM):
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+    allowed = {"configMap", "emptyDir", "projected", "name"}
+    assert all(volume.keys() <= allowed for volume in POD["volumes"])
+
+
+def test_the_announcement_is_one() -> None:
+    (text,) = re.findall(r'^    (\{"formatVersion".*?\})$', TEXT, re.MULTILINE | re.DOTALL)
+    announcement = parse_announcement(text.encode(), "docs/sync.md")
+    assert (announcement.generation, announcement.version) == ("g12", 17)
+    assert json.loads(announcement.to_json()) == json.loads(text)
+
+
+def test_reasons_are_those_of_errors() -> None:
+    assert {f"`{error.reason}`" for error in (StoreError, StoreDenied, CorruptFile, NotEnoughRoom)} <= set(
+        re.findall(r"`\w+`", TEXT)
+    )

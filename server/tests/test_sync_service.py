@@ -1,0 +1,572 @@
+"""`lookupdb sync` in this process: what is active becomes current, and whatever goes wrong, what is there stays."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from support.buckets import new_bucket, s3_server, use_server
+from support.faults import Proxy, faulty_proxy
+from support.gateways import CLUSTER as GATEWAY_CLUSTER
+from support.gateways import fake_gateway, use_token
+from support.routing import entry, mixed, table_file
+from support.syncing import CLUSTER, OTHER_UID, UID, announce, hasten, keeping, names, publish, read_current
+from support.waiting import soon
+
+from lookupdb.errors import StoreError, UsageError
+from lookupdb.manifest import FILE_NAME
+from lookupdb.store import Store, open_store
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
+from lookupdb.store.bucket import Bucket
+from lookupdb.sync import keeper as keepers
+from lookupdb.sync.generation_fetch import GenerationFetch
+from lookupdb.sync.service import SyncService
+from lookupdb.sync.status import SyncCollector, describe_state, explain_unready
+
+A = "10.0.0.1:7000"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _hastened(monkeypatch: pytest.MonkeyPatch) -> None:
+    hasten(monkeypatch)
+    monkeypatch.setattr(keepers, "TIDY_SECONDS", 0.05)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def only_keeper(service: SyncService) -> Any:
+    (keeper,) = service.state.keepers.values()
+    return keeper
+
+
+async def reads(root: Path, text: str, name: str = "team/people") -> None:
+    await soon(lambda: read_current(root, name) == text, f"{name} says {text}")
+
+
+async def has_problem(service: SyncService, text: str) -> None:
+    def is_told() -> bool:
+        problem = only_keeper(service).problem
+        return problem is not None and text in problem.error.message
+
+    await soon(is_told, text)
+
+
+def damage(url: str, generation: str, uid: str = UID) -> Path:
+    """One byte of a shard's file is another one."""
+    path = sorted((Path(url) / CLUSTER / "team" / f"people-{uid}" / generation).glob("*.lmdb"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    path.chmod(0o444)
+    return path
+
+
+class TestActive:
+    async def test_what_is_announced_becomes_current_and_a_rollback_is_followed(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g1")
+            publish(url, "g2")
+            announce(people, "g2", 2)
+            await reads(root, f"{UID} g2")
+            announce(people, "g1", 3)
+            await reads(root, f"{UID} g1")
+            await soon(lambda: only_keeper(service).is_settled, "it is known to be")
+            assert only_keeper(service).problem is None
+
+    async def test_what_is_newer_and_not_announced_is_not_taken(self, root: Path, url: str) -> None:
+        announce(publish(url, "g1"), "g1", 1)
+        publish(url, "g2")
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+        assert names(root / "team/people") == ["current", "g1"]
+
+    async def test_a_store_without_announcements_gives_its_newest(self, root: Path, url: str) -> None:
+        publish(url, "g1")
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+            publish(url, "g2")
+            await reads(root, f"{UID} g2")
+
+    async def test_a_number_that_was_built_anew_is_fetched_anew(self, root: Path, url: str) -> None:
+        people = publish(url, "g1", content="g1 old")
+        async with keeping(root, url):
+            await reads(root, "g1 old")
+            people.remove("g1")
+            publish(url, "g1", content="g1 new", built_at="2026-11-22T00:00:00Z")
+            await reads(root, "g1 new")
+
+    async def test_an_older_version_is_told_and_not_followed(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        publish(url, "g2")
+        announce(people, "g2", 2)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g2")
+            people.write_note(ANNOUNCEMENT_NOTE, None)
+            announce(people, "g1", 1)
+            await has_problem(service, "version 1 is older than version 2")
+            assert read_current(root) == f"{UID} g2"
+
+    async def test_two_datasets_are_kept_each_by_itself(self, root: Path, url: str) -> None:
+        announce(publish(url, "g1"), "g1", 1)
+        publish(url, "g7", name="team/places")
+        async with keeping(root, url, "team/people", "team/places"):
+            await reads(root, f"{UID} g1")
+            await reads(root, f"{UID} g7", "team/places")
+
+    async def test_what_is_there_when_it_starts_again_is_not_fetched_again(self, root: Path, url: str) -> None:
+        announce(publish(url, "g1"), "g1", 1)
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+        about = (root / "team/people/current").lstat()
+        async with keeping(root, url) as service:
+            await soon(lambda: only_keeper(service).is_settled, "it is known to be current")
+            assert service.state.figures.fetches == 0
+        assert (root / "team/people/current").lstat().st_ino == about.st_ino, "readers have nothing to look at"
+
+
+class TestFiles:
+    async def test_of_a_directory_on_the_same_disk_are_linked(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        async with keeping(root, url) as service:
+            await soon(lambda: service.state.figures.fetches == 1, "it is linked")
+            assert read_current(root) == f"{UID} g1"
+            assert service.state.figures.fetched_bytes == 0
+            assert service.state.figures.linked_bytes == people.manifest("g1").totals.file_bytes
+        for shard in people.manifest("g1").shards:
+            assert (root / "team/people/g1" / shard.file).samefile(Path(people.url) / "g1" / shard.file)
+        assert not (root / "team/people/g1" / FILE_NAME).samefile(Path(people.url) / "g1" / FILE_NAME)
+        people.remove("g1")
+        assert read_current(root) == f"{UID} g1", "the store's removal takes nothing away"
+
+    async def test_are_copied_where_they_cannot_be_linked(
+        self, root: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: Path, _target: Path) -> None:
+            raise OSError(errno.EXDEV, "another device", str(path))
+
+        people = publish(url, "g1")
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+        async with keeping(root, url) as service:
+            await soon(lambda: service.state.figures.fetches == 1, "it is fetched")
+            assert read_current(root) == f"{UID} g1"
+            assert service.state.figures.fetched_bytes == people.manifest("g1").totals.file_bytes
+
+    async def test_that_somebody_may_write_to_are_copied(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        shard = people.manifest("g1").shards[0]
+        (Path(people.url) / "g1" / shard.file).chmod(0o644)
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+        assert not (root / "team/people/g1" / shard.file).samefile(Path(people.url) / "g1" / shard.file)
+
+    async def test_are_read_only_and_readable_by_all(
+        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = new_bucket(server, monkeypatch)
+        publish(Store(bucket.url, CLUSTER, bucket), "g1")
+        before = os.umask(0o077)
+        try:
+            async with keeping(root, bucket.url):
+                await reads(root, f"{UID} g1")
+        finally:
+            os.umask(before)
+        folder = root / "team/people/g1"
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o444}
+        assert {path.stat().st_mode & 0o777 for path in (root, root / "team", folder.parent, folder)} == {0o755}
+        assert names(folder) == sorted([FILE_NAME, *(path.name for path in folder.glob("shard-*-of-00003-*.lmdb"))])
+
+
+class TestUid:
+    async def test_a_dataset_that_was_made_again_takes_the_place_of_the_old_one(self, root: Path, url: str) -> None:
+        publish(url, "g2", built_at="2026-11-20T00:00:00Z")
+        async with keeping(root, url):
+            await reads(root, f"{UID} g2")
+            publish(url, "g2", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")
+            await reads(root, f"{OTHER_UID} g2")
+        assert names(root / "team/people") == ["current", "g2"]
+
+    async def test_but_not_where_its_uid_was_asked_for(self, root: Path, url: str) -> None:
+        publish(url, "g2", built_at="2026-11-20T00:00:00Z")
+        publish(url, "g3", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")
+        async with keeping(root, url, f"team/people@{UID}"):
+            await reads(root, f"{UID} g2")
+        assert names(root / "team/people") == ["current", "g2"]
+
+    async def test_a_reader_sees_one_or_the_other(self, root: Path, url: str) -> None:
+        """The same number, exchanged at once: a program that opens the folder never gets files of both."""
+        publish(url, "g2", built_at="2026-11-20T00:00:00Z")
+        ended = threading.Event()
+        seen: list[str | None] = []
+        failures: list[BaseException] = []
+
+        def read() -> None:
+            while not ended.is_set():
+                try:
+                    text = read_current(root)
+                except FileNotFoundError:
+                    continue  # it went while it was opened: look again
+                except BaseException as error:
+                    failures.append(error)
+                    return
+                if text is not None and (not seen or seen[-1] != text):
+                    seen.append(text)
+
+        async with keeping(root, url):
+            await reads(root, f"{UID} g2")
+            reader = threading.Thread(target=read)
+            reader.start()
+            publish(url, "g2", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")
+            await soon(lambda: seen and seen[-1] == f"{OTHER_UID} g2", "the reader has seen it")
+            ended.set()
+            await asyncio.to_thread(reader.join)
+        assert failures == []
+        assert seen == [f"{UID} g2", f"{OTHER_UID} g2"]
+
+    async def test_a_manifest_of_another_uid_is_refused(self, root: Path, url: str) -> None:
+        publish(url, "g1", uid=OTHER_UID)
+        publish(url, "g1", name="team/places")
+        shutil.copytree(
+            Path(url) / CLUSTER / "team" / f"people-{OTHER_UID}", Path(url) / CLUSTER / f"team/people-{UID}"
+        )
+        async with keeping(root, url, f"team/people@{UID}") as service:
+            await has_problem(service, "is of team/people (77aa0b1c), expected team/people (3f2b9c1e)")
+            assert read_current(root) is None
+
+
+class TestTable:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        return tmp_path / "routing-table.json"
+
+    def write(self, table: Path, *entries: dict[str, Any], version: int, uid: str = UID, name: str = "people") -> None:
+        dataset = {"namespace": "team", "name": name, "uid": f"{uid}-0000"}
+        new = table.with_suffix(".new")
+        new.write_bytes(table_file(*entries, version=version, dataset=dataset))
+        new.rename(table)
+
+    async def test_says_what_is_active_whatever_the_store_says(self, root: Path, url: str, table: Path) -> None:
+        people = publish(url, "g1")
+        publish(url, "g2")
+        announce(people, "g2", 9)
+        self.write(table, entry([[A]], "g1"), version=1)
+        async with keeping(root, url, "team/people", tables=(table,)):
+            await reads(root, f"{UID} g1")
+            self.write(table, entry([[A]], "g2"), entry([[A]], "g1"), version=2)
+            await reads(root, f"{UID} g2")
+            self.write(table, entry([[A]], "g1"), version=3)
+            await reads(root, f"{UID} g1")
+
+    async def test_is_waited_for(self, root: Path, url: str, table: Path) -> None:
+        publish(url, "g1")
+        async with keeping(root, url, tables=(table,), subscriptions=()) as service:
+            assert "there is no routing table yet" in (explain_unready(service.state) or "")
+            assert names(root) == [".sync.lock"]
+            self.write(table, entry([[A]], "g1"), version=1)
+            await reads(root, f"{UID} g1")
+            await soon(lambda: explain_unready(service.state) is None, "it is ready")
+
+    async def test_that_is_mixed_leaves_what_is_there(self, root: Path, url: str, table: Path) -> None:
+        publish(url, "g1")
+        publish(url, "g2")
+        old, new = entry([[A], [A]], "g1"), entry([[A], [A]], "g2")
+        self.write(table, old, version=1)
+        async with keeping(root, url, tables=(table,), subscriptions=()) as service:
+            await reads(root, f"{UID} g1")
+            self.write(table, mixed(new, old, [1]), version=2)
+            await soon(lambda: service.state.tables[0].is_mixed, "it is seen")
+            await soon(lambda: only_keeper(service).running is None, "nothing is fetched")
+            assert read_current(root) == f"{UID} g1"
+            self.write(table, new, version=3)
+            await reads(root, f"{UID} g2")
+
+    async def test_that_is_none_or_older_leaves_what_is_there_and_is_told(
+        self, root: Path, url: str, table: Path
+    ) -> None:
+        publish(url, "g1")
+        publish(url, "g2")
+        self.write(table, entry([[A]], "g1"), version=5)
+        async with keeping(root, url, tables=(table,), subscriptions=()) as service:
+            await reads(root, f"{UID} g1")
+            self.write(table, entry([[A]], "g2"), version=4)
+            await has_problem(service, "version 4 is older than version 5")
+            table.write_bytes(b"{")
+            await has_problem(service, "a routing table is JSON")
+            self.write(table, entry([[A]], "g2"), version=6, name="places")
+            await has_problem(service, "it is the table of team/places, and this file was that of team/people")
+            assert read_current(root) == f"{UID} g1"
+            self.write(table, entry([[A]], "g2"), version=6)
+            await reads(root, f"{UID} g2")
+            await soon(lambda: only_keeper(service).problem is None, "all is well again")
+
+    async def test_of_the_dataset_that_was_made_again_is_followed(self, root: Path, url: str, table: Path) -> None:
+        publish(url, "g5")
+        publish(url, "g1", uid=OTHER_UID)
+        self.write(table, entry([[A]], "g5"), version=50)
+        async with keeping(root, url, tables=(table,), subscriptions=()):
+            await reads(root, f"{UID} g5")
+            self.write(table, entry([[A]], "g1"), version=1, uid=OTHER_UID)
+            await reads(root, f"{OTHER_UID} g1")
+            await soon(lambda: names(root / "team/people") == ["current", "g1"], "nothing of the old one is left")
+
+
+class TestTrouble:
+    async def test_a_damaged_generation_leaves_what_is_there_and_is_tried_again(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g1")
+            publish(url, "g2")
+            whole = damage(url, "g2")
+            announce(people, "g2", 2)
+            await has_problem(service, "has checksum")
+            assert read_current(root) == f"{UID} g1"
+            status = describe_state(service.state)["datasets"][0]
+            assert (status["problem"]["reason"], status["isCurrent"]) == ("CorruptFile", False)
+            assert status["current"]["generation"] == "g1"
+            content = bytearray(whole.read_bytes())
+            content[len(content) // 2] ^= 1
+            whole.unlink()
+            whole.write_bytes(content)
+            whole.chmod(0o444)
+            await reads(root, f"{UID} g2")
+            await soon(lambda: only_keeper(service).problem is None, "all is well again")
+            assert service.state.figures.failures["CorruptFile"] >= 1
+
+    async def test_a_generation_that_is_announced_and_missing_is_told(self, root: Path, url: str) -> None:
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g1")
+            announce(people, "g2", 2)
+            await has_problem(service, "has no g2, which is the active generation")
+            publish(url, "g2")
+            await reads(root, f"{UID} g2")
+
+    async def test_it_is_told_once(self, root: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+        announce(publish(url, "g1"), "g2", 2)
+        async with keeping(root, url) as service:
+            await soon(lambda: service.state.figures.failures["GenerationMissing"] > 3, "it was tried again")
+        assert sum("has no g2" in record.getMessage() for record in caplog.records) == 1
+
+    async def test_what_is_no_more_active_when_it_is_fetched_does_not_become_current(
+        self, root: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reached, go_on = threading.Event(), threading.Event()
+        fetch = GenerationFetch.run
+
+        def slow(self: GenerationFetch, manifest: Any, *rest: Any) -> None:
+            fetch(self, manifest, *rest)
+            if manifest.generation == "g2":
+                reached.set()
+                go_on.wait(30)
+
+        monkeypatch.setattr(GenerationFetch, "run", slow)
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g1")
+            publish(url, "g2")
+            announce(people, "g2", 2)
+            await soon(reached.is_set, "g2 is being fetched")
+            announce(people, "g1", 3)
+            await soon(lambda: only_keeper(service).target.version == 3, "the rollback is seen")
+            go_on.set()
+            await soon(lambda: only_keeper(service).is_settled, "g1 is known to be current")
+        assert read_current(root) == f"{UID} g1"
+        assert service.state.figures.swaps == 1
+
+    async def test_a_full_disk_is_told_before_anything_is_fetched(
+        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = new_bucket(server, monkeypatch)
+        place = Store(bucket.url, CLUSTER, bucket)
+        people = publish(place, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, bucket.url) as service:
+            await reads(root, f"{UID} g1")
+            usage = shutil.disk_usage(root)
+            monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
+            publish(place, "g2")
+            announce(people, "g2", 2)
+            await has_problem(service, "1 bytes free, g2 needs")
+            assert only_keeper(service).problem.error.reason == "NotEnoughRoom"
+            assert read_current(root) == f"{UID} g1"
+            monkeypatch.undo()
+            hasten(monkeypatch)
+            use_server(server, monkeypatch)
+            await reads(root, f"{UID} g2")
+
+    async def test_what_is_kept_to_go_back_to_makes_room(
+        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = new_bucket(server, monkeypatch)
+        place = Store(bucket.url, CLUSTER, bucket)
+        people = publish(place, "g1")
+        publish(place, "g2")
+        announce(people, "g1", 1)
+        folder = root / "team/people"
+        async with keeping(root, bucket.url):
+            await reads(root, f"{UID} g1")
+            announce(people, "g2", 2)
+            await reads(root, f"{UID} g2")
+            assert names(folder) == ["current", "g1", "g2"]
+            usage = shutil.disk_usage(root)
+            monkeypatch.setattr(
+                shutil, "disk_usage", lambda _: usage._replace(free=1 if (folder / "g1").exists() else 1 << 40)
+            )
+            publish(place, "g3")
+            announce(people, "g3", 3)
+            await reads(root, f"{UID} g3")
+
+    async def test_a_write_that_fails_leaves_what_is_there(
+        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = new_bucket(server, monkeypatch)
+        place = Store(bucket.url, CLUSTER, bucket)
+        people = publish(place, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, bucket.url) as service:
+            await reads(root, f"{UID} g1")
+            publish(place, "g2")
+            is_full = True
+            write = os.write
+
+            def full(descriptor: int, data: Any) -> int:
+                if is_full and len(data) > 1000:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return write(descriptor, data)
+
+            monkeypatch.setattr(os, "write", full)
+            announce(people, "g2", 2)
+            await has_problem(service, "No space left on device")
+            assert read_current(root) == f"{UID} g1"
+            is_full = False
+            await reads(root, f"{UID} g2")
+
+    async def test_a_store_that_is_away_and_comes_back(
+        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = new_bucket(server, monkeypatch)
+        people = publish(Store(bucket.url, CLUSTER, bucket), "g1")
+        announce(people, "g1", 1)
+        with faulty_proxy(server) as (through, proxy):
+            use_server(through, monkeypatch)
+            monkeypatch.setattr("lookupdb.store.obstore_objects.RETRIES", 0)
+            monkeypatch.setattr(Bucket.__init__, "__kwdefaults__", {**_defaults(), "retries": 0})
+            async with keeping(root, bucket.url) as service:
+                await reads(root, f"{UID} g1")
+                await self._be_away(service, proxy)
+                assert read_current(root) == f"{UID} g1"
+                assert explain_unready(service.state) is None, "what is there serves"
+                announce(people, "g1", 2)
+                proxy.calm()
+                await soon(lambda: only_keeper(service).problem is None, "it looked again")
+
+    async def _be_away(self, service: SyncService, proxy: Proxy) -> None:
+        proxy.answer(503)
+        await soon(lambda: only_keeper(service).problem is not None, "it is noticed")
+        assert isinstance(only_keeper(service).problem.error, StoreError)
+
+    async def test_what_is_kept_serves_a_rollback_while_the_store_is_away(
+        self, root: Path, url: str, tmp_path: Path
+    ) -> None:
+        publish(url, "g1")
+        publish(url, "g2")
+        table = tmp_path / "table.json"
+        of_table = TestTable()
+        of_table.write(table, entry([[A]], "g1"), version=1)
+        async with keeping(root, url, tables=(table,), subscriptions=()):
+            await reads(root, f"{UID} g1")
+            of_table.write(table, entry([[A]], "g2"), version=2)
+            await reads(root, f"{UID} g2")
+            shutil.rmtree(url)
+            of_table.write(table, entry([[A]], "g1"), version=3)
+            await reads(root, f"{UID} g1")
+
+    async def test_another_one_that_keeps_the_folder_is_told(self, root: Path, url: str) -> None:
+        publish(url, "g1")
+        async with keeping(root, url):
+            with pytest.raises(UsageError, match="another `lookupdb sync` keeps"):
+                async with keeping(root, url):
+                    pass
+
+
+def _defaults() -> dict[str, Any]:
+    defaults: dict[str, Any] = dict(Bucket.__init__.__kwdefaults__ or {})
+    return defaults
+
+
+class TestRemoval:
+    async def test_the_newest_stay_and_what_is_mapped(self, root: Path, url: str) -> None:
+        folder = root / "team/people"
+        people = publish(url, "g1")
+        announce(people, "g1", 1)
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+            mapped = os.open(folder / "g1" / FILE_NAME, os.O_RDONLY)
+            fcntl.flock(mapped, fcntl.LOCK_SH)
+            for number in (2, 3, 4):
+                publish(url, f"g{number}")
+                announce(people, f"g{number}", number)
+                await reads(root, f"{UID} g{number}")
+            await soon(lambda: names(folder) == ["current", "g1", "g3", "g4"], "g2 is gone, and g1 is mapped")
+            os.close(mapped)
+            await soon(lambda: names(folder) == ["current", "g3", "g4"], "g1 is gone when it is let go")
+
+
+class TestGateway:
+    async def test_is_asked_like_any_store(self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        use_token(tmp_path, monkeypatch)
+        with fake_gateway() as gateway:
+            gateway.tokens = dict.fromkeys(gateway.tokens, "team")
+            place = open_store(gateway.url, GATEWAY_CLUSTER)
+            monkeypatch.setattr("support.syncing.CLUSTER", GATEWAY_CLUSTER)
+            people = publish(place, "g1")
+            announce(people, "g1", 1)
+            async with keeping(root, gateway.url, cluster=GATEWAY_CLUSTER):
+                await reads(root, f"{UID} g1")
+                publish(place, "g2")
+                announce(people, "g2", 2)
+                await reads(root, f"{UID} g2")
+
+
+async def test_metrics_tell_of_each_dataset(root: Path, url: str) -> None:
+    announce(publish(url, "g3"), "g3", 1)
+    async with keeping(root, url) as service:
+        await reads(root, f"{UID} g3")
+        await soon(lambda: only_keeper(service).is_settled, "it is known to be current")
+        families = {family.name: family for family in SyncCollector(service.state).collect()}
+        of_people = {"namespace": "team", "dataset": "people"}
+        assert families["lookupdb_sync_generation"].samples == [(of_people, 3.0)]
+        assert families["lookupdb_sync_behind"].samples == [(of_people, 0.0)]
+        assert families["lookupdb_sync_ready"].samples == [({}, 1)]
+        assert families["lookupdb_sync_swaps_total"].samples == [({}, 1)]
+        text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+        assert [name for name in families if f"| `{name}` |" not in text] == []
+        orjson.dumps(describe_state(service.state))

@@ -1,0 +1,151 @@
+"""What is active by the store alone: announced, or else the newest that may serve."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.buckets import new_bucket, s3_server
+from support.gateways import CLUSTER as GATEWAY_CLUSTER
+from support.gateways import NAMESPACE, fake_gateway, use_token
+from support.syncing import CLUSTER, OTHER_UID, UID, announce, publish
+
+from lookupdb.errors import CorruptFile
+from lookupdb.manifest import Refusal
+from lookupdb.store import Store, StoreAddress, open_store
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement
+from lookupdb.store.bucket_dataset import BucketDataset
+from lookupdb.sync import store_feed
+from lookupdb.sync.store_feed import NamespaceListings, StoreFeed
+from lookupdb.sync.target import SyncTarget
+
+REFUSED = Refusal(("too few",), "gates", "g1")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(store_feed, "LISTING_SECONDS", 0.0)
+    monkeypatch.setattr(store_feed, "UNANNOUNCED_SECONDS", 0.0)
+    if request.param == "directory":
+        return open_store(str(tmp_path / "store"), CLUSTER)
+    bucket = new_bucket(request.getfixturevalue("server"), monkeypatch)
+    return Store(bucket.url, CLUSTER, bucket)
+
+
+def feed_of(place: Store, uid: str | None = None, name: str = "people") -> StoreFeed:
+    return StoreFeed(place, NamespaceListings(place), "team", name, uid)
+
+
+def look(place: Store, uid: str | None = None) -> tuple[str, str, int | None] | None:
+    found = feed_of(place, uid).look()
+    return None if found is None else (found.uid, found.generation, found.version)
+
+
+class TestAnnounced:
+    def test_counts_whatever_is_newer(self, place: Store) -> None:
+        publish(place, "g1")
+        people = publish(place, "g2")
+        announce(people, "g1", 3)
+        assert look(place) == (UID, "g1", 3)
+        assert look(place, UID) == (UID, "g1", 3)
+
+    def test_that_is_none_is_no_reason_to_take_the_newest(self, place: Store) -> None:
+        publish(place, "g1").write_note(ANNOUNCEMENT_NOTE, b"{}")
+        with pytest.raises(CorruptFile, match="format version None"):
+            look(place)
+
+    def test_of_another_dataset_is_refused(self, place: Store) -> None:
+        people = publish(place, "g1")
+        other = Announcement("team", "people", OTHER_UID, "g1", 1, "2026-11-20T00:00:00Z")
+        people.write_note(ANNOUNCEMENT_NOTE, other.to_json())
+        with pytest.raises(CorruptFile, match="announces team/people"):
+            look(place)
+
+
+class TestNewest:
+    def test_is_whole_and_refused_by_no_gate(self, place: Store) -> None:
+        publish(place, "g1")
+        publish(place, "g2")
+        publish(place, "g10", refused=REFUSED)
+        assert look(place) == (UID, "g2", None)
+        place.dataset_at(StoreAddress(CLUSTER, "team", "people", UID)).admit("g10")
+        assert look(place) == (UID, "g10", None)
+
+    def test_is_none_that_is_damaged_or_being_built(self, place: Store) -> None:
+        publish(place, "g1")
+        people = publish(place, "g2")
+        lost = people.manifest("g2").shards[0].file
+        if isinstance(people, BucketDataset):
+            people.bucket.delete([f"{people.address.path}/g2/{lost}"])
+        else:
+            (Path(people.url) / "g2" / lost).unlink()
+        with tempfile.TemporaryDirectory() as scratch, people.claim("g3", Path(scratch)):
+            assert look(place) == (UID, "g1", None)
+
+    def test_of_a_dataset_that_is_not_there_is_none(self, place: Store) -> None:
+        publish(place, "g1", name="team/places")
+        assert look(place) is None
+        assert look(place, OTHER_UID) is None
+
+    def test_of_that_number_that_was_built_anew_is_another_one(self, place: Store) -> None:
+        people = publish(place, "g1")
+        before = feed_of(place).look()
+        people.remove("g1")
+        publish(place, "g1", built_at="2026-11-22T00:00:00Z")
+        assert feed_of(place).look() != before
+
+
+class TestUid:
+    def test_without_one_the_dataset_that_was_announced_last_counts(self, place: Store) -> None:
+        announce(publish(place, "g5"), "g5", 50, "2026-11-20T00:00:00Z")
+        made_again = publish(place, "g1", uid=OTHER_UID)
+        announce(made_again, "g1", 1, "2026-11-21T00:00:00Z")
+        assert look(place) == (OTHER_UID, "g1", 1)
+        assert look(place, UID) == (UID, "g5", 50), "asked for by its uid"
+
+    def test_where_nothing_is_announced_what_was_built_last_counts(self, place: Store) -> None:
+        publish(place, "g5", built_at="2026-11-20T00:00:00Z")
+        publish(place, "g1", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")
+        assert look(place) == (OTHER_UID, "g1", None)
+
+
+def test_many_datasets_cost_a_listing_and_a_small_read_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What 500 datasets that are announced ask of a gateway: names are listed once for all of them."""
+    use_token(tmp_path, monkeypatch)
+    with fake_gateway() as gateway:
+        for number in range(500):
+            address = StoreAddress(GATEWAY_CLUSTER, NAMESPACE, f"d{number}", "local")
+            announcement = Announcement(NAMESPACE, f"d{number}", "local", "g1", 1, "2026-11-20T00:00:00Z")
+            gateway.put(f"{address.path}/{ANNOUNCEMENT_NOTE}", announcement.to_json())
+        place = open_store(gateway.url, GATEWAY_CLUSTER)
+        monkeypatch.setattr(store_feed, "LISTING_SECONDS", 60.0)
+        listings = NamespaceListings(place)
+        feeds = [StoreFeed(place, listings, NAMESPACE, f"d{number}", None) for number in range(500)]
+        assert [feed.look() for feed in feeds] == [SyncTarget("local", "g1", "announcement", 1)] * 500
+        assert len(gateway.requests) == 501
+        assert sum("/v1/list" in path for _method, path, _headers in gateway.requests) == 1
+
+
+def test_what_is_not_announced_in_a_bucket_is_listed_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_token(tmp_path, monkeypatch)
+    with fake_gateway() as gateway:
+        gateway.tokens = dict.fromkeys(gateway.tokens, "team")
+        gateway.cluster = CLUSTER
+        place = open_store(gateway.url, CLUSTER)
+        publish(place, "g1")
+        feed = feed_of(place, UID)
+        assert feed.look() is not None
+        gateway.requests.clear()
+        for _ in range(5):
+            assert feed.look() is not None
+        assert len(gateway.requests) == 5, "one small read each"

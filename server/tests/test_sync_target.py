@@ -1,0 +1,147 @@
+"""Which generation is to be current, by whom, and what may follow what."""
+
+from __future__ import annotations
+
+import pytest
+from support.generations import manifest
+from support.routing import entry, mixed, table
+
+from lookupdb.errors import UsageError
+from lookupdb.manifest import Manifest, ShardFile, Totals
+from lookupdb.store import StoreAddress
+from lookupdb.store.announcement import Announcement
+from lookupdb.sync.dataset_folder import find_superseded
+from lookupdb.sync.subscription import Subscription
+from lookupdb.sync.target import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_LOOK_PAUSE_SECONDS,
+    SyncTarget,
+    diagnose_manifest,
+    diagnose_succession,
+    have_same_content,
+    pause_seconds,
+    target_by_announcement,
+    target_by_manifest,
+    target_by_table,
+)
+
+A = "10.0.0.1:7000"
+
+
+def target(generation: str = "g1", version: int | None = 1, uid: str = "3f2b9c1e") -> SyncTarget:
+    return SyncTarget(uid, generation, "announcement", version)
+
+
+def a_manifest(generation: str = "g1", sha256: str = "aa", file: str = "shard-00000-of-00001.lmdb") -> Manifest:
+    return manifest(generation, (ShardFile(file, 1, 1, sha256),), Totals(1, 1, 1, 1, 1))
+
+
+class TestOrigin:
+    def test_a_table_names_its_active_generation(self) -> None:
+        candidates = table(entry([[A]], "g2"), entry([[A]], "g3"), version=7)
+        assert target_by_table(candidates) == SyncTarget("local", "g2", "table", 7)
+
+    def test_a_mixed_table_names_none(self) -> None:
+        assert target_by_table(table(mixed(entry([[A], [A]], "g2"), entry([[A], [A]], "g1"), [1]))) is None
+
+    def test_an_announcement_names_one_and_its_version(self) -> None:
+        announcement = Announcement("team", "people", "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")
+        assert target_by_announcement(announcement) == SyncTarget("3f2b9c1e", "g12", "announcement", 17)
+
+    def test_the_newest_has_no_version_and_is_told_from_another_one_of_its_number(self) -> None:
+        newest = target_by_manifest(a_manifest(), StoreAddress("c1", "default", "things", "local"))
+        assert (newest.uid, newest.generation, newest.version) == ("local", "g1", None)
+        assert newest.identity == a_manifest().built_at
+
+
+class TestSuccession:
+    @pytest.mark.parametrize(
+        ("new", "standing"),
+        [
+            (target(), None),
+            (target("g2", 2), target("g1", 1)),
+            (target("g1", 3), target("g2", 2)),
+            (target("g1", 1), target("g1", 1)),
+            (target("g1", 1, uid="77aa0b1c"), target("g9", 9)),
+            (target("g1", None), target("g2", 2)),
+            (target("g1", 1), target("g2", None)),
+        ],
+        ids=["the first", "newer", "rollback", "the same", "made again", "no more announced", "announced"],
+    )
+    def test_may_be(self, new: SyncTarget, standing: SyncTarget | None) -> None:
+        assert diagnose_succession(new, standing) is None
+
+    def test_an_older_version_is_refused(self) -> None:
+        assert diagnose_succession(target("g3", 1), target("g2", 2)) == (
+            "version 1 is older than version 2, which is in effect"
+        )
+
+    def test_a_version_names_one_generation(self) -> None:
+        refusal = diagnose_succession(target("g3", 2), target("g2", 2))
+        assert refusal == "version 2 names g3 now, and has named g2: a change needs a greater version"
+
+
+class TestManifest:
+    ADDRESS = StoreAddress("c1", "default", "things", "local")
+
+    def test_must_be_of_the_dataset_and_its_uid(self) -> None:
+        assert diagnose_manifest(a_manifest(), self.ADDRESS, target(uid="local")) is None
+        assert diagnose_manifest(a_manifest(), self.ADDRESS, target()) == (
+            "the manifest of g1 is of default/things (local), expected default/things (3f2b9c1e)"
+        )
+        other = StoreAddress("c1", "default", "people", "local")
+        assert diagnose_manifest(a_manifest(), other, target(uid="local")) is not None
+
+    def test_files_may_be_called_otherwise_and_have_the_same_content(self) -> None:
+        named = a_manifest(file="shard-00000-of-00001-3f2b9c1e77aa.lmdb")
+        assert have_same_content(a_manifest(), named)
+        assert not have_same_content(a_manifest(), a_manifest(sha256="bb"))
+        assert not have_same_content(a_manifest(), a_manifest("g2"))
+
+
+class TestSuperseded:
+    @pytest.mark.parametrize(
+        ("uids", "current", "keep", "superseded"),
+        [
+            ({"g1": "a", "g2": "a", "g10": "a"}, "g10", 2, ("g1",)),
+            ({"g1": "a", "g2": "a", "g10": "a"}, "g10", 1, ("g1", "g2")),
+            ({"g1": "a", "g2": "a", "g3": "a", "g4": "a"}, "g1", 2, ("g2",)),
+            ({"g1": "b", "g49": "a", "g50": "a"}, "g1", 2, ("g49", "g50")),
+            ({"g1": "a", "g2": ""}, "g1", 2, ("g2",)),
+            ({"g1": "a", "g2": "a"}, "g2", 0, ("g1",)),
+            ({}, "g1", 2, ()),
+        ],
+        ids=["newest", "one", "after a rollback", "of another dataset", "unreadable", "to make room", "none"],
+    )
+    def test_is_what_is_neither_current_nor_kept(
+        self, uids: dict[str, str], current: str, keep: int, superseded: tuple[str, ...]
+    ) -> None:
+        assert find_superseded(uids, current, keep) == superseded
+
+
+class TestPause:
+    def test_doubles_to_a_bound_and_is_not_the_same_for_all(self) -> None:
+        for failures in range(1, 40):
+            longest = min(LONGEST_LOOK_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (failures - 1))
+            pauses = {pause_seconds(failures, LONGEST_LOOK_PAUSE_SECONDS) for _ in range(20)}
+            assert len(pauses) > 10
+            assert all(longest / 2 <= pause <= longest for pause in pauses)
+
+
+class TestSubscription:
+    @pytest.mark.parametrize(
+        ("text", "subscription"),
+        [
+            ("people", Subscription("default", "people")),
+            ("team/people", Subscription("team", "people")),
+            ("team/people@3f2b9c1e", Subscription("team", "people", "3f2b9c1e")),
+            ("team/people@3f2b9c1e-77aa-4bcd", Subscription("team", "people", "3f2b9c1e")),
+        ],
+    )
+    def test_names_a_dataset(self, text: str, subscription: Subscription) -> None:
+        assert Subscription.parse(text) == subscription
+
+    @pytest.mark.parametrize("text", ["", "/people", "a/b/c", "team/", "People", "people@", "../people", "people@../x"])
+    def test_anything_else_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="is no dataset"):
+            Subscription.parse(text)
