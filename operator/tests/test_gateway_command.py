@@ -36,6 +36,10 @@ METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
     [
         (["--store", "/srv/store"], "no store that pods share"),
         (["--audience", ""], "--audience is empty"),
+        (["--announcer", "lookupdb"], "is no service account"),
+        (["--announcer", "lookupdb/"], "is no service account"),
+        (["--announcer", "system:serviceaccount:lookupdb:lookupdb"], "is no service account"),
+        (["--announcer", "a/b/c"], "is no service account"),
         (["--cluster-id", "../other"], "cannot be part of a store's path"),
         (["--body-memory", "1MiB"], "are the least"),
     ],

@@ -1,8 +1,64 @@
-"""Which part of the store is a namespace's: ``<cluster id>/<namespace>/…``, compared segment by segment."""
+"""Which part of the store is whose, compared segment by segment.
+
+A namespace's is ``<cluster id>/<namespace>/…``. What is announced there (``active.json`` of a dataset) says what the
+cluster's routers have confirmed, which the operator alone knows: the namespace reads it, and only the announcer writes
+it. The announcer, the operator's service account, reaches these objects of all namespaces, and nothing else.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.gateway_wire import is_object_path
+from lookupdb.store.layout import StoreAddress
+from lookupdb.tokens.verification import Caller
+
+_ANNOUNCEMENT_SEGMENTS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What callers may do in the part of the store that is ``cluster``'s."""
+
+    cluster: str
+    announcer: Caller | None = None
+
+    def may_read(self, path: str, caller: Caller) -> bool:
+        """Whether ``path`` names an object that ``caller`` may read."""
+        if caller == self.announcer:
+            return self.is_announcement(path)
+        return owns_object(path, self.cluster, caller.namespace)
+
+    def may_write(self, path: str, caller: Caller) -> bool:
+        """Whether ``path`` names an object that ``caller`` may put, replace or delete."""
+        if caller == self.announcer:
+            return self.is_announcement(path)
+        return owns_object(path, self.cluster, caller.namespace) and not self.is_announcement(path)
+
+    def may_list(self, path: str, caller: Caller, *, folders_only: bool) -> bool:
+        """Whether ``caller`` may list the folder ``path``; of the cluster's, it gets to see its own namespace alone."""
+        if caller == self.announcer:
+            return False
+        return (folders_only and path == self.cluster) or owns_folder(path, self.cluster, caller.namespace)
+
+    def explain_refusal(self, path: str, caller: Caller) -> str:
+        """Why ``caller`` may not do what it asks for with ``path``."""
+        if caller == self.announcer:
+            return f"{path} is not what is announced of a dataset, and nothing else is the announcer's"
+        if owns_folder(path, self.cluster, caller.namespace) and self.is_announcement(path):
+            return f"{path} says what routers have confirmed: the operator alone writes it"
+        return f"{path} is not in {self.cluster}/{caller.namespace}/"
+
+    def is_announcement(self, path: str) -> bool:
+        """Whether ``path`` is that of the announcement of a dataset of this cluster."""
+        segments = path.split("/")
+        if not is_object_path(path) or len(segments) != _ANNOUNCEMENT_SEGMENTS:
+            return False
+        cluster, namespace, folder, name = segments
+        is_named = cluster == self.cluster and name == ANNOUNCEMENT_NOTE
+        return is_named and StoreAddress.parse(cluster, namespace, folder) is not None
 
 
 def owns_object(path: str, cluster: str, namespace: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +11,13 @@ import click
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import UsageError
 from lookupdb.store.layout import check_cluster_id
+from lookupdb.tokens.verification import Caller
 
 if TYPE_CHECKING:
     from lookupdb_operator.gateway.service import GatewayOptions
 
 _STORES: Final = ("s3://", "gs://", "az://")
+_ACCOUNT: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
 _LEAST_MEMORY: Final = 192 << 20
 """An eighth of what files have of it must do for two parts of an upload."""
 
@@ -34,6 +37,13 @@ _LEAST_MEMORY: Final = 192 << 20
     multiple=True,
     required=True,
     help="The audience of the tokens that are accepted: lookupdb-store:NAMESPACE/RELEASE; may be repeated.",
+)
+@option(
+    "--announcer",
+    default="",
+    metavar="NAMESPACE/SERVICEACCOUNT",
+    help="The operator's service account, which may write what is announced of datasets (active.json), in all"
+    " namespaces, and do nothing else.  [default: nobody may]",
 )
 @option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
 @option(
@@ -81,6 +91,18 @@ def command(**values: Any) -> None:
         raise UsageError(str(error)) from error
 
 
+def _parse_announcer(text: str) -> Caller | None:
+    """Raises UsageError."""
+    if not text:
+        return None
+    namespace, slash, account = text.partition("/")
+    if not (slash and namespace and account) or not _ACCOUNT.fullmatch(text):
+        raise UsageError(
+            f"--announcer {text[:200]!r} is no service account", hint="give NAMESPACE/SERVICEACCOUNT: lookupdb/lookupdb"
+        )
+    return Caller(namespace, account)
+
+
 def options(**values: Any) -> GatewayOptions:
     """The options in ``values``, checked. Raises UsageError."""
     from lookupdb_operator.gateway.service import GatewayOptions
@@ -94,6 +116,7 @@ def options(**values: Any) -> GatewayOptions:
     if values["body_memory"] < _LEAST_MEMORY:
         raise UsageError(f"--body-memory is {values['body_memory']} bytes, {_LEAST_MEMORY} are the least")
     return GatewayOptions(
+        announcer=_parse_announcer(values["announcer"]),
         store=values["store"],
         audiences=values["audiences"],
         credentials=values["credentials"],

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
 from lookupdb.tokens.verification import Caller, InvalidToken, TokenCache
-from lookupdb_operator.gateway.access import owns_folder, owns_object
+from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.connection import Connection
 from lookupdb_operator.gateway.keys import Keys
@@ -40,7 +40,7 @@ class Handlers:
     def __init__(
         self,
         *,
-        cluster: str,
+        access: Access,
         keys: Keys,
         tokens: TokenCache,
         admission: Admission,
@@ -48,7 +48,7 @@ class Handlers:
         writes: Writes,
         metrics: GatewayMetrics,
     ) -> None:
-        self._cluster = cluster
+        self._access = access
         self._keys = keys
         self._tokens = tokens
         self._admission = admission
@@ -111,12 +111,13 @@ class Handlers:
             case Operation.DELETE | Operation.COPY:
                 return
             case Operation.LIST:
-                is_own = target.folders_only and target.path == self._cluster
-                is_own = is_own or owns_folder(target.path, self._cluster, caller.namespace)
+                is_allowed = self._access.may_list(target.path, caller, folders_only=target.folders_only)
+            case Operation.WRITE:
+                is_allowed = self._access.may_write(target.path, caller)
             case _:
-                is_own = owns_object(target.path, self._cluster, caller.namespace)
-        if not is_own:
-            raise RequestProblem(ErrorKind.FORBIDDEN, f"{target.path} is not in {self._cluster}/{caller.namespace}/")
+                is_allowed = self._access.may_read(target.path, caller)
+        if not is_allowed:
+            raise RequestProblem(ErrorKind.FORBIDDEN, self._access.explain_refusal(target.path, caller))
 
     async def _dispatch(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
         match target.operation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.bodies import IDLE_SECONDS, SHORT_SECONDS
 from lookupdb_operator.gateway.budget import Budget
 from lookupdb_operator.gateway.metrics import GatewayMetrics
@@ -18,9 +19,13 @@ class Room:
     short_budget: Budget
     """Of all that is short, which files leave free."""
     metrics: GatewayMetrics
-    cluster: str
-    """The cluster's id, with which every path begins."""
+    access: Access
     idle_seconds: float = IDLE_SECONDS
     """For which a client may send or take nothing."""
     short_seconds: float = SHORT_SECONDS
     """In which what is short must have come."""
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's id, with which every path begins."""
+        return self.access.cluster

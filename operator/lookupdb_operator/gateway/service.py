@@ -20,9 +20,10 @@ from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.runtime.probe_http import ProbeServer
 from lookupdb.store.layout import check_cluster_id
-from lookupdb.tokens.verification import TokenCache
+from lookupdb.tokens.verification import Caller, TokenCache
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.admission import Admission
 from lookupdb_operator.gateway.bodies import IDLE_SECONDS, SHORT_SECONDS
 from lookupdb_operator.gateway.budget import Budget
@@ -53,6 +54,8 @@ class GatewayOptions:
     credentials: Path | None = None
     cluster: str = ""
     """Empty: the uid of the kube-system namespace."""
+    announcer: Caller | None = None
+    """The service account that writes what is announced of datasets."""
     redirects: bool = False
     host: str = "127.0.0.1"
     port: int = 7071
@@ -112,11 +115,10 @@ class Gateway:
     def _make_server(self) -> Server:
         options = self._options
         objects = Objects(self._client)
-        room = Room(
-            self.budget, self.short_budget, self.metrics, self._cluster, options.idle_seconds, options.short_seconds
-        )
+        access = Access(self._cluster, options.announcer)
+        room = Room(self.budget, self.short_budget, self.metrics, access, options.idle_seconds, options.short_seconds)
         handlers = Handlers(
-            cluster=self._cluster,
+            access=access,
             keys=self.keys,
             tokens=TokenCache(self.keys, options.audiences, time.time),
             admission=self.admission,

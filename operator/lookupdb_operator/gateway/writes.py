@@ -21,7 +21,6 @@ from lookupdb.store.gateway_wire import (
 )
 from lookupdb.store.object_store import Version
 from lookupdb.tokens.verification import Caller
-from lookupdb_operator.gateway.access import owns_object
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES, Body, read_length
 from lookupdb_operator.gateway.objects import PART_BYTES, UPLOADS_AT_ONCE, Objects
 from lookupdb_operator.gateway.problems import RequestProblem, invalid, too_large
@@ -108,8 +107,8 @@ class Writes:
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             paths = parse_paths(await self._read(self._short_body(request, length)))
             for path in paths:
-                if not owns_object(check_path(path), self._room.cluster, caller.namespace):
-                    detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was deleted"
+                if not self._room.access.may_write(check_path(path), caller):
+                    detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was deleted"
                     raise RequestProblem(ErrorKind.FORBIDDEN, detail)
             if paths:
                 await self._objects.delete(paths)
@@ -122,8 +121,8 @@ class Writes:
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             source, target = parse_copy(await self._read(self._short_body(request, length)))
         for path in (source, target):
-            if not owns_object(check_path(path), self._room.cluster, caller.namespace):
-                detail = f"{path} is not in {self._room.cluster}/{caller.namespace}/; nothing was copied"
+            if not self._room.access.may_write(check_path(path), caller):
+                detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was copied"
                 raise RequestProblem(ErrorKind.FORBIDDEN, detail)
         size = (await self._objects.head(source))["size"]
         await self._check_absent(target)
