@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -86,6 +87,13 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     metavar="URL",
     help="URL of the gateway (lookupdb gateway) before the store. Pods then show it a token of their namespace; without"
     " it, every namespace with a dataset gets a Secret with the credentials of the whole store.",
+)
+@option(
+    "--gateway-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File with a token of the operator's service account for the gateway, which names it as its --announcer."
+    " Active generations are then announced in the store, for lookupdb sync.  [default: they are not]",
 )
 @option(
     "--store-secret",
@@ -201,6 +209,8 @@ def options(**values: Any) -> OperatorOptions:
             f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
         )
     _check_gateway(values["gateway"])
+    if values["gateway_token_file"] and not values["gateway"]:
+        raise UsageError("--gateway-token-file is for a --gateway, which is missing")
     if values["create_store_secret"] and not values["store_secret"]:
         raise UsageError("--create-store-secret creates the Secret named by --store-secret, which is missing")
     return OperatorOptions(
@@ -222,6 +232,7 @@ def options(**values: Any) -> OperatorOptions:
         namespace=values["namespace"],
         namespaces=values["namespaces"],
         store_secret=values["store_secret"],
+        gateway_token=values["gateway_token_file"],
         create_store_secret=values["create_store_secret"],
         shard_key_secret=values["shard_key_secret"],
         store_environment=dict(_variable(text) for text in values["store_env"]),

@@ -47,6 +47,9 @@ class Config:
     """URL of the gateway before the store, to which builders and fetchers show a token of their namespace. Empty: they
     reach the store themselves, with its credentials."""
 
+    announces: bool = False
+    """Whether the operator can announce active generations through the gateway."""
+
     @property
     def store_of_pods(self) -> str:
         """URL of the store as builders and fetchers know it."""

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import kopf
@@ -20,6 +21,7 @@ from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health, HealthServer
+from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
 from lookupdb_operator.loop.reconcile import Reconciler
@@ -31,6 +33,7 @@ from lookupdb_operator.plan import plan
 from lookupdb_operator.plan.turn import turn_queues
 from lookupdb_operator.plan.turn.turn_queues import TurnQueues
 from lookupdb_operator.store.access import StoreAccessReader
+from lookupdb_operator.store.announcer import GatewayAnnouncer
 from lookupdb_operator.store.credentials import ensure_credentials
 from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
 from lookupdb_operator.store.shard_key import ShardKeyReader
@@ -60,6 +63,8 @@ class OperatorOptions:
     create_store_secret: bool = False
     shard_key_secret: str = ""
     """Of the release's key; empty: shard servers ask for no password."""
+    gateway_token: Path | None = None
+    """The file of the token with which active generations are announced to the gateway; None: they are not."""
     store_environment: Mapping[str, str] = field(default_factory=dict)
     living_list: str = ""
     host: str = "0.0.0.0"  # noqa: S104 - a pod's probes come from outside of it
@@ -101,6 +106,8 @@ class _Operator:
         self._health_server: HealthServer | None = None
         self._polls = RouterPolls(self._cluster, self._queue.add)
         self._reflecting: asyncio.Task[None] | None = None
+        self._announcer: GatewayAnnouncer | None = None
+        self._announcements: Announcements | None = None
         self._shard_key = b""
         self._on_shard_key: Callable[[bytes], None] = lambda key: None
         self.informers = Informers(
@@ -131,6 +138,10 @@ class _Operator:
         await wait_for_api(self._listing)
         self._metrics.set_identity(config.identity)
         account_keys = AccountKeys.of_cluster(self._api)
+        if options.gateway_token is not None and config.gateway:
+            self._announcer = GatewayAnnouncer(config.gateway, config.cluster, options.gateway_token)
+            self._announcements = Announcements(self._announcer, self._queue.add)
+            config = replace(config, announces=True)
         reconciler = Reconciler(
             cache=self._cache,
             observer=Observer(self._cache, self._cluster, self._polls),
@@ -139,6 +150,7 @@ class _Operator:
             store=lambda: store.access if store else StoreAccess(),
             account_keys=lambda: account_keys.text,
             metrics=self._metrics,
+            announcements=self._announcements,
             decide=self._decide,
             turns=TurnTaking(
                 TurnQueues(builds=options.max_concurrent_builds, rollouts=options.max_concurrent_rollouts),
@@ -221,6 +233,10 @@ class _Operator:
         if self._workers:
             await self._workers.stop()
         await self._polls.close()
+        if self._announcements:
+            await self._announcements.close()
+        if self._announcer:
+            await self._announcer.close()
         if self._health_server:
             await self._health_server.close()
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from lookupdb.spec import DatasetSpec
+from lookupdb.store.announcement import Announcement
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.status import DatasetStatus
 
@@ -259,6 +260,16 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnouncementReport:
+    """What has become of what was to be announced in the store."""
+
+    written: Announcement | None = None
+    """What the store was seen to have."""
+    problem: str = ""
+    """Why it does not have what is due, when that has lasted; empty before, and when nothing is due."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """Whether a dataset may build, or roll out, now: ``plan.turn.turn_queues`` says so, which knows all datasets."""
 
@@ -298,6 +309,7 @@ class Observed:
     """The public keys of the cluster's service accounts, as routers read them; empty while they are not known."""
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
+    announcement: AnnouncementReport = field(default_factory=AnnouncementReport)
     seconds_confirmed: float = 0.0
     """For how long this operator has seen the dataset's routing table confirmed, by a clock that nobody sets
     (``loop.confirmations``)."""
@@ -326,5 +338,7 @@ class Plan:
     """Whether the routers' admin ports need to be asked at the next look."""
     next_look_in: float | None = None
     """Seconds until the next look, if nothing happens before; None: when something happens."""
+    announce: Announcement | None = None
+    """What is to be announced in the store, once ``status`` is written; None: nothing."""
     idle_reason: str = ""
     """Why nothing is done at all (another operator's, being deleted, unreadable status); empty otherwise."""

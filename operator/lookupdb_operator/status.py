@@ -330,6 +330,15 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnouncedStatus:
+    """What the store was last seen to have been told of the active generation."""
+
+    generation: str
+    version: int
+    """Of the routing table that every router had confirmed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateStatus:
     """The rollout that waits for promotion: its servers were ready."""
 
@@ -397,6 +406,7 @@ class DatasetStatus:
     """Oldest first; those not yet gone are here."""
     table: TableStatus | None = None
     candidate: CandidateStatus | None = None
+    announced: AnnouncedStatus | None = None
     store_digest: str = ""
     """Of the store's address and credentials, as last written to the dataset's Secret."""
     store_written_at: str = ""

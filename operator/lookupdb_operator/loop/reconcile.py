@@ -19,6 +19,7 @@ from lookupdb_operator import manifests as manifests_of
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
@@ -58,6 +59,7 @@ class Reconciler:
         metrics: Metrics,
         decide: Decide,
         turns: TurnTaking,
+        announcements: Announcements | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,6 +85,7 @@ class Reconciler:
         self._events = EventBudget(clock)
         self._repairs = Repairs(clock)
         self._confirmations = Confirmations(clock)
+        self._announcements = announcements or Announcements(None, lambda key: None)
 
     def use_config(self, config: Config) -> None:
         """Look with other settings from now on."""
@@ -136,6 +139,7 @@ class Reconciler:
             observed,
             account_keys=self._account_keys(),
             contests=self._repairs.list_contests(key),
+            announcement=self._announcements.report(key),
             seconds_confirmed=self._confirmations.seconds_confirmed(observed),
         )
         plan = self._turns.plan(observed, self._decide, self._now())
@@ -158,6 +162,8 @@ class Reconciler:
         has_changes = plan.apply or plan.delete or plan.status != dataset.status
         if has_changes and not await self._claim(dataset, plan.status):
             return None
+        # What is announced was confirmed in a status that is written: who reads it may rely on it.
+        self._announcements.follow(dataset.key, plan.announce)
         refused = await self._apply(observed, plan.apply)
         refused |= await self._delete(dataset, plan.delete)
         if not refused:
@@ -201,6 +207,7 @@ class Reconciler:
         self._events.forget(key)
         self._repairs.forget(key)
         self._confirmations.forget(key)
+        self._announcements.forget(key)
         self._unattended.pop(key, None)
         self._metrics.forget(*key)
         self._turns.forget(key, self._now())

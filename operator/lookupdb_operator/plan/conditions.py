@@ -8,6 +8,7 @@ Why is Degraded True? It takes its reason from the first trouble and tells the f
     rollout in effect, or routers, are not ready
     no store credentials; a write that the API server      _diagnose_writes
     refuses; an object that somebody changes back;
+    the store is not told what serves;                     announcement.diagnose_announcement
     what an earlier dataset has left for good
     the build does not get on, gave its turn up,           builds.diagnose_build
     or has failed
@@ -31,7 +32,7 @@ from typing import Final
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import clock, phase, reasons
+from lookupdb_operator.plan import announcement, clock, phase, reasons
 from lookupdb_operator.plan.generation import freshness
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
@@ -116,6 +117,9 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             reasons.CONTESTED,
             f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
         )
+    announcement_trouble = announcement.diagnose_announcement(observed)
+    if announcement_trouble is not None:
+        yield announcement_trouble
     orphans = diagnose_orphans(observed)
     if orphans is not None:
         yield orphans

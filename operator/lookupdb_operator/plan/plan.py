@@ -10,6 +10,7 @@ each sees what those before it have decided.
     rollouts       the same of the rollout that has its turn
     store          is the store's Secret to be written?
     password_keys  is the Secret of the key of shard servers' passwords to be made?
+    announcement   what is active, and the store was not told yet: for those who ask no router
     objects        which objects should exist, and differ; which ones should not exist
     serving        Ready: which servers and routers are there; pods that nobody is there to end
     builds         Built
@@ -39,6 +40,7 @@ from datetime import datetime
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
 from lookupdb_operator.plan import (
+    announcement,
     conditions,
     lifecycle,
     objects,
@@ -81,6 +83,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     note_key = password_keys.note_secret if key_secret else password_keys.forget_secret
     status = note_key(status, situation)
     deadlines.append(password_keys.next_attempt_in(status, situation))
+    status = announcement.note_announced(status, situation)
     changes = objects.plan_changes(status, (*secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
@@ -97,4 +100,5 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
         apply=changes.apply,
         delete=(*changes.delete, *lost_pods),
         next_look_in=reasons.find_earliest(deadlines),
+        announce=announcement.find_due(status, situation),
     )

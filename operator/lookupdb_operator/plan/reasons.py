@@ -87,6 +87,8 @@ CONTESTED: Final = "Contested"
 """Somebody changes an object back, or deletes it, whenever it was put right."""
 STALE: Final = "Stale"
 """The data that serve are older than refresh.staleAfterSeconds."""
+ANNOUNCEMENT_FAILED: Final = "AnnouncementFailed"
+"""The store was not told of the active generation for long; what serves goes on."""
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
 """The operator has no credentials of the store to hand on."""
 
@@ -211,6 +213,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     STORE_CREDENTIALS_MISSING: "Create the operator's store Secret.",
     GENERATION_MISSING: _REFRESH,
     CORRUPT_FILE: _REFRESH,
+    ANNOUNCEMENT_FAILED: "Look whether the gateway answers the operator, and names it as its announcer (--announcer).",
     STALE: "Built and RolledOut say what keeps newer data away.",
     NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
