@@ -124,12 +124,13 @@ def dataset_pods(dataset: ObservedDataset, objects: Mapping[str, Iterable[Json]]
 
 
 def strangers(pods: Iterable[Endpoint]) -> Iterator[Endpoint]:
-    """A pod that nobody knows in each namespace; copies of the labels of all pods in namespaces that are not theirs;
-    who reads metrics; and what is outside."""
+    """A pod that nobody knows in each namespace, and one with `lookupdb sync` beside it; copies of the labels of all
+    pods in namespaces that are not theirs; who reads metrics; and what is outside."""
     for namespace in NAMESPACES:
         yield Endpoint(f"stranger in {namespace}", namespace, {"app": "stranger"})
         for component in ("builder", "diff", "load"):
             yield Endpoint(f"another program's {component} in {namespace}", namespace, {names.COMPONENT: component})
+        yield Endpoint(f"sidecar in {namespace}", namespace, {"app": "shop", names.SYNC_LABEL: "people"})
     for pod in pods:
         for namespace in {"elsewhere", "data", RELEASE_NAMESPACE} - {pod.namespace}:
             yield Endpoint(f"copy of {pod.name} in {namespace}", namespace, pod.labels)

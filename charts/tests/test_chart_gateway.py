@@ -146,13 +146,13 @@ class TestWhoMayReach:
     def test_the_gateway(self, defaults: Rendered) -> None:
         (rule,) = defaults.get_object("NetworkPolicy", GATEWAY)["spec"]["ingress"]
         assert rule["ports"] == [{"port": "store", "protocol": "TCP"}]
-        _check_pods_of_datasets(rule["from"], {})
+        _check_clients(rule["from"], {})
 
     def test_the_gateway_when_namespaces_are_listed(self) -> None:
         rendered = render({"watchNamespaces": ["one", "two"]})
         (rule,) = rendered.get_object("NetworkPolicy", GATEWAY)["spec"]["ingress"]
         listed = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["one", "two"]}
-        _check_pods_of_datasets(rule["from"], {"matchExpressions": [listed]})
+        _check_clients(rule["from"], {"matchExpressions": [listed]})
 
     def test_its_metrics(self) -> None:
         peers = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
@@ -181,6 +181,16 @@ class TestWhoMayReach:
         _check_pods_of_datasets(datasets, {})
 
 
+def _check_clients(peers: list[dict[str, Any]], where: dict[str, Any]) -> None:
+    *datasets, sync, operator_pods = peers
+    _check_pods_of_datasets(datasets, where)
+    has_label = {"matchExpressions": [{"key": names.SYNC_LABEL, "operator": "Exists"}]}
+    assert sync == {"namespaceSelector": where, "podSelector": has_label}
+    template = dict(render({}).pod_templates())["lookupdb"]
+    assert operator_pods.keys() == {"podSelector"}, "of its own namespace alone"
+    assert operator_pods["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
 def _check_pods_of_datasets(peers: list[dict[str, Any]], where: dict[str, Any]) -> None:
     datasets, plugin = peers
     (components,) = datasets["podSelector"]["matchExpressions"]
@@ -204,3 +214,18 @@ def test_without_it_all_is_as_it_was() -> None:
     parsed = parse_arguments(operator, rendered.operator_arguments()[1:])
     assert (parsed["gateway"], parsed["store_secret"]) == ("", "lookupdb-store")
     assert f"AWS_ENDPOINT_URL=http://lookupdb-store.{NAMESPACE}.svc:7070" in parsed["store_env"]
+
+
+def test_the_operator_announces_and_nobody_else_may() -> None:
+    rendered = render({})
+    container = dict(rendered.pod_templates())[GATEWAY]["spec"]["containers"][0]
+    template = dict(rendered.pod_templates())["lookupdb"]["spec"]
+    assert f"--announcer={NAMESPACE}/{template['serviceAccountName']}" in container["args"]
+    (volume,) = [volume for volume in template["volumes"] if volume["name"] == "store-token"]
+    (source,) = volume["projected"]["sources"]
+    audience = next(word for word in container["args"] if word.startswith("--audience="))
+    assert source["serviceAccountToken"]["audience"] == audience.removeprefix("--audience=")
+    (mount,) = [m for m in template["containers"][0]["volumeMounts"] if m["name"] == volume["name"]]
+    parsed = parse_arguments(operator, rendered.operator_arguments()[1:])
+    assert str(parsed["gateway_token_file"]) == f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"
+    assert "store-token" not in render(NO_GATEWAY).text

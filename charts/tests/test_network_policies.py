@@ -4,12 +4,13 @@ model of what Kubernetes documents tells. The kubelet of a pod's own node is alw
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from chart_support import EXTERNAL, NO_GATEWAY, Values
+from lookupdb_operator import names
 from network_policy_cluster import NAMESPACES, OTHER_PORT, PORTS, RELEASE_NAMESPACE, Cluster, Matrix, make_cluster
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -30,12 +31,18 @@ def in_namespace(cluster: Cluster, namespace: str, but: str = "") -> set[str]:
     return {each.name for each in cluster.pods + cluster.strangers if each.namespace == namespace} - {but}
 
 
+def gateway_users(cluster: Cluster, release: str = "lookupdb", namespaces: Iterable[str] = NAMESPACES) -> set[str]:
+    """Whoever has the labels, of any namespace: a token decides what of the store is theirs. And the operator."""
+    sidecars = {each.name for each in cluster.strangers if names.SYNC_LABEL in each.labels}
+    listed = {name for name in sidecars if name.rpartition(" ")[2] in namespaces}
+    return cluster.wearing(*STORE_USERS, namespaces=namespaces) | listed | {f"{release}/operator"}
+
+
 def expected(cluster: Cluster, release: str = "lookupdb") -> Matrix:
     """With the chart's default values."""
     matrix: Matrix = {
         f"{release}/store:7070": {f"{release}/gateway", f"{release}/sweep"},
-        # Whoever has the labels, of any namespace: a token decides what of the store is theirs.
-        f"{release}/gateway:7071": cluster.wearing(*STORE_USERS),
+        f"{release}/gateway:7071": gateway_users(cluster, release),
         f"{release}/gateway:9090": set(),
         f"{release}/operator:8081": set(),
         **{f"{release}/{component}:{OTHER_PORT}": set() for component in ("store", "gateway", "operator")},
@@ -63,7 +70,7 @@ def defaults() -> tuple[Cluster, Matrix]:
 
 def of_watched_namespaces() -> tuple[Cluster, Matrix]:
     cluster = make_cluster({"watchNamespaces": ["data"]})
-    users = cluster.wearing(*STORE_USERS, namespaces=["data"])
+    users = gateway_users(cluster, namespaces=["data"])
     return cluster, expected(cluster) | {"lookupdb/gateway:7071": users}
 
 

@@ -31,6 +31,8 @@ APP: Final = "app.kubernetes.io/name"
 INSTANCE: Final = "app.kubernetes.io/instance"
 COMPONENT: Final = "app.kubernetes.io/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+SYNC_LABEL: Final = f"{GROUP}/sync"
+"""Of pods with a `lookupdb sync`, also of a person's own: the gateway's NetworkPolicy lets them in."""
 OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_MANAGER}
 """Of the operator's own objects, which belong to no dataset."""
 

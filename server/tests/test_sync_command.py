@@ -96,7 +96,7 @@ class TestRunning:
         environment = {"LOOKUPDB_STORE_TOKEN_FILE": str(token)}
         words = (str(root), "--store", f"http://127.0.0.1:{free_port()}", "--dataset", "team/people")
         with sync_process(tmp_path, *words, environment=environment) as running:
-            until((root / ".sync.lock").exists, "it has begun")
+            until((root / "team/people/.sync.lock").exists, "it has begun")
             time.sleep(0.3)
             began = time.monotonic()
             assert running.stop(signal.SIGINT) == 0
@@ -158,7 +158,7 @@ class TestOnce:
     def test_a_signal_ends_it(self, tmp_path: Path, root: Path, url: str) -> None:
         words = (str(root), "--store", url, "--dataset", "team/people", "--once", "--store-wait", "600")
         with sync_process(tmp_path, *words) as running:
-            until((root / ".sync.lock").exists, "it has begun")
+            until((root / "team/people/.sync.lock").exists, "it has begun")
             until(lambda: "has no generation" in running.log, "it waits")
             assert running.stop() == 143
 
@@ -195,3 +195,11 @@ class TestUsage:
         with fake_gateway() as gateway:
             code, told = once(root, gateway.url, "--dataset", "team/people")
         assert (code, "LOOKUPDB_STORE_TOKEN_FILE is not set" in told) == (2, True)
+
+    def test_two_share_a_root_if_they_keep_different_datasets(self, tmp_path: Path, root: Path, url: str) -> None:
+        publish(url, "g1")
+        publish(url, "g2", name="team/places")
+        with sync_process(tmp_path, str(root), "--store", url, "--dataset", "team/people") as running:
+            running.wait_ready()
+            assert once(root, url, "--dataset", "team/places")[0] == 0
+        assert read_current(root, "team/places") == f"{UID} g2"

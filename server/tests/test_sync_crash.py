@@ -110,6 +110,7 @@ def _copy(begun: Path, root: Path) -> None:
     for path in (source / "g1").iterdir():
         (target / "g1" / path.name).hardlink_to(path)
     (target / "current").symlink_to("g1")
+    (target / ".sync.lock").touch()
 
 
 def test_what_was_fetched_whole_is_not_fetched_again(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

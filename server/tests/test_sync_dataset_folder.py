@@ -15,14 +15,17 @@ from support.shards import write_generation
 from support.syncing import names
 
 from lookupdb import disk
-from lookupdb.errors import StoreError
+from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.sync.dataset_folder import DatasetFolder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> DatasetFolder:
-    return DatasetFolder(tmp_path, "team", "people")
+def folder(tmp_path: Path) -> Iterator[DatasetFolder]:
+    folder = DatasetFolder(tmp_path, "team", "people")
+    folder.lock()
+    yield folder
+    folder.unlock()
 
 
 def put(folder: DatasetFolder, generation: str, value: str, uid: str = "a") -> None:
@@ -89,7 +92,7 @@ class TestCurrent:
         assert folder.current() is None
 
     def test_that_is_no_link_is_told(self, folder: DatasetFolder) -> None:
-        (folder.path / "current").mkdir(parents=True)
+        (folder.path / "current").mkdir()
         with pytest.raises(StoreError, match="current is no link"):
             folder.current()
 
@@ -193,12 +196,27 @@ class TestPartial:
         folder.remove_partials()
         assert names(folder.path) == []
 
-    def test_all_may_look_into_folders_whatever_the_umask(self, folder: DatasetFolder) -> None:
+    def test_all_may_look_into_folders_whatever_the_umask(self, tmp_path: Path) -> None:
+        folder = DatasetFolder(tmp_path, "other", "people")
         before = os.umask(0o077)
         try:
+            folder.lock()
             put(folder, "g1", "v")
             partial = folder.open_partial("g2")
         finally:
             os.umask(before)
+        folder.unlock()
         for path in (folder.path.parent, folder.path, partial):
             assert path.stat().st_mode & 0o777 == 0o755
+
+
+class TestLock:
+    def test_is_one_holders(self, folder: DatasetFolder) -> None:
+        other = DatasetFolder(folder.path.parents[1], "team", "people")
+        with pytest.raises(UsageError, match="another `lookupdb sync` keeps"):
+            other.lock()
+        DatasetFolder(folder.path.parents[1], "team", "places").lock()
+        folder.unlock()
+        other.lock()
+        other.lock()
+        other.unlock()

@@ -28,6 +28,7 @@ from lookupdb.store import Store, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.bucket import Bucket
 from lookupdb.sync import keeper as keepers
+from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.generation_fetch import GenerationFetch
 from lookupdb.sync.service import SyncService
 from lookupdb.sync.status import SyncCollector, describe_state, explain_unready
@@ -286,7 +287,7 @@ class TestTable:
         publish(url, "g1")
         async with keeping(root, url, tables=(table,), subscriptions=()) as service:
             assert "there is no routing table yet" in (explain_unready(service.state) or "")
-            assert names(root) == [".sync.lock"]
+            assert names(root) == []
             self.write(table, entry([[A]], "g1"), version=1)
             await reads(root, f"{UID} g1")
             await soon(lambda: explain_unready(service.state) is None, "it is ready")
@@ -570,3 +571,16 @@ async def test_metrics_tell_of_each_dataset(root: Path, url: str) -> None:
         text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
         assert [name for name in families if f"| `{name}` |" not in text] == []
         orjson.dumps(describe_state(service.state))
+
+
+async def test_a_table_whose_dataset_another_one_keeps_is_waited_for(root: Path, url: str, tmp_path: Path) -> None:
+    """As while a pod of a DaemonSet is replaced by its successor."""
+    publish(url, "g1")
+    table = tmp_path / "table.json"
+    TestTable().write(table, entry([[A]], "g1"), version=1)
+    holder = DatasetFolder(root, "team", "people")
+    holder.lock()
+    async with keeping(root, url, tables=(table,), subscriptions=()) as service:
+        await has_problem(service, "another `lookupdb sync` keeps")
+        holder.unlock()
+        await reads(root, f"{UID} g1")

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, generation_number
 from lookupdb.store.dataset import check_shard_size, sort_generations
 from lookupdb.store.directory import store_errors
 from lookupdb.store.layout import is_generation, parse_manifest
+from lookupdb.store.locks import try_lock
 
 CURRENT: Final = "current"
+_LOCK_FILE: Final = ".sync.lock"
 _NEW_LINK: Final = ".current.new"
 _PARTIAL: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.partial")
 _REMOVED: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.removed")
@@ -30,10 +32,35 @@ _FOLDER_MODE: Final = 0o755
 
 
 class DatasetFolder:
-    """``<root>/<namespace>/<name>``. Only the process that holds the lock of the root writes here."""
+    """``<root>/<namespace>/<name>``. Only the process that holds its lock writes here."""
 
     def __init__(self, root: Path, namespace: str, name: str) -> None:
         self.path = root / namespace / name
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it, StoreError.
+
+        Folders of datasets have locks of their own, so that several processes can share a root.
+        """
+        if self._lock is not None:
+            return
+        with store_errors(f"cannot write to {self.path}"):
+            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            for folder in reversed(missing):
+                _make_folder(folder)
+            self._lock = try_lock(self.path / _LOCK_FILE)
+        if self._lock is None:
+            raise UsageError(
+                f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
+                hint="end it, or give this one another folder",
+            )
+
+    def unlock(self) -> None:
+        """Give the lock up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def recover(self) -> None:
         """Remove what an interrupted removal or swap has left. Raises StoreError."""
@@ -82,8 +109,6 @@ class DatasetFolder:
         """The hidden folder in which ``generation`` is put together, with what an interrupted fetch has left of it.
         Those of others go. Raises StoreError."""
         with store_errors(f"cannot write to {self.path}"):
-            for folder in (self.path.parent, self.path):
-                _make_folder(folder)
             for name in self._names():
                 match = _PARTIAL.fullmatch(name)
                 if match and match[1] != generation:

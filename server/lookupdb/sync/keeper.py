@@ -160,7 +160,16 @@ class DatasetKeeper:
         if self.running is not None:
             self.running.interruption.set()
 
+    def lock(self) -> None:
+        """Take the folder, unless that was done. Raises UsageError if it is another process's, StoreError."""
+        self._folder.lock()
+
+    def unlock(self) -> None:
+        """Leave the folder to others."""
+        self._folder.unlock()
+
     def _prepare(self) -> None:
+        self.lock()
         self._folder.recover()
         manifest = self._folder.current()
         if manifest is not None:

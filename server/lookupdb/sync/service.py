@@ -1,4 +1,4 @@
-"""One process that keeps many datasets: a keeper each, an admin port, a lock on the folder."""
+"""One process that keeps many datasets: a keeper each, and an admin port."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.store import Store, open_store
-from lookupdb.store.directory import store_errors
 from lookupdb.store.file_fetch import Throttle
-from lookupdb.store.locks import try_lock
 from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.keeper import DatasetKeeper, KeeperContext, Look
 from lookupdb.sync.status import SyncCollector, SyncState, describe_state, explain_unready
@@ -40,7 +38,6 @@ FETCHES: Final = 4
 parts of a file."""
 LOOKS: Final = 8
 """Looks at the store at a time."""
-_LOCK_FILE: Final = ".sync.lock"
 _END_SECONDS: Final = 0.5
 """What is being fetched may end by itself for so long: what it leaves is taken up again."""
 _CHECK_SECONDS: Final = 0.05
@@ -86,7 +83,7 @@ class SyncService:
         cannot be written to."""
         state, stopping = self.state, asyncio.Event()
         admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
-        with self._lock(), _on_signals(lambda _number: stopping.set()):
+        with self._keepers(), _on_signals(lambda _number: stopping.set()):
             listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
             port = listeners.bound_port(listener)
@@ -105,7 +102,7 @@ class SyncService:
         """Return when of every dataset what is active is there; of one that cannot be brought up to date, when
         something is. Raises what kept the first other one from being there, and SystemExit after a signal."""
         received: list[int] = []
-        with self._lock(), _on_signals(received.append):
+        with self._keepers(), _on_signals(received.append):
             deadline = time.monotonic() + self._options.wait_seconds
             try:
                 self._start()
@@ -136,9 +133,23 @@ class SyncService:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
                 log.warning("what was there stays", extra=stays)
 
+    @contextmanager
+    def _keepers(self) -> Iterator[None]:
+        """Have a keeper for each dataset that is named, which holds the folder while the block runs. Raises UsageError
+        if another process has one, StoreError. That of a dataset whose table is not there yet comes later."""
+        try:
+            for subscription in self._options.subscriptions:
+                look = self._store_look(subscription)
+                self._add_keeper(subscription.namespace, subscription.name, look).lock()
+            yield
+        finally:
+            for keeper in self.state.keepers.values():
+                if keeper.running is None:  # else the end of the process gives the folder up
+                    keeper.unlock()
+
     def _start(self) -> None:
-        for subscription in self._options.subscriptions:
-            self._keep(subscription.namespace, subscription.name, self._store_look(subscription))
+        for keeper in self.state.keepers.values():
+            self._run(keeper)
         for path in self._options.tables:
             self._watch(path)
 
@@ -147,10 +158,12 @@ class SyncService:
         self.state.tables.append(table)
         table.start()
 
-    def _keep(self, namespace: str, name: str, look: Look) -> None:
+    def _add_keeper(self, namespace: str, name: str, look: Look) -> DatasetKeeper:
         folder = DatasetFolder(self._options.root, namespace, name)
-        keeper = DatasetKeeper(namespace, name, folder, look, self._context)
-        self.state.keepers[namespace, name] = keeper
+        keeper = self.state.keepers[namespace, name] = DatasetKeeper(namespace, name, folder, look, self._context)
+        return keeper
+
+    def _run(self, keeper: DatasetKeeper) -> None:
         self._tasks.append(asyncio.create_task(keeper.run(self._poll_seconds)))
 
     def _take_table(self, table: TableFeed) -> None:
@@ -171,7 +184,7 @@ class SyncService:
 
         keeper = self.state.keepers.get(address)
         if keeper is None:
-            self._keep(*address, look)
+            self._run(self._add_keeper(*address, look))
         else:
             keeper.look = look
             keeper.wake()
@@ -223,25 +236,6 @@ class SyncService:
         for fetch in fetches:
             fetch.cancel()
         await asyncio.gather(*fetches, return_exceptions=True)
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Hold the folder's lock. Raises UsageError if another process has it, StoreError."""
-        root = self._options.root
-        with store_errors(f"cannot write to {root}"):
-            if not root.exists():
-                root.mkdir(parents=True)
-                root.chmod(0o755)
-            descriptor = try_lock(root / _LOCK_FILE)
-        if descriptor is None:
-            raise UsageError(
-                f"another `lookupdb sync` keeps {root}: it holds the lock {root / _LOCK_FILE}",
-                hint="end it, or give this one another folder",
-            )
-        try:
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _is_done(keeper: DatasetKeeper, *, is_late: bool) -> bool:

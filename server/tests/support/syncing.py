@@ -101,7 +101,8 @@ def read_current(root: Path, name: str = "team/people") -> str | None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    """What is in ``folder``, but for the lock."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".sync.lock") if folder.exists() else []
 
 
 def make_options(root: Path, url: str, *datasets: str, **changes: Any) -> SyncOptions:
