@@ -38,6 +38,7 @@ VARIANTS: dict[str, Values] = {
 SPEC: dict[str, Any] = {
     "router": {"autoscaling": {"maxReplicas": 3}, "resources": {"requests": {"cpu": "1"}}, "deadlineMilliseconds": 100},
     "rollout": {"drainSeconds": 0},
+    "sync": {},
 }
 
 
@@ -138,7 +139,7 @@ async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
 async def tidied(kube: Kube) -> None:
     """What nothing asks for goes, as an operator of another version may leave it, also where nothing ever goes else."""
     left = []
-    for kind in (kinds.DEPLOYMENT, kinds.AUTOSCALER, kinds.NETWORK_POLICY):
+    for kind in (kinds.DEPLOYMENT, kinds.DAEMON_SET, kinds.AUTOSCALER, kinds.NETWORK_POLICY):
         like = copy.deepcopy(kube.all(kind.name)[0])
         del like["metadata"]["uid"]
         kube.put({**like, "metadata": {**like["metadata"], "name": "left-over"}})

@@ -46,6 +46,7 @@ POD: Final = Kind("Pod", "v1", "pods", watched=True)
 CONFIG_MAP: Final = Kind("ConfigMap", "v1", "configmaps", watched=True)
 SERVICE: Final = Kind("Service", "v1", "services", watched=True)
 DEPLOYMENT: Final = Kind("Deployment", "apps/v1", "deployments", watched=True)
+DAEMON_SET: Final = Kind("DaemonSet", "apps/v1", "daemonsets", watched=True)
 
 DISRUPTION_BUDGET: Final = Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", watched=True)
 AUTOSCALER: Final = Kind("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers", watched=True)
@@ -62,6 +63,7 @@ ALL: Final = (
     CONFIG_MAP,
     SERVICE,
     DEPLOYMENT,
+    DAEMON_SET,
     DISRUPTION_BUDGET,
     AUTOSCALER,
     NETWORK_POLICY,

@@ -89,6 +89,10 @@ class ExistingObject:
     """The table-version annotation: of the routing table."""
     replicas: int = 0
     """Of a Deployment: how many pods its spec asks for, whoever has written that."""
+    nodes: int = 0
+    """Of a DaemonSet: on how many nodes it is to run."""
+    ready_nodes: int = 0
+    """Of a DaemonSet: on how many it is ready."""
     changed: str = ""
     """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
     changed_by: str = ""
@@ -297,7 +301,7 @@ class Observed:
     shard_sets: tuple[ShardSet, ...] = ()
     pods: tuple[Pod, ...] = ()
     other_objects: tuple[ExistingObject, ...] = ()
-    """Service, ConfigMap, Deployment, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
+    """Service, ConfigMap, Deployment, DaemonSet, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
     """By pod uid; empty when they were not asked for this look."""
     predecessors: tuple[Predecessor, ...] = ()

@@ -39,6 +39,8 @@ OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
 ROUTER: Final = "router"
+SYNC: Final = "sync"
+"""What keeps the active generation in a folder of each node."""
 DIFF: Final = "diff"
 """A comparison of two generations, which a person has asked for. No part of a dataset, and the operator does not know
 it."""
@@ -89,6 +91,8 @@ _OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
 # Paths in pods.
 DATA_PATH: Final = "/data"
 """In a shard server: the generation's folder, fetched by its init container."""
+SYNC_PATH: Final = "/lookups"
+"""In pods with a `lookupdb sync`: the root of the folders that it keeps."""
 SCRATCH_PATH: Final = "/scratch"
 SOURCE_PATH: Final = "/source"
 """In a builder: spec.source.volume, read-only."""
@@ -161,6 +165,11 @@ def read_shard(name: str) -> int | None:
 def router(dataset: str) -> str:
     """The router's Deployment, Service, PodDisruptionBudget, autoscaler: ``airports-router``."""
     return f"{dataset}-router"
+
+
+def sync(dataset: str) -> str:
+    """The DaemonSet that keeps the active generation on nodes: ``airports-sync``."""
+    return f"{dataset}-sync"
 
 
 def routing_table(dataset: str) -> str:

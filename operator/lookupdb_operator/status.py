@@ -369,6 +369,8 @@ class DatasetStatus:
     """When the oldest data that serve were last known to be as their source: how old the data are."""
     shards: str = ""
     """Of the active rollout, for people: ``3/4`` shards with a ready server."""
+    synced_nodes: str = ""
+    """Of spec.sync, for people: on ``3/4`` nodes there is a generation."""
     replicas: int = 0
     """Servers of each shard, for the scale subresource."""
     selector: str = ""

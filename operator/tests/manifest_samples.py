@@ -76,6 +76,18 @@ def with_own_store(**store: Any) -> ObservedDataset:
     return airports(shards=1, store=own, source={"url": "s3://exports/airports.csv", "secretName": "airports-source"})
 
 
+def with_sync(**sync: Any) -> ObservedDataset:
+    """Its active generation is kept on nodes."""
+    chosen = {
+        "hostPath": "/mnt/ssd/lookupdb",
+        "keep": 3,
+        "nodeSelector": {"pool": "apps"},
+        "tolerations": [{"operator": "Exists"}],
+        "resources": {"limits": {"memory": "512Mi"}},
+    }
+    return airports(shards=1, sync=sync or chosen)
+
+
 def dataset(resource: dict[str, Any]) -> ObservedDataset:
     """What the operator makes of ``resource``."""
     return _dataset(json.dumps(resource))

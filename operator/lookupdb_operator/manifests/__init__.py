@@ -23,6 +23,7 @@ from lookupdb_operator.manifests.shards import (
     template_digest,
 )
 from lookupdb_operator.manifests.store_secret import render_store_secret
+from lookupdb_operator.manifests.sync import render_sync
 
 __all__ = [
     "adopted_address",
@@ -46,6 +47,7 @@ __all__ = [
     "render_service_and_budgets",
     "render_shards",
     "render_store_secret",
+    "render_sync",
     "router_replicas",
     "shard_digests",
     "take_fingerprint",

@@ -14,7 +14,7 @@ _MOST_WORKERS: Final = 64
 """Of a shard server, by the CRD: a rollout with another number of workers needs no other policy."""
 
 _KIND: Final = "NetworkPolicy"
-_MAKERS: Final = ("Deployment", "StatefulSet")
+_MAKERS: Final = ("DaemonSet", "Deployment", "StatefulSet")
 
 Rule = dict[str, Any]
 
@@ -36,6 +36,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
         _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
         _render_policy(dataset, names.ROUTER, [*_allow(clients, _port(names.ROUTER_PORT)), *admin]),
         _render_policy(dataset, names.BUILDER, []),
+        *([_render_policy(dataset, names.SYNC, admin)] if "sync" in dataset.spec else []),
     )
 
 

@@ -15,6 +15,7 @@ from lookupdb_operator.model import ObservedDataset
 
 _SECTIONS: Final = {names.BUILDER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
 """By component, the member of the spec that is about it."""
+_SYNC_PLACEMENT: Final[Mapping[str, Any]] = {"nodeSelector": {}, "tolerations": []}
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 """Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
 
@@ -59,7 +60,9 @@ def render_template(
 
 
 def read_pod_fields(dataset: ObservedDataset, component: str) -> Mapping[str, Any]:
-    """What the dataset says of the pods of ``component``."""
+    """What the dataset says of the pods of ``component``. Where a `lookupdb sync` runs, ``spec.sync`` alone says."""
+    if component == names.SYNC:
+        return {name: dataset.spec["sync"].get(name, empty) for name, empty in _SYNC_PLACEMENT.items()}
     fields: Mapping[str, Any] = dataset.spec[_SECTIONS[component]]["pod"]
     return fields
 

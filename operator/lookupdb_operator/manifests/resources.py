@@ -34,6 +34,7 @@ VOLUME_SPARE: Final = 512 * MI
 _STORAGE: Final = "ephemeral-storage"
 _BUILDER_REQUESTS: Final = {"cpu": "100m"}
 _ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAGE}
+_SYNC_REQUESTS: Final = {"cpu": "50m", "memory": "64Mi", _STORAGE: TMP_STORAGE}
 _SERVER_REQUESTS: Final = {"cpu": "50m"}
 _MOST_THREADS: Final = 256
 """Of `lookupdb build`."""
@@ -61,6 +62,11 @@ def builder_threads(resources: Resources) -> int | None:
 def router(spec: Mapping[str, Any]) -> Resources:
     """A router's resources, by ``spec.router.resources``."""
     return _with_requests(_read_resources(spec["router"]["resources"]), _ROUTER_REQUESTS)
+
+
+def sync(spec: Mapping[str, Any]) -> Resources:
+    """Those of a `lookupdb sync`, by ``spec.sync.resources``."""
+    return _with_requests(_read_resources(spec["sync"]["resources"]), _SYNC_REQUESTS)
 
 
 def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:

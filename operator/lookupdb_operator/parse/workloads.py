@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lookupdb_operator import names
+from lookupdb_operator import kinds, names
 from lookupdb_operator.manifests import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet, Trouble
 from lookupdb_operator.parse import causes
@@ -99,6 +99,7 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
     header, drift = parse_header(body), drift or compare_fields(body)
     rollout, build = names.read_rollout(header.name), names.read_build(header.name)
     generation = read_labels(body).get(names.GENERATION) or "" if rollout else build
+    is_daemon = kind == kinds.DAEMON_SET.name
     return ExistingObject(
         ref=ObjectRef(kind, header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
@@ -108,6 +109,8 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
         generation=generation,
         table_version=max(0, parse_number(read_annotations(body).get(names.TABLE_VERSION))),
         replicas=_replicas(body) if kind == "Deployment" else 0,
+        nodes=int(read_status(body).get("desiredNumberScheduled") or 0) if is_daemon else 0,
+        ready_nodes=int(read_status(body).get("numberReady") or 0) if is_daemon else 0,
         deleting=is_deleting(body),
         trouble=_diagnose_deployment(body) if kind == "Deployment" else None,
     )

@@ -46,6 +46,7 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
     dataset, table = observed.dataset, status.table
     active = status.find_generation(status.generation)
     status = replace(status, built_at="" if active is None else active.built_at)
+    status = replace(status, synced_nodes=_count_synced_nodes(observed))
     serving = references.serving_rollouts(status)
     rollout = next((rollout for rollout in serving if 0 in references.routed_shards(rollout, status)), None)
     if table is None or rollout is None:
@@ -62,6 +63,12 @@ def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetSta
         replicas=references.count_replicas(rollout.rollout, observed),
         selector=",".join(f"{label}={value}" for label, value in chosen.items()),
     )
+
+
+def _count_synced_nodes(observed: Observed) -> str:
+    """``3/4`` nodes that have a generation; empty where there is no DaemonSet, or no node for it."""
+    daemons = [item for item in observed.other_objects if item.ref.kind == "DaemonSet" and not item.deleting]
+    return next((f"{item.ready_nodes}/{item.nodes}" for item in daemons if item.nodes), "")
 
 
 def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozenset[int]], ...]:

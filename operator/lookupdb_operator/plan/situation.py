@@ -229,8 +229,8 @@ def template_digest(ingredients: Ingredients, generation: GenerationStatus) -> s
 
 
 def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
-    """What exists from the first pass on: network policies and routers, which have the keys ``password_keys``. Not to
-    be changed."""
+    """What exists from the first pass on: network policies, routers, which have the keys ``password_keys``, and what
+    keeps generations on nodes. Not to be changed."""
     dataset, config = ingredients.dataset, ingredients.config
     return _render_once(
         ingredients,
@@ -238,6 +238,7 @@ def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str,
         lambda: (
             *manifests.render_network_policies(dataset, config),
             *manifests.render_routers(dataset, config, password_keys),
+            *manifests.render_sync(dataset, config),
         ),
     )
 

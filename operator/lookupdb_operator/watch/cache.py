@@ -237,8 +237,9 @@ def _is_alike(before: CachedObject, after: CachedObject) -> bool:
 
 
 def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
-    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched."""
-    if header.dataset_uid != dataset.uid:
+    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched. There
+    may be thousands of nodes, and nothing is decided by what their pods do: those of our DaemonSet are left out."""
+    if header.dataset_uid != dataset.uid or header.owner_kind == kinds.DAEMON_SET.name:
         return False
     if header.owner_kind == "ReplicaSet":
         return header.owner_name.startswith(f"{names.router(dataset.name)}-")

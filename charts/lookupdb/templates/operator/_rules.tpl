@@ -17,7 +17,7 @@ Without one, none is got or listed; but who patches one is answered with what it
   resources: [jobs]
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [apps]
-  resources: [statefulsets, deployments]
+  resources: [statefulsets, deployments, daemonsets]
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services, configmaps]
