@@ -3,6 +3,7 @@ announcement is one."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -13,6 +14,7 @@ import click
 import pytest
 import yaml
 
+from lookupdb import schema
 from lookupdb.cli.sync import command
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.store.announcement import parse_announcement
@@ -88,3 +90,30 @@ def test_reasons_are_those_of_errors() -> None:
     assert {f"`{error.reason}`" for error in (StoreError, StoreDenied, CorruptFile, NotEnoughRoom)} <= set(
         re.findall(r"`\w+`", TEXT)
     )
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sync"
+
+
+def test_the_example_is_the_page_with_a_program_of_eight_workers() -> None:
+    example = yaml.safe_load((EXAMPLES / "deployment.yaml").read_text())
+    pod = example["spec"]["template"]["spec"]
+    assert pod["initContainers"] == POD["initContainers"]
+    assert pod["volumes"] == POD["volumes"]
+    (container,) = pod["containers"]
+    assert "--workers=8" in container["command"]
+    assert PROGRAM["volumeMounts"][0] in container["volumeMounts"]
+
+
+def test_the_example_for_nodes_is_a_dataset_and_a_program_that_reads_its_folder() -> None:
+    dataset, deployment = yaml.safe_load_all((EXAMPLES / "nodes.yaml").read_text())
+    sync = schema.complete_resource(dataset)["spec"]["sync"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["hostPath"]["path"] == sync["hostPath"]
+    assert pod["nodeSelector"] == sync["nodeSelector"]
+    assert pod["containers"][0]["volumeMounts"][0]["readOnly"] is True
+
+
+def test_the_program_opens_a_dataset_of_the_folder() -> None:
+    tree = ast.parse((EXAMPLES / "app.py").read_text())
+    assert any(isinstance(node, ast.FunctionDef) and node.name == "app" for node in tree.body)
