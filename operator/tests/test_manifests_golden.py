@@ -46,7 +46,7 @@ _FILES: dict[str, tuple[Any, ...]] = {
     "own-store/build": manifests.render_builder(with_own_store(), _PRUNING, GATEWAY_CONFIG),
     "own-store/shards": rendered(with_own_store(), GATEWAY_CONFIG)["shards"],
     "own-store/network-policy": rendered(with_own_store(), GATEWAY_CONFIG)["network-policy"],
-    "sync/daemon-set": manifests.render_sync(with_sync(), GATEWAY_CONFIG),
+    "sync/daemon-set": manifests.render_sync(with_sync(), dataclasses.replace(GATEWAY_CONFIG, announces=True)),
     "sync/network-policy": manifests.render_network_policies(with_sync(), FULL_CONFIG)[-1:],
     "gateway/shards": rendered(airports(shards=1), GATEWAY_CONFIG)["shards"],
 }

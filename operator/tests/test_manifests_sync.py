@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -47,6 +48,14 @@ def test_it_keeps_what_the_routing_table_says() -> None:
     assert (params["names"], params["keep"], params["cluster_id"]) == ((), 3, "c1")
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "table"]
     assert volume["configMap"] == {"name": "airports-routing-table", "optional": True}
+
+
+def test_what_is_announced_counts_too_where_it_is() -> None:
+    announcing = replace(GATEWAY_CONFIG, announces=True)
+    of = with_sync()
+    assert parse(of, announcing)["names"] == (f"default/airports@{of.uid}",)
+    own = airports(sync={}, store=dict(with_own_store().own_store or {}))
+    assert parse(own, announcing)["names"] == ()
 
 
 def test_it_writes_to_its_own_datasets_folder_of_a_node_and_nowhere_else() -> None:

@@ -276,7 +276,7 @@ class TestTable:
         publish(url, "g2")
         announce(people, "g2", 9)
         self.write(table, entry([[A]], "g1"), version=1)
-        async with keeping(root, url, "team/people", tables=(table,)):
+        async with keeping(root, url, tables=(table,), subscriptions=()):
             await reads(root, f"{UID} g1")
             self.write(table, entry([[A]], "g2"), entry([[A]], "g1"), version=2)
             await reads(root, f"{UID} g2")
@@ -584,3 +584,50 @@ async def test_a_table_whose_dataset_another_one_keeps_is_waited_for(root: Path,
         await has_problem(service, "another `lookupdb sync` keeps")
         holder.unlock()
         await reads(root, f"{UID} g1")
+
+
+class TestTableAndAnnouncement:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        return tmp_path / "routing-table.json"
+
+    async def test_whichever_is_newer_counts(self, root: Path, url: str, table: Path) -> None:
+        """The ConfigMap of a cluster comes late, and a store may be away."""
+        people, of_table = publish(url, "g1"), TestTable()
+        for generation in ("g2", "g3"):
+            publish(url, generation)
+        of_table.write(table, entry([[A]], "g1"), version=1)
+        async with keeping(root, url, "team/people", tables=(table,)) as service:
+            await reads(root, f"{UID} g1")
+            announce(people, "g2", 5)
+            await reads(root, f"{UID} g2")
+            of_table.write(table, entry([[A]], "g2"), version=5)
+            await soon(lambda: only_keeper(service).target.origin == "table", "the table has it, too")
+            of_table.write(table, entry([[A]], "g3"), version=7)
+            await reads(root, f"{UID} g3")
+            announce(people, "g1", 6)
+            await soon(lambda: only_keeper(service).is_settled, "it looked again")
+            assert read_current(root) == f"{UID} g3", "an older announcement is none"
+            assert only_keeper(service).problem is None
+
+    async def test_while_a_table_is_not_there_the_newest_is_not_taken_for_what_it_says(
+        self, root: Path, url: str, table: Path
+    ) -> None:
+        people = publish(url, "g1")
+        publish(url, "g2")
+        async with keeping(root, url, "team/people", tables=(table,)) as service:
+            await has_problem(service, "has no generation of team/people that could serve")
+            assert read_current(root) is None
+            announce(people, "g1", 1)
+            await reads(root, f"{UID} g1")
+            TestTable().write(table, entry([[A]], "g2"), version=2)
+            await reads(root, f"{UID} g2")
+
+    async def test_an_announcement_of_another_uid_than_the_tables_is_none(
+        self, root: Path, url: str, table: Path
+    ) -> None:
+        publish(url, "g1")
+        announce(publish(url, "g9", uid=OTHER_UID), "g9", 90, "2026-12-01T00:00:00Z")
+        TestTable().write(table, entry([[A]], "g1"), version=1)
+        async with keeping(root, url, "team/people", tables=(table,)):
+            await reads(root, f"{UID} g1")

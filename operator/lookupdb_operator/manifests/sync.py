@@ -72,7 +72,10 @@ def _render_template(dataset: ObservedDataset, config: Config, selector: dict[st
 
 
 def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
+    announced = config.announces and dataset.own_store is None
     options = {
+        # Seen sooner than a ConfigMap, which a kubelet takes up to a minute to write.
+        **({"--dataset": f"{dataset.namespace}/{dataset.name}@{dataset.uid}"} if announced else {}),
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--store": store_access.find_url(dataset, config),
         "--cluster-id": config.cluster,

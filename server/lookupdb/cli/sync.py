@@ -83,8 +83,9 @@ def command(
     changes by one rename, when every file of the new one is verified (size, SHA-256) and on the disk. What another
     program has mapped stays until it has let go.
 
-    What is active: where a table is given, what that says; else what is announced in the store (active.json, by whoever
-    cuts routers over); else the newest whole generation that no gate has refused. A rollback is followed. A generation
+    What is active: where a table is given, what that says (or what is announced, if the dataset is named too and that
+    is newer); else what is announced in the store (active.json, by whoever cuts routers over); else the newest whole
+    generation that no gate has refused. A rollback is followed. A generation
     that is damaged, or a store that is away, leaves what is there, and is tried again.
 
     The admin port answers /healthz, /readyz (every dataset is there), /status (what is wrong, too) and /metrics.

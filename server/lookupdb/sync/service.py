@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.daemon_calls import call_in_thread
@@ -25,7 +25,7 @@ from lookupdb.sync.status import SyncCollector, SyncState, describe_state, expla
 from lookupdb.sync.store_feed import NamespaceListings, StoreFeed, absent_error
 from lookupdb.sync.subscription import Subscription
 from lookupdb.sync.table_feed import TableFeed
-from lookupdb.sync.target import SyncTarget
+from lookupdb.sync.target import SyncTarget, choose_newer
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class SyncService:
         self.state = SyncState(options.root, options.store_url)
         self._listings = NamespaceListings(self._store)
         self._table_of: dict[tuple[str, str], TableFeed] = {}
+        self._feed_of: dict[tuple[str, str], StoreFeed] = {}
+        self._running: set[DatasetKeeper] = set()
         self._tasks: list[asyncio.Task[None]] = []
         throttle = Throttle(options.rate, self._pause)
         slots = asyncio.Semaphore(FETCHES)
@@ -148,10 +150,11 @@ class SyncService:
                     keeper.unlock()
 
     def _start(self) -> None:
-        for keeper in self.state.keepers.values():
-            self._run(keeper)
         for path in self._options.tables:
             self._watch(path)
+        for keeper in self.state.keepers.values():
+            if keeper not in self._running:
+                self._run(keeper)
 
     def _watch(self, path: Path) -> None:
         table = TableFeed(path, lambda: self._take_table(table))
@@ -164,37 +167,61 @@ class SyncService:
         return keeper
 
     def _run(self, keeper: DatasetKeeper) -> None:
+        self._running.add(keeper)
         self._tasks.append(asyncio.create_task(keeper.run(self._poll_seconds)))
 
     def _take_table(self, table: TableFeed) -> None:
-        """Keep the dataset of a table from the moment on at which the table is there: it comes before the store's
-        announcement. Of two tables of one dataset the first counts."""
+        """Keep the dataset of a table from the moment on at which the table is there. Of two tables of one dataset the
+        first counts. Where the dataset is named besides, its announcement counts too."""
         if table.dataset is None:
             return
         address = (table.dataset.namespace, table.dataset.name)
+        is_first = address not in self._table_of
         if self._table_of.setdefault(address, table) is not table:
             log.warning("another table is of the same dataset", extra={"table": str(table.path)})
             table.stop()
             return
 
-        async def look() -> SyncTarget | None:
-            if table.problem is not None:
-                raise table.problem
-            return table.target
-
         keeper = self.state.keepers.get(address)
         if keeper is None:
-            self._run(self._add_keeper(*address, look))
-        else:
-            keeper.look = look
-            keeper.wake()
+            self._run(self._add_keeper(*address, self._table_look(table, None)))
+            return
+        if is_first and address in self._feed_of:
+            keeper.look = self._table_look(table, self._feed_of[address])
+        keeper.wake()
+
+    def _table_look(self, table: TableFeed, feed: StoreFeed | None) -> Look:
+        """What the table says, or what ``feed`` finds announced of its dataset, if that is newer."""
+
+        async def look() -> SyncTarget | None:
+            announced = await self._look_for_announcement(feed, table)
+            target = choose_newer(table.target, announced)
+            if table.problem is not None and target is table.target:
+                raise table.problem
+            return target
+
+        return look
+
+    async def _look_for_announcement(self, feed: StoreFeed | None, table: TableFeed) -> SyncTarget | None:
+        """A store that is away keeps nobody from following the table."""
+        if feed is None or table.dataset is None:
+            return None
+        try:
+            async with self._look_slots:
+                return await call_in_thread(feed.look_for_announcement, table.dataset.uid[:8])
+        except StoreError as error:
+            log.debug("the announcement cannot be read", extra={"reason": error.message})
+            return None
 
     def _store_look(self, subscription: Subscription) -> Look:
         feed = StoreFeed(self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)
+        self._feed_of[subscription.namespace, subscription.name] = feed
 
         async def look() -> SyncTarget | None:
+            # A table that is not there yet may be this dataset's: the newest generation is not taken for what it says.
+            takes_newest = all(table.dataset is not None for table in self.state.tables)
             async with self._look_slots:
-                target = await call_in_thread(feed.look)
+                target = await call_in_thread(feed.look, takes_newest=takes_newest)
             if target is None:
                 raise absent_error(self._store, subscription.namespace, subscription.name)
             return target

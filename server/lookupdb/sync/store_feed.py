@@ -65,23 +65,32 @@ class StoreFeed:
         self._uid = uid
         self._newest: dict[StoreAddress, _Newest] = {}
 
-    def look(self) -> SyncTarget | None:
-        """What is active now; None if there is no generation of the dataset that could be. Raises StoreError,
-        CorruptFile for an announcement that is none."""
+    def look_for_announcement(self, uid: str) -> SyncTarget | None:
+        """What is announced of the dataset with ``uid``, by one small read; None if nothing is. Raises the same."""
+        address = StoreAddress(self._store.cluster, self._namespace, self._name, uid)
+        announcement = read_announcement(self._store.dataset_at(address))
+        return None if announcement is None else target_by_announcement(announcement)
+
+    def look(self, *, takes_newest: bool = True) -> SyncTarget | None:
+        """What is active now; None if there is no generation of the dataset that could be, or, unless the newest one is
+        taken, none that is announced. Raises StoreError, CorruptFile for an announcement that is none."""
         if self._uid is not None:
             addresses = [StoreAddress(self._store.cluster, self._namespace, self._name, self._uid)]
         else:
             addresses = self._listings.find(self._namespace, self._name)
         self._newest = {address: found for address, found in self._newest.items() if address in addresses}
-        findings = [finding for address in addresses if (finding := self._look_at(address)) is not None]
+        found = (self._look_at(address, takes_newest=takes_newest) for address in addresses)
+        findings = [finding for finding in found if finding is not None]
         return max(findings, key=lambda finding: finding.moment).target if findings else None
 
-    def _look_at(self, address: StoreAddress) -> _Finding | None:
+    def _look_at(self, address: StoreAddress, *, takes_newest: bool) -> _Finding | None:
         dataset = self._store.dataset_at(address)
         announcement = read_announcement(dataset)
         if announcement is not None:
             self._newest.pop(address, None)
             return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
+        if not takes_newest:
+            return None
         newest, now = self._newest.get(address), time.monotonic()
         if newest is None or self._store.is_local or now - newest.looked_at >= UNANNOUNCED_SECONDS:
             standing = None if newest is None else newest.finding

@@ -51,6 +51,15 @@ def target_by_manifest(newest: Manifest, address: StoreAddress) -> SyncTarget:
     return SyncTarget(address.uid, newest.generation, "newest", identity=newest.built_at)
 
 
+def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> SyncTarget | None:
+    """What is active where a routing table and an announcement say so: both count by the same versions, and either may
+    be the first that is seen. Of another dataset of the name than the table's, nothing is taken."""
+    if by_table is None or announced is None:
+        return by_table or announced
+    is_newer = by_table.uid == announced.uid and (announced.version or 0) > (by_table.version or 0)
+    return announced if is_newer else by_table
+
+
 def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | None:
     """Why ``new`` may not follow ``standing``, as a sentence; None when it may.
 
