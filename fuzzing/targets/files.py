@@ -14,6 +14,7 @@ from lookupdb.manifest import Manifest
 from lookupdb.route.table.routing_table import InvalidTable, parse_table
 from lookupdb.spec import read_manifest
 from lookupdb.store import layout, lease
+from lookupdb.store.announcement import Announcement, parse_announcement
 from lookupdb.store.bucket import ObjectState
 from lookupdb.store.live_datasets import read_live_datasets, read_retained
 
@@ -41,6 +42,17 @@ def check_manifest(data: bytes) -> None:
         return
     assert Manifest.from_json(manifest.to_json(), "manifest.json") == manifest
     assert not any("/" in shard.file or shard.file.startswith(".") for shard in manifest.shards)
+
+
+def check_announcement(data: bytes) -> None:
+    """An announcement that is read can be written, and is the same when it is read again; it names a generation."""
+    try:
+        announcement = parse_announcement(data, "active.json")
+    except LookupdbError as error:
+        assert error.message
+        return
+    assert parse_announcement(announcement.to_json(), "active.json") == announcement
+    assert layout.is_generation(announcement.generation)
 
 
 def check_claim(data: bytes) -> None:
@@ -123,6 +135,7 @@ spec:
   key: {columns: [id], normalize: [strip]}
   shards: 4
 """
+_ANNOUNCEMENT: Final = Announcement("team", "people", "3f2b9c1e", "g12", 17, "2026-11-20T02:04:00Z").to_json()
 _JSON: Final = (
     b"null",
     b"true",
@@ -147,6 +160,7 @@ TARGETS: Final = (
         (orjson.dumps(_MANIFEST), orjson.dumps({**_MANIFEST, "formatVersion": 2, "refused": _REFUSED})),
         (*_JSON, b'"overridden":["x"]', b'"refused"', b'"shard-00000-of-00001-3f2b9c1e77aa.lmdb"'),
     ),
+    Target("announcements", check_announcement, (_ANNOUNCEMENT,), (*_JSON, b'"formatVersion":2', b'"g12"', b'"uid"')),
     Target(
         "claims",
         check_claim,
