@@ -244,7 +244,7 @@ def test_monitoring_finds_the_pods() -> None:
     rendered = render({"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}})
     datasets = rendered.get_object("PodMonitor", "lookupdb-datasets")["spec"]
     assert datasets["selector"]["matchLabels"] == {names.MANAGED_BY: names.FIELD_MANAGER}
-    assert datasets["selector"]["matchExpressions"][0]["values"] == [names.SHARDS, names.ROUTER]
+    assert datasets["selector"]["matchExpressions"][0]["values"] == [names.SHARDS, names.ROUTER, names.SYNC]
     assert set(datasets["podTargetLabels"]) == {names.DATASET, names.ROLLOUT, names.SHARD}
     (operator_endpoint,) = rendered.get_object("PodMonitor", "lookupdb")["spec"]["podMetricsEndpoints"]
     (gateway_endpoint,) = rendered.get_object("PodMonitor", "lookupdb-gateway")["spec"]["podMetricsEndpoints"]

@@ -67,7 +67,7 @@ def command(
     What dies is started again. Ctrl-C stops everything. Listens on 127.0.0.1 only.
 
     What only a cluster has is checked, and has no effect here: generation, suspend, adopt, deletionPolicy, rollout,
-    store (what is built here is in --data-dir), refresh.schedule, and what pods are made from.
+    sync, store (what is built here is in --data-dir), refresh.schedule, and what pods are made from.
 
     \b
         lookupdb up -f examples/airports.yaml
