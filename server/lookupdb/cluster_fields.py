@@ -12,6 +12,7 @@ CLUSTER_FIELDS: Final = {
     "store": "its credentials are a Secret; here, generations are kept where --data-dir (of `up`) or --store says",
     "adopt": "here, each dataset has the uid local, and the source is built; `lookupdb build --adopt` adopts what a "
     "store has",
+    "sync": "it needs nodes; here, `lookupdb sync DIR --dataset NAME` keeps a folder beside `up`",
     "router.tls": "its certificate is a Secret; here, `up` answers plain HTTP, and this machine alone "
     "(`lookupdb route --tls-cert` speaks TLS)",
     "router.auth": "it names a Secret, or service accounts; here, `up` asks for no token, and answers this machine "

@@ -13,6 +13,7 @@ from lookupdb.spec import DatasetSpec, parse_resource
 EACH: dict[str, dict[str, Any]] = {
     "store": {"store": {"url": "s3://team/lookups", "secretName": "people-store"}},
     "adopt": {"adopt": {"uid": "3f2b9c1e"}},
+    "sync": {"sync": {"keep": 3}},
     "router.tls": {"router": {"tls": {"secretName": "people-tls"}}},
     "router.auth": {"router": {"auth": {"tokens": {"secretName": "people-clients"}}}},
 }
