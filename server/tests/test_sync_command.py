@@ -162,6 +162,11 @@ class TestOnce:
             until(lambda: "has no generation" in running.log, "it waits")
             assert running.stop() == 143
 
+    def test_it_looks_once_however_short_it_is_to_wait(self, root: Path, url: str) -> None:
+        publish(url, "g1")
+        assert once(root, url, "--dataset", "team/people", wait="0")[0] == 0
+        assert read_current(root) == f"{UID} g1"
+
 
 class TestUsage:
     @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ class DatasetKeeper:
         self.kept: dict[str, int] = {}
         """The generations in the folder, and their bytes."""
         self.last_fetch_seconds: float | None = None
+        self.has_looked = False
+        """Whether a look has ended, however it did."""
         self._folder = folder
         self._context = context
         self._settled: SyncTarget | None = None
@@ -153,7 +155,8 @@ class DatasetKeeper:
             self._note_recovery()
         if self._is_prepared:
             self._drive()
-            await self._tidy_if_due()
+        self.has_looked = True
+        await self._tidy_if_due()
 
     def interrupt(self) -> None:
         """Let what is being fetched end soon."""

@@ -267,7 +267,7 @@ class SyncService:
 
 def _is_done(keeper: DatasetKeeper, *, is_late: bool) -> bool:
     """Whether nothing of the dataset is left to be waited for."""
-    if keeper.running is not None:
+    if keeper.running is not None or not keeper.has_looked:
         return False
     problem = keeper.problem
     return keeper.is_settled or is_late or (problem is not None and isinstance(problem.error, _FINAL))
