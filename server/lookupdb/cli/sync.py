@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -13,6 +15,8 @@ from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.sync.subscription import Subscription
+
+_LAST_CALLS_SECONDS: Final = 0.3
 
 
 @click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")
@@ -119,14 +123,22 @@ def command(
     except SystemExit as end:
         code = int(end.code or 0)
     except LookupdbError as error:
-        if not daemon_calls.are_unfinished():
+        if not _has_calls_left():
             raise
         click.echo(f"error: {error}", err=True)
         code = error.exit_code
-    if daemon_calls.are_unfinished():
+    if _has_calls_left():
         daemon_calls.end_at_once(code)
     if code:
         raise SystemExit(code)
+
+
+def _has_calls_left() -> bool:
+    """Whether a look or a fetch still waits for a store. One that has its answer needs a moment more to end."""
+    deadline = time.monotonic() + _LAST_CALLS_SECONDS
+    while daemon_calls.are_unfinished() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return daemon_calls.are_unfinished()
 
 
 async def _run(options: SyncOptions, *, once: bool) -> None:
