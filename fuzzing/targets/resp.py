@@ -7,9 +7,9 @@ from typing import Any, Final
 import hiredis
 
 from fuzzing.target import Target, in_pieces
+from lookupdb.resp.requests import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
 from lookupdb.route.servers.replies import ElementReader, NotResp
 from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.resp import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
 _KEYS: Final = 3

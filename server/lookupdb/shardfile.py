@@ -30,6 +30,7 @@ import zstandard
 
 from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
 from lookupdb.errors import CorruptFile
+from lookupdb.resp.replies import prefix_end
 from lookupdb.shard_name import FORMAT_VERSION
 
 RECORDS: Final = b"records"
@@ -79,12 +80,6 @@ def unframe_start(framed: bytes, max_bytes: int) -> bytes:
     """The first bytes of the value inside ``framed``, at most ``max_bytes``, without a copy of the rest."""
     start = framed.index(b"\r\n") + 2
     return framed[start : min(len(framed) - 2, start + max_bytes)]
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    """The smallest bytes greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether ``data``
-    begins with it, at half the cost of ``startswith``. ``prefix`` must not end in 0xff."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 @cache

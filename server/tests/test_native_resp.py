@@ -18,9 +18,9 @@ from support.waiting import until
 from test_resp import ODD_KEYS, request
 
 from lookupdb import native
+from lookupdb.resp.requests import RequestParser
 from lookupdb.serve import turn
 from lookupdb.serve.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
-from lookupdb.serve.resp import RequestParser
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
 

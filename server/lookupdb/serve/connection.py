@@ -30,12 +30,13 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
+from lookupdb.resp.replies import error
+from lookupdb.resp.requests import ProtocolError, RequestParser, may_look_up
 from lookupdb.serve import shard_counters
 from lookupdb.serve.commands import execute
 from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.output import ReplyOutput
 from lookupdb.serve.poller import ACTIVE, BROKEN, BUSY, IDLE, READ, WRITE, Poller, is_broken
-from lookupdb.serve.resp import ProtocolError, RequestParser, error, may_look_up
 from lookupdb.serve.session import Session, WorkerContext
 
 FLUSH_BYTES: Final = 64 << 10

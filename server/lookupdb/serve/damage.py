@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from lookupdb.resp.replies import error
 from lookupdb.serve import shard_counters
-from lookupdb.serve.resp import error
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import __version__
+from lookupdb.resp.commands import REDIS_VERSION
 from lookupdb.serve import shard_counters
 from lookupdb.serve.session import WorkerContext
 
@@ -31,8 +32,7 @@ def render(worker: WorkerContext, names: Iterable[str]) -> str:
 def _server(worker: WorkerContext) -> InfoFields:
     seconds = int(time.monotonic() - worker.started)
     return {
-        # Clients choose by it what they may ask; the commands here are those of Redis 7.
-        "redis_version": "7.0.0",
+        "redis_version": REDIS_VERSION,
         "redis_mode": "standalone",
         "server_name": "lookupdb",
         "lookupdb_version": __version__,

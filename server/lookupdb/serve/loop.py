@@ -13,13 +13,13 @@ import socket
 import time
 from typing import Final
 
+from lookupdb.resp.replies import error
 from lookupdb.serve import shard_counters
 from lookupdb.serve.cold_data import ColdData
 from lookupdb.serve.connection import RespConnection
 from lookupdb.serve.limits import TIME_SLICE_SECONDS
 from lookupdb.serve.native_replies import NativeReplies
 from lookupdb.serve.poller import Poller
-from lookupdb.serve.resp import error
 from lookupdb.serve.session import WorkerContext
 from lookupdb.serve.turn import make_turn
 

@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lookupdb.resp.replies import NIL
+from lookupdb.serve import shard_counters
 from lookupdb.serve.budget import ServerBudget
 from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits
 from lookupdb.serve.native_replies import open_native_replies
-from lookupdb.serve.resp import NIL
 from lookupdb.serve.stored_replies import KeyReplies, StoredReplies
 from lookupdb.shardfile import ShardReader
 
@@ -75,13 +76,33 @@ class Session:
         self.protocol = protocol
         self.nil = NIL[protocol]
 
-    def authorise(self, password: bytes) -> bool:
-        """Return whether the password is right; if so, the client may ask from now on."""
+    @property
+    def has_passwords(self) -> bool:
+        """Whether the server asks for a password."""
+        return self.worker.password_sha256 is not None
+
+    def find_denial(self) -> str | None:
+        """Why the client may not ask; None if it may."""
+        return None if self.is_authorised else "NOAUTH Authentication required."
+
+    def count_command(self) -> None:
+        """A command is about to be answered."""
+        self.worker.slot[shard_counters.COMMANDS] += 1
+
+    def count_error(self) -> None:
+        """One is answered with an error."""
+        self.worker.slot[shard_counters.ERRORS] += 1
+
+    def authorise(self, user: bytes, password: bytes) -> str | None:
+        """Let the client ask from now on if the password is right; the error if not."""
+        if user == b"default" and self._knows(password):
+            self.is_authorised = True
+            return None
+        return "WRONGPASS invalid username-password pair or user is disabled."
+
+    def _knows(self, password: bytes) -> bool:
         expected = self.worker.password_sha256
         import hashlib  # here, because they bring OpenSSL: half a MB that a server without a password spares
         import hmac
 
-        if expected is None or not hmac.compare_digest(hashlib.sha256(password).digest(), expected):
-            return False
-        self.is_authorised = True
-        return True
+        return expected is not None and hmac.compare_digest(hashlib.sha256(password).digest(), expected)

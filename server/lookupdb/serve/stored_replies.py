@@ -14,10 +14,10 @@ from typing import Final, Protocol
 import lmdb
 from zstandard import ZstdError
 
+from lookupdb.resp.requests import keys_of_gets, keys_of_mget
 from lookupdb.serve import shard_counters
 from lookupdb.serve.damage import DAMAGED, DamageReport
 from lookupdb.serve.limits import CHUNK_BYTES
-from lookupdb.serve.resp import keys_of_gets, keys_of_mget
 from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, bulk_bounds, expand, is_framed
 
 CHUNK_KEYS: Final = 512

@@ -13,11 +13,12 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from lookupdb.resp.replies import CRLF
+from lookupdb.resp.requests import GET_ENDS, GET_HEADS, GET_KEYS
 from lookupdb.serve import shard_counters
 from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.serve.native_replies import NativeReplies
 from lookupdb.serve.poller import ACTIVE, Poller
-from lookupdb.serve.resp import CRLF, GET_ENDS, GET_HEADS, GET_KEYS
 from lookupdb.serve.session import WorkerContext
 from lookupdb.serve.stored_replies import LOOKUP_FAILURES, MISSING, StoredReplies
 from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, bulk_bounds

@@ -1,6 +1,6 @@
-r"""RESP on the wire: requests in, replies out.
+r"""RESP requests: what a client sends, cut into commands.
 
-Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
+They are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
 of a busy client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few
 operations of C speed. All else goes to ``RequestParser``, which takes any legal request in any pieces, inline
 ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
@@ -11,18 +11,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from lookupdb.keys import MAX_KEY_BYTES
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.shardfile import prefix_end
-
-CRLF: Final = b"\r\n"
-OK: Final = b"+OK\r\n"
-PONG: Final = b"+PONG\r\n"
-NIL: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
-"""By protocol version."""
+from lookupdb.resp.replies import CRLF, prefix_end
 
 Command = list[bytes]
 """A command's name, as it was sent, and its arguments."""
@@ -39,6 +31,22 @@ parser reads it once.
 """
 _ARGUMENT_BYTES: Final = 48
 """What Python needs for an argument beside its bytes."""
+
+
+class CommandLimits(Protocol):
+    """What one command may have. In bytes, but for its words."""
+
+    @property
+    def max_arguments(self) -> int:
+        """The most words, its name included."""
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The most of all words together."""
+
+    @property
+    def max_inline_bytes(self) -> int:
+        """The most of an inline command, or of a length line."""
 
 
 class ProtocolError(Exception):
@@ -102,7 +110,7 @@ def keys_of_mget(data: bytes) -> list[bytes] | None:
 class RequestParser:
     """Reads the requests of one connection from bytes in any pieces."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: CommandLimits) -> None:
         self.limits = limits
         self._buffer = bytearray()
         self._position = 0
@@ -229,36 +237,3 @@ def _split_inline(line: bytes) -> Command:
         return [word.encode("latin-1") for word in shlex.split(line.decode("latin-1"))]
     except ValueError:
         raise ProtocolError("unbalanced quotes in request") from None
-
-
-def bulk(value: bytes | str) -> bytes:
-    """A bulk string."""
-    data = value.encode() if isinstance(value, str) else value
-    return b"$%d\r\n%b\r\n" % (len(data), data)
-
-
-def integer(number: int) -> bytes:
-    """An integer."""
-    return b":%d\r\n" % number
-
-
-def array(items: Iterable[bytes]) -> bytes:
-    """An array of replies."""
-    replies = list(items)
-    return b"*%d\r\n%b" % (len(replies), b"".join(replies))
-
-
-def mapping(items: Iterable[tuple[bytes, bytes]], protocol: int) -> bytes:
-    """A map of replies: in version 2 an array of names and values in turn."""
-    pairs = [name + value for name, value in items]
-    return (b"%%%d\r\n" if protocol == 3 else b"*%d\r\n") % (
-        len(pairs) if protocol == 3 else 2 * len(pairs)
-    ) + b"".join(pairs)
-
-
-def error(message: str) -> bytes:
-    """An error; its first word is the code, such as ERR."""
-    return b"-%b\r\n" % message.translate(_ONE_LINE).encode(errors="replace")
-
-
-_ONE_LINE: Final = {ord("\r"): " ", ord("\n"): " "}

@@ -1,0 +1,257 @@
+"""Commands: which there are, who may ask them, and those that any client asks of any server when it connects.
+
+A reply is an iterable of pieces: a large one is sent as it is made, and is yielded, not returned in a tuple: that would
+keep it beside what its client has not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from lookupdb.resp.replies import OK, PONG, array, bulk, error, integer, mapping
+from lookupdb.resp.requests import Command
+
+Reply = Iterable[bytes]
+
+ANY: Final = 1 << 30
+"""The most arguments of a command that takes any number."""
+
+
+class RespSession(Protocol):
+    """A client of a server, apart from sockets."""
+
+    name: bytes
+    protocol: int
+    nil: bytes
+    """The reply for what is missing, in ``protocol``."""
+    is_closing: bool
+    """Whether the connection is closed after the reply that is made now."""
+
+    @property
+    def id(self) -> int:
+        """Its number among all of the server's process."""
+
+    @property
+    def has_passwords(self) -> bool:
+        """Whether the server lets only those ask who show something."""
+
+    def find_denial(self) -> str | None:
+        """Why the client may not ask, in the words of Redis; None if it may."""
+
+    def authorise(self, user: bytes, password: bytes) -> str | None:
+        """Let the client ask from now on; or the error, in the words of Redis, if that is not accepted."""
+
+    def use_protocol(self, protocol: int) -> None:
+        """Speak RESP ``protocol``: 2 or 3."""
+
+    def reset(self) -> None:
+        """Forget what the client has said of itself since it connected."""
+
+    def count_command(self) -> None:
+        """A command is about to be answered."""
+
+    def count_error(self) -> None:
+        """One is answered with an error."""
+
+
+SessionT = TypeVar("SessionT", bound=RespSession)
+
+Handler = Callable[[SessionT, Command], Reply]
+Entry = tuple[int, int, Handler[SessionT]]
+"""Least arguments, most arguments, handler."""
+
+
+class CommandTable(Generic[SessionT]):
+    """The commands of one kind of ``server``: ``own`` ones by name, and those that all servers know.
+
+    ``immutable`` is the sentence that a write is refused with.
+    """
+
+    def __init__(self, server: str, immutable: str, own: Mapping[bytes, Entry[SessionT]]) -> None:
+        self._server = server
+        self._immutable = immutable
+        common: dict[bytes, Entry[Any]] = {
+            b"PING": (0, 1, _ping),
+            b"ECHO": (1, 1, _echo),
+            b"AUTH": (1, 2, self._auth),
+            b"HELLO": (0, ANY, _hello),
+            b"CLIENT": (1, ANY, _client),
+            b"COMMAND": (0, ANY, self._command),
+            b"CONFIG": (1, ANY, self._config),
+            b"SELECT": (1, 1, _select),
+            b"QUIT": (0, ANY, _quit),
+            b"RESET": (0, 0, _reset),
+        }
+        self.entries: Final[Mapping[bytes, Entry[SessionT]]] = {**own, **common}
+        """By the name in capitals."""
+
+    def execute(self, session: SessionT, command: Command) -> Iterator[bytes]:
+        """Yield the reply to ``command``, which has a name at least."""
+        session.count_command()
+        refusal = self.find_refusal(session, command)
+        if refusal is None:
+            yield from self.entries[command[0].upper()][2](session, command)
+        else:
+            yield from reply_error(session, refusal)
+
+    def find_refusal(self, session: SessionT, command: Command) -> str | None:
+        """Why the command is refused, in the words of Redis, which clients know; None when it is not."""
+        name = command[0].upper()
+        if name not in _BEFORE_AUTH and (denial := session.find_denial()) is not None:
+            return denial
+        if name in WRITES:
+            return f"READONLY {self._immutable}"
+        if name not in self.entries:
+            name_text = printable(command[0])
+            return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
+        min_arguments, max_arguments, _ = self.entries[name]
+        if not min_arguments <= len(command) - 1 <= max_arguments:
+            return f"ERR wrong number of arguments for '{printable(name.lower())}' command"
+        return None
+
+    def _auth(self, session: SessionT, command: Command) -> Reply:
+        if not session.has_passwords:
+            return reply_error(session, f"ERR AUTH called without any password configured for {self._server}")
+        user = command[1] if len(command) == 3 else b"default"
+        refusal = session.authorise(user, command[-1])
+        return (OK,) if refusal is None else reply_error(session, refusal)
+
+    def _command(self, _: SessionT, command: Command) -> Reply:
+        # COUNT counts; the descriptions (DOCS, INFO, LIST) are for completion on a terminal and may be empty.
+        if len(command) > 1 and command[1].upper() == b"COUNT":
+            return (integer(len(self.entries)),)
+        return (array(()),)
+
+    def _config(self, session: SessionT, command: Command) -> Reply:
+        if command[1].upper() != b"GET" or len(command) < 3:
+            known = f"ERR only CONFIG GET is known: {self._server} is configured when it is started"
+            return reply_error(session, known)
+        names = {name.lower() for name in command[2:]}
+        settings = [(bulk(name), bulk(value)) for name, value in _SETTINGS.items() if name.encode() in names]
+        return (mapping(settings, session.protocol),)
+
+
+def reply_error(session: RespSession, message: str) -> Reply:
+    """The error ``message``, which is counted."""
+    session.count_error()
+    return (error(message),)
+
+
+def printable(text: bytes) -> str:
+    """The beginning of ``text``, for a message."""
+    return text[:128].decode(errors="replace")
+
+
+def _show_arguments(arguments: Command) -> str:
+    return "".join(f"'{printable(argument)}' " for argument in arguments[:8])[:256]
+
+
+def _ping(_: RespSession, command: Command) -> Reply:
+    yield bulk(command[1]) if len(command) > 1 else PONG
+
+
+def _echo(_: RespSession, command: Command) -> Reply:
+    yield bulk(command[1])
+
+
+def _hello(session: RespSession, command: Command) -> Reply:
+    protocol = session.protocol
+    options = command[1:]
+    if options:
+        if options[0] not in (b"2", b"3"):
+            return reply_error(session, "NOPROTO unsupported protocol version")
+        protocol = int(options[0])
+    if len(options) > _HELLO_WORDS:
+        return reply_error(
+            session, f"ERR Syntax error in HELLO: expected at most {_HELLO_WORDS} words, found {len(options)}"
+        )
+    name, remaining = None, options[1:]
+    while remaining:
+        match remaining[0].upper(), len(remaining):
+            case b"AUTH", length if length >= 3:
+                if (refusal := session.authorise(remaining[1], remaining[2])) is not None:
+                    return reply_error(session, refusal)
+                remaining = remaining[3:]
+            case b"SETNAME", length if length >= 2:
+                name, remaining = remaining[1], remaining[2:]
+            case _:
+                return reply_error(session, f"ERR Syntax error in HELLO option '{printable(remaining[0])}'")
+    if session.find_denial() is not None:
+        return reply_error(session, "NOAUTH HELLO must be called with the client already authenticated")
+    if name is not None and not _is_name(name):
+        return reply_error(session, _BAD_NAME)
+    session.name = session.name if name is None else name
+    session.use_protocol(protocol)
+    about = {
+        "server": bulk("redis"),
+        "version": bulk(REDIS_VERSION),
+        "proto": integer(protocol),
+        "id": integer(session.id),
+        "mode": bulk("standalone"),
+        "role": bulk("master"),
+        "modules": array(()),
+    }
+    return (mapping(((bulk(key), value) for key, value in about.items()), protocol),)
+
+
+REDIS_VERSION: Final = "7.0.0"
+"""Clients choose by it what they may ask; the commands here are those of Redis 7."""
+_HELLO_WORDS: Final = 16
+"""Three times what any client says: to read the options of a HELLO as long as a command may be took seconds."""
+_BAD_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
+
+
+def _is_name(name: bytes) -> bool:
+    return len(name) <= 128 and all(0x21 <= byte <= 0x7E for byte in name)
+
+
+def _client(session: RespSession, command: Command) -> Reply:
+    match command[1].upper(), command[2:]:
+        case b"SETNAME", [name]:
+            if not _is_name(name):
+                return reply_error(session, _BAD_NAME)
+            session.name = name
+            return (OK,)
+        case b"GETNAME", []:
+            return (bulk(session.name) if session.name else session.nil,)
+        case b"ID", []:
+            return (integer(session.id),)
+        case (b"SETINFO", [_, _]) | ((b"NO-EVICT" | b"NO-TOUCH"), [_]):
+            return (OK,)
+        case _:
+            return reply_error(session, f"ERR unknown subcommand or wrong arguments for '{printable(command[1])}'")
+
+
+_SETTINGS: Final = {"save": "", "appendonly": "no", "maxmemory": "0", "databases": "1"}
+"""What tools such as redis-benchmark ask for; nothing is ever saved."""
+
+
+def _select(session: RespSession, command: Command) -> Reply:
+    return (OK,) if command[1] == b"0" else reply_error(session, "ERR DB index is out of range")
+
+
+def _quit(session: RespSession, _: Command) -> Reply:
+    session.is_closing = True
+    return (OK,)
+
+
+def _reset(session: RespSession, _: Command) -> Reply:
+    session.reset()
+    return (b"+RESET\r\n",)
+
+
+_BEFORE_AUTH: Final = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
+
+WRITES: Final = frozenset(
+    b"""
+    APPEND BITFIELD BITOP BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN COPY DECR DECRBY DEL
+    EVAL EVALSHA EXPIRE EXPIREAT FLUSHALL FLUSHDB FUNCTION GEOADD GETDEL GETEX GETSET HDEL HINCRBY HINCRBYFLOAT
+    HMSET HSET HSETNX INCR INCRBY INCRBYFLOAT LINSERT LMOVE LMPOP LPOP LPUSH LPUSHX LREM LSET LTRIM MIGRATE
+    MOVE MSET MSETNX PERSIST PEXPIRE PEXPIREAT PFADD PFMERGE PSETEX RENAME RENAMENX RESTORE RPOP RPOPLPUSH
+    RPUSH RPUSHX SADD SDIFFSTORE SET SETBIT SETEX SETNX SETRANGE SINTERSTORE SMOVE SORT SPOP SREM SUNIONSTORE
+    SWAPDB TOUCH UNLINK XACK XADD XDEL XGROUP XTRIM ZADD ZINCRBY ZINTERSTORE ZPOPMAX ZPOPMIN ZRANGESTORE ZREM
+    ZUNIONSTORE
+    """.split()
+)
+"""Redis' commands that write. They are refused with a reason of their own, which unknown commands do not have."""
