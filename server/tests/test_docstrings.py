@@ -122,7 +122,7 @@ def test_what_docstrings_name_is_there(path: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("name", ["no_such_function_at_all", "DatasetStatus.no_such_member", "HttpPhase.run"])
+@pytest.mark.parametrize("name", ["no_such_function_at_all", "DatasetStatus.no_such_member", "ClientPhase.run"])
 def test_what_is_not_there_is_seen(name: str) -> None:
     assert not is_found(name)
 

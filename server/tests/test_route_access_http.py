@@ -15,7 +15,8 @@ from support.signers import claims_of, ec_signer, jwks
 from lookupdb.route.access.accounts import ServiceAccounts
 from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
-from lookupdb.route.http import front
+from lookupdb.route.clients import front
+from lookupdb.route.http.connection import HttpConnection
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"
@@ -216,6 +217,7 @@ def test_a_repeated_request_does_not_reach_the_parser(
 ) -> None:
     client.get("/v1/lookup/a", bearer(TOKEN))
     (connection,) = server.front._connections
+    assert isinstance(connection, HttpConnection)
     assert connection._repeated is not None
 
 

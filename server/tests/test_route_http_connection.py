@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.http import front, service
-from lookupdb.route.http.life import HttpPhase
-from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_PIPELINE
+from lookupdb.route.clients import front, service
+from lookupdb.route.clients.life import ClientPhase
+from lookupdb.route.clients.limits import HIGH_WATER_BYTES
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.limits import MAX_PIPELINE
 from lookupdb.route.lookups.waiters import Waiter
 
 BIG = b'"' + b"x" * 500_000 + b'"'
@@ -60,7 +62,7 @@ def patient_client(patient_server: Server) -> Iterator[Client]:
 @contextlib.contextmanager
 def not_before(server: Server, deadline: str) -> Iterator[None]:
     """What comes within comes once this deadline of the front has passed, as it is before."""
-    end = server.call(lambda: getattr(server.front.service, deadline))
+    end = server.call(lambda: getattr(server.service, deadline))
     yield
     assert server.call(lambda: asyncio.get_running_loop().time()) >= end
 
@@ -78,11 +80,11 @@ def end_of_request(server: Server) -> float:
     """Until when the request that the only client has begun must be whole. One that is begun later has a later end."""
 
     def ends() -> list[float]:
-        return [it.deadline for it in server.front._connections if it.phase is HttpPhase.RECEIVING]
+        return [it.deadline for it in server.front._connections if it.phase is ClientPhase.RECEIVING]
 
     eventually(lambda: server.call(ends))
     (end,) = server.call(ends)
-    eventually(lambda: server.front.service.header_deadline > end)
+    eventually(lambda: server.service.header_deadline > end)
     return float(end)
 
 
@@ -374,6 +376,7 @@ def test_what_is_answered_at_once_leaves_the_others_their_turn(server: Server, c
 
     def receive() -> tuple[int, bool, bool]:
         (connection,) = server.front._connections
+        assert isinstance(connection, HttpConnection)
         connection.data_received(flood)
         return connection._answered_at_once, bool(connection._waiting), bool(connection._unread)
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
+from lookupdb.route.clients import front, life, service
+from lookupdb.route.clients.life import TRANSITIONS, ClientPhase
 from lookupdb.route.http import connection as connection_module
-from lookupdb.route.http import front, life, service
-from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.life import INVARIANTS, TRANSITIONS, HttpPhase
+from lookupdb.route.http import protocol
+from lookupdb.route.http.connection import INVARIANTS, HttpConnection
 from lookupdb.route.http.limits import SLICE_BYTES
 
 GET = request("/v1/lookup/a")
@@ -31,7 +32,7 @@ FILLED = request("/v1/lookup/a", "X: " + "y" * 500)
 MANY = HELD + FILLED * 200
 assert len(MANY) > 2 * SLICE_BYTES
 
-Edge = tuple[HttpPhase, HttpPhase]
+Edge = tuple[ClientPhase, ClientPhase]
 EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
 
 
@@ -43,7 +44,7 @@ class Record:
     broken: list[str] = field(default_factory=list)
     connections: list[HttpConnection] = field(default_factory=list)
 
-    def phases(self) -> list[HttpPhase]:
+    def phases(self) -> list[ClientPhase]:
         """Of all connections, now."""
         return [connection.phase for connection in self.connections]
 
@@ -58,7 +59,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
             super().__init__(*arguments)
             record.connections.append(self)
 
-        def _enter(self, phase: HttpPhase) -> None:
+        def _enter(self, phase: ClientPhase) -> None:
             record.edges.append((self.phase, phase))
             super()._enter(phase)
 
@@ -81,7 +82,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
         watch(event)
     for event in ("handle_deadline", "finish", "close", "abort", "connection_lost"):
         watch(event)
-    monkeypatch.setattr(front, "HttpConnection", WatchedConnection)
+    monkeypatch.setattr(protocol, "HttpConnection", WatchedConnection)
     monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
     monkeypatch.setattr(service, "LINGER_SECONDS", 0.3)
     return record
@@ -96,7 +97,7 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
     edge = (scenario.params.get("begin"), scenario.params.get("end")) if scenario else None
     if edge in SCENARIOS and SCENARIOS[edge] not in ([Stage.read_all], [receive, Stage.read_all]):
         limits = dict.fromkeys(limits, 60)  # no deadline passes between two steps
-    if edge == (HttpPhase.LINGERING, HttpPhase.CLOSING):
+    if edge == (ClientPhase.LINGERING, ClientPhase.CLOSING):
         monkeypatch.setattr(service, "LINGER_SECONDS", 60)
     with serving(lookups, **limits, write_timeout_seconds=getattr(request, "param", 60)) as server:
         yield server
@@ -110,7 +111,7 @@ class Stage:
     client: Client
     record: Record
 
-    def wait(self, *phases: HttpPhase) -> None:
+    def wait(self, *phases: ClientPhase) -> None:
         """Until the connection has come into one of ``phases``."""
         eventually(lambda: any(end in phases for _, end in self.record.edges))
 
@@ -145,27 +146,27 @@ def fill_and_end(stage: Stage) -> None:
         return connection.eof_received()
 
     assert stage.server.call(receive)
-    stage.wait(HttpPhase.READING_HALF_CLOSED)
+    stage.wait(ClientPhase.READING_HALF_CLOSED)
 
 
 def linger(stage: Stage) -> None:
     stage.client.send(CLOSE)
-    stage.wait(HttpPhase.LINGERING)
+    stage.wait(ClientPhase.LINGERING)
 
 
 def receive(stage: Stage) -> None:
     stage.client.send(PART)
-    stage.wait(HttpPhase.RECEIVING)
+    stage.wait(ClientPhase.RECEIVING)
 
 
 def finish(stage: Stage) -> None:
     stage.client.send(HELD_CLOSE)
-    stage.wait(HttpPhase.FINISHING)
+    stage.wait(ClientPhase.FINISHING)
 
 
 def finish_half_closed(stage: Stage) -> None:
     stage.client.send(HELD).half_close()
-    stage.wait(HttpPhase.FINISHING_HALF_CLOSED)
+    stage.wait(ClientPhase.FINISHING_HALF_CLOSED)
 
 
 def read_held(stage: Stage) -> None:
@@ -175,33 +176,33 @@ def read_held(stage: Stage) -> None:
 
 Step = Callable[[Stage], Any]
 SCENARIOS: dict[Edge, list[Step]] = {
-    (HttpPhase.READING, HttpPhase.RECEIVING): [receive],
-    (HttpPhase.READING, HttpPhase.READING_HALF_CLOSED): [lambda stage: stage.client.send(GET).half_close()],
-    (HttpPhase.READING, HttpPhase.FINISHING): [finish],
-    (HttpPhase.READING, HttpPhase.LINGERING): [read_held, Stage.drain, Stage.release],
-    (HttpPhase.READING, HttpPhase.CLOSING): [Stage.read_all],
-    (HttpPhase.READING, HttpPhase.CLOSED): [Stage.break_off],
-    (HttpPhase.RECEIVING, HttpPhase.READING): [receive, lambda stage: stage.client.send(GET[20:]).response()],
-    (HttpPhase.RECEIVING, HttpPhase.READING_HALF_CLOSED): [receive, lambda stage: stage.client.half_close()],
-    (HttpPhase.RECEIVING, HttpPhase.FINISHING): [receive, Stage.read_all],
-    (HttpPhase.RECEIVING, HttpPhase.CLOSED): [receive, Stage.break_off],
-    (HttpPhase.READING_HALF_CLOSED, HttpPhase.FINISHING_HALF_CLOSED): [finish_half_closed],
-    (HttpPhase.READING_HALF_CLOSED, HttpPhase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
-    (HttpPhase.READING_HALF_CLOSED, HttpPhase.CLOSED): [
+    (ClientPhase.READING, ClientPhase.RECEIVING): [receive],
+    (ClientPhase.READING, ClientPhase.READING_HALF_CLOSED): [lambda stage: stage.client.send(GET).half_close()],
+    (ClientPhase.READING, ClientPhase.FINISHING): [finish],
+    (ClientPhase.READING, ClientPhase.LINGERING): [read_held, Stage.drain, Stage.release],
+    (ClientPhase.READING, ClientPhase.CLOSING): [Stage.read_all],
+    (ClientPhase.READING, ClientPhase.CLOSED): [Stage.break_off],
+    (ClientPhase.RECEIVING, ClientPhase.READING): [receive, lambda stage: stage.client.send(GET[20:]).response()],
+    (ClientPhase.RECEIVING, ClientPhase.READING_HALF_CLOSED): [receive, lambda stage: stage.client.half_close()],
+    (ClientPhase.RECEIVING, ClientPhase.FINISHING): [receive, Stage.read_all],
+    (ClientPhase.RECEIVING, ClientPhase.CLOSED): [receive, Stage.break_off],
+    (ClientPhase.READING_HALF_CLOSED, ClientPhase.FINISHING_HALF_CLOSED): [finish_half_closed],
+    (ClientPhase.READING_HALF_CLOSED, ClientPhase.CLOSING): [fill_and_end, Stage.release, Stage.read_all],
+    (ClientPhase.READING_HALF_CLOSED, ClientPhase.CLOSED): [
         fill_and_end,
         lambda stage: stage.server.call(abort_all(stage)),
     ],
-    (HttpPhase.FINISHING, HttpPhase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
-    (HttpPhase.FINISHING, HttpPhase.LINGERING): [finish, Stage.release],
-    (HttpPhase.FINISHING, HttpPhase.CLOSED): [finish, Stage.break_off],
-    (HttpPhase.FINISHING_HALF_CLOSED, HttpPhase.CLOSING): [finish_half_closed, Stage.release],
-    (HttpPhase.FINISHING_HALF_CLOSED, HttpPhase.CLOSED): [
+    (ClientPhase.FINISHING, ClientPhase.FINISHING_HALF_CLOSED): [finish, lambda stage: stage.client.half_close()],
+    (ClientPhase.FINISHING, ClientPhase.LINGERING): [finish, Stage.release],
+    (ClientPhase.FINISHING, ClientPhase.CLOSED): [finish, Stage.break_off],
+    (ClientPhase.FINISHING_HALF_CLOSED, ClientPhase.CLOSING): [finish_half_closed, Stage.release],
+    (ClientPhase.FINISHING_HALF_CLOSED, ClientPhase.CLOSED): [
         finish_half_closed,
         lambda stage: stage.server.call(abort_all(stage)),
     ],
-    (HttpPhase.LINGERING, HttpPhase.CLOSING): [linger, lambda stage: stage.client.half_close()],
-    (HttpPhase.LINGERING, HttpPhase.CLOSED): [linger],
-    (HttpPhase.CLOSING, HttpPhase.CLOSED): [Stage.read_all],
+    (ClientPhase.LINGERING, ClientPhase.CLOSING): [linger, lambda stage: stage.client.half_close()],
+    (ClientPhase.LINGERING, ClientPhase.CLOSED): [linger],
+    (ClientPhase.CLOSING, ClientPhase.CLOSED): [Stage.read_all],
 }
 
 
@@ -219,7 +220,7 @@ def abort_all(stage: Stage) -> Callable[[], None]:
     ("begin", "end"), EDGES, ids=[f"{begin.name.lower()} to {end.name.lower()}" for begin, end in EDGES]
 )
 def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
-    server: Server, record: Record, begin: HttpPhase, end: HttpPhase
+    server: Server, record: Record, begin: ClientPhase, end: ClientPhase
 ) -> None:
     with server.connect(receive_buffer=4096) as client:
         eventually(lambda: record.connections)
@@ -228,15 +229,15 @@ def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
             step(stage)
         eventually(lambda: (begin, end) in record.edges)
     stage.release()
-    eventually(lambda: server.call(record.phases)[0] is HttpPhase.CLOSED)
+    eventually(lambda: server.call(record.phases)[0] is ClientPhase.CLOSED)
     assert record.broken == []
     eventually(lambda: server.lookups.budget.used == 0)
 
 
-@pytest.mark.parametrize("begin", HttpPhase)
-@pytest.mark.parametrize("end", HttpPhase)
-def test_no_other_transition_is_possible(server: Server, begin: HttpPhase, end: HttpPhase) -> None:
-    client = server.front.connection()
+@pytest.mark.parametrize("begin", ClientPhase)
+@pytest.mark.parametrize("end", ClientPhase)
+def test_no_other_transition_is_possible(server: Server, begin: ClientPhase, end: ClientPhase) -> None:
+    client = server.protocol.make_connection(server.front)
     client.phase = begin
     if end in TRANSITIONS[begin]:
         client._enter(end)
@@ -248,9 +249,9 @@ def test_no_other_transition_is_possible(server: Server, begin: HttpPhase, end: 
 
 
 def test_every_phase_leads_to_the_end_and_only_reading_is_come_back_to() -> None:
-    assert {end for ends in TRANSITIONS.values() for end in ends} | {HttpPhase.READING} == set(HttpPhase)
-    assert all(HttpPhase.CLOSED in ends for begin, ends in TRANSITIONS.items() if begin is not HttpPhase.CLOSED)
-    assert [edge for edge in EDGES if edge[1] < edge[0]] == [(HttpPhase.RECEIVING, HttpPhase.READING)]
+    assert {end for ends in TRANSITIONS.values() for end in ends} | {ClientPhase.READING} == set(ClientPhase)
+    assert all(ClientPhase.CLOSED in ends for begin, ends in TRANSITIONS.items() if begin is not ClientPhase.CLOSED)
+    assert [edge for edge in EDGES if edge[1] < edge[0]] == [(ClientPhase.RECEIVING, ClientPhase.READING)]
 
 
 def test_nothing_else_sets_a_phase() -> None:
@@ -268,7 +269,7 @@ class TestOverdue:
             with server.connect(receive_buffer=4096) as client:
                 client.send(data)
                 eventually(lambda: record.connections and record.connections[-1].is_blocked)
-                eventually(lambda: record.connections[-1].phase is HttpPhase.CLOSED)
+                eventually(lambda: record.connections[-1].phase is ClientPhase.CLOSED)
             record.connections.clear()
         assert server.count("clients_timed_out") == 3
         assert record.broken == []
@@ -277,7 +278,7 @@ class TestOverdue:
         with server.connect() as client:
             client.send(HELD)
             eventually(lambda: record.connections and record.connections[0].deadline < server.call(now))
-            assert record.connections[0].phase is HttpPhase.READING
+            assert record.connections[0].phase is ClientPhase.READING
             server.call(server.lookups.release)
             assert client.response().body == b"2"
         assert record.broken == []

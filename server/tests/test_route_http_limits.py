@@ -10,11 +10,11 @@ import pytest
 from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
 from lookupdb.route.budget import MAX_ANSWER_BYTES
-from lookupdb.route.http import service
+from lookupdb.route.clients import service
+from lookupdb.route.clients.limits import MAX_LINGERING_REFUSED
 from lookupdb.route.http.limits import (
     MAX_CHUNK_OVERHEAD_BYTES,
     MAX_HEAD_BYTES,
-    MAX_LINGERING_REFUSED,
     MAX_TARGET_BYTES,
     SLICE_BYTES,
 )

@@ -24,8 +24,8 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.tls import Identity, TlsSocket, authority, client_context, make_identity, server_identity
 
-from lookupdb.route.http import certificates
-from lookupdb.route.http.certificates import TlsFiles, find_period
+from lookupdb.route.clients import certificates
+from lookupdb.route.clients.certificates import TlsFiles, find_period
 from lookupdb.runtime.memory import private_bytes
 from support import tls
 
@@ -208,10 +208,10 @@ class TestBounds:
         with serving(ScriptedLookups(values={"a": large}), files, write_timeout_seconds=1) as server:
             client = connect(server).handshake()
             client.sendall(LOOKUP * 60)
-            eventually(lambda: server.front.service.budget.used > 0)
-            assert server.front.service.budget.used < 8 << 20
+            eventually(lambda: server.service.budget.used > 0)
+            assert server.service.budget.used < 8 << 20
             eventually(lambda: server.count("clients_timed_out") == 1)
-            eventually(lambda: server.front.service.budget.used == 0)
+            eventually(lambda: server.service.budget.used == 0)
             client.raw.close()
 
     def test_largest_answer_is_smaller_because_it_is_copied(self) -> None:

@@ -3,7 +3,7 @@
 "Batch" is two things. A client's batch is one POST with many keys (``BatchExchange``). A shard's batch is one MGET
 (``ShardBatch``), with keys of whichever requests came together. So a client's batch of 5,000 keys travels:
 
-1. ``http.front`` accepts the client, ``http.connection`` gets its bytes, ``http.request`` cuts the request out.
+1. ``clients.front`` accepts the client, ``http.connection`` gets its bytes, ``http.request`` cuts the request out.
 2. ``http.routes`` makes the exchange, with the keys that ``http.batches`` parses. That refuses more keys than
    ``maxKeys`` with 413: the default is 1,000, so the dataset must allow 5,000.
 3. ``http.exchanges``: a ``BatchExchange`` begins when no other request of its connection is looked up. It counts its

@@ -13,7 +13,7 @@ from lookupdb.route.access.watch import AccessWatch
 from lookupdb.runtime import start as process_start
 
 if TYPE_CHECKING:
-    from lookupdb.route.http.certificates import Certificates
+    from lookupdb.route.clients.certificates import Certificates
 
 
 class Entrance:
@@ -29,7 +29,7 @@ class Entrance:
 
     def _watch_certificates(self, files: dict[str, Any], counts: memoryview) -> Certificates:
         process_start.take_in_tls()
-        from lookupdb.route.http.certificates import Certificates, TlsFiles  # here, because it brings OpenSSL
+        from lookupdb.route.clients.certificates import Certificates, TlsFiles  # here, because it brings OpenSSL
 
         certificates = Certificates(TlsFiles.from_config(files), counts, self._on_change)
         certificates.start()

@@ -16,9 +16,10 @@ from typing import Any, Final
 import uvloop
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.clients.front import ClientFront
 from lookupdb.route.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
 from lookupdb.route.entrance import Entrance
-from lookupdb.route.http.front import HttpFront
+from lookupdb.route.http.protocol import HttpProtocol
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.servers.link import LinkSettings
@@ -117,12 +118,12 @@ async def route(boot: WorkerBoot) -> None:
             extra={"table": boot.config["table"]},
         )
     reports.schedule(cutover)  # that there is no routing table yet, if so
-    front = HttpFront(lookups, limits, slot, entrance.gatekeeper, entrance.certificates)
+    front = ClientFront(budget, limits, slot, entrance.gatekeeper, entrance.certificates)
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
         for listener in boot.listeners():
-            await front.listen(listener)
+            await front.listen(listener, HttpProtocol(lookups, limits, slot, entrance.gatekeeper))
     await stop.wait()
     front.drain()
     await asyncio.sleep(boot.drain_seconds)

@@ -18,9 +18,10 @@ import uvloop
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.clients.certificates import Certificates, TlsFiles
+from lookupdb.route.clients.front import ClientFront
 from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.http.certificates import Certificates, TlsFiles
-from lookupdb.route.http.front import HttpFront
+from lookupdb.route.http.protocol import HttpProtocol
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import DatasetInfo
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys
@@ -144,7 +145,7 @@ class ScriptedLookups:
 
 
 class Server:
-    """An HttpFront that runs on uvloop in a thread of its own."""
+    """A ClientFront that runs on uvloop in a thread of its own."""
 
     def __init__(
         self,
@@ -173,11 +174,14 @@ class Server:
         self.certificates = Certificates(self.tls, self._slot, lambda: None) if self.tls else None
         if self.certificates:
             self.certificates.start()
-        self.front = HttpFront(self.lookups, self.limits, self._slot, self.gatekeeper, self.certificates)
+        budget = self.lookups.budget
+        self.front = ClientFront(budget, self.limits, self._slot, self.gatekeeper, self.certificates)
+        self.protocol = HttpProtocol(self.lookups, self.limits, self._slot, self.gatekeeper)
+        self.service = self.protocol.service
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.port = listener.getsockname()[1]
-        await self.front.listen(listener)
+        await self.front.listen(listener, self.protocol)
         self._started.set()
         await self._done.wait()
         await self.front.close(0.1)

@@ -5,7 +5,7 @@ the same read wait, and nothing more is read until they have begun. None begins 
 answers. The worker's budget counts what is kept beyond the fixed cost of a connection. When it is used up, a request is
 refused if it is not whole, or if it came before an earlier one was answered.
 
-``life`` has the phases of a connection, and all that ends it.
+``clients.life`` has the phases of a connection, and all that ends it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from typing import Final, Protocol, cast
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from lookupdb.route.access.verdict import Admitted
+from lookupdb.route.clients import life
+from lookupdb.route.clients.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
+from lookupdb.route.clients.limits import HIGH_WATER_BYTES
+from lookupdb.route.clients.registry import ConnectionRegistry
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
 from lookupdb.route.http.admission import make_denial
 from lookupdb.route.http.answers import CLOSE, PERSISTENT
 from lookupdb.route.http.exchanges import Answer, ContinueExchange, Exchange, RefusalExchange
-from lookupdb.route.http.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
-from lookupdb.route.http.limits import HIGH_WATER_BYTES, MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
+from lookupdb.route.http.limits import MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.http.repeated import RepeatedRequest, recognise_repeats
 from lookupdb.route.http.request import Request, RequestReader
@@ -34,16 +39,6 @@ _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 
-class ConnectionRegistry(Protocol):
-    """Who knows all connections."""
-
-    def admit(self, connection: HttpConnection) -> None:
-        """Count ``connection``, or refuse it because there are too many."""
-
-    def forget(self, connection: HttpConnection) -> None:
-        """``connection`` is lost."""
-
-
 class HttpConnection(ConnectionLife):
     """One client connection, which ``registry`` knows until it is lost."""
 
@@ -53,15 +48,30 @@ class HttpConnection(ConnectionLife):
         "_answered_at_once",
         "_is_advancing",
         "_last_request",
+        "_pending",
+        "_reader",
         "_registry",
         "_repeated",
+        "_unread",
+        "_waiting",
+        "_waiting_answer_bytes",
         "answers",
         "limits",
         "lookups",
+        "service",
     )
 
     def __init__(self, service: HttpService, registry: ConnectionRegistry) -> None:
         super().__init__(service)
+        self.service: HttpService = service
+        self._pending: deque[Exchange] = deque()
+        """Begun, in order; answered once all before them are."""
+        self._waiting: deque[Exchange] = deque()
+        """Read, not begun."""
+        self._unread = b""
+        """Has come, and is read once nothing waits."""
+        self._waiting_answer_bytes = 0
+        """Bytes counted for answers that wait for an earlier one."""
         self.lookups = service.lookups
         self.answers = service.answers
         self.limits = service.limits
@@ -96,6 +106,7 @@ class HttpConnection(ConnectionLife):
         self._registry.forget(self)
         self._forget_admitted()
         super().connection_lost(error)
+        self._reader.close()
 
     # What comes in
 
@@ -369,9 +380,40 @@ class HttpConnection(ConnectionLife):
 
     # What ``life`` asks for
 
-    def _submit_problem(self, problem: HttpProblem) -> None:
-        """Answer with ``problem`` in its turn, as the last answer."""
+    def refuse(self, problem: HttpProblem) -> None:
+        """Answer with ``problem`` in its turn, and close."""
+        if self.phase < FINISHING:
+            self._end_requests()
         self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
+        self._advance()
+
+    def _refuse_end(self) -> None:
+        self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
+
+    def _refuse_delay(self, seconds: float) -> None:
+        self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
+
+    def refuse_connection(self, limit: int) -> None:
+        """Answer that there are ``limit`` connections already, and close."""
+        detail = f"there are {limit} connections already, which is the limit"
+        self.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+
+    def encode_tls_refusal(self) -> bytes:
+        """The answer to a client that speaks no TLS."""
+        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
+        return b"".join(self.answers.encode_problem(problem, CLOSE))
+
+    def _is_due(self) -> bool:
+        return bool(self._pending or self._waiting)
+
+    def _has_unread(self) -> bool:
+        return bool(self._unread)
+
+    def _has_part(self) -> bool:
+        return self._reader.is_partial
+
+    def _is_held_up(self) -> bool:
+        return bool(self._waiting)
 
     def _drop(self) -> None:
         """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""
@@ -390,3 +432,21 @@ class HttpConnection(ConnectionLife):
 
 def _size(answer: Answer) -> int:
     return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))
+
+
+INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
+    **life.INVARIANTS,
+    "from LINGERING on: no answer is kept": lambda connection: (
+        connection.phase < LINGERING or not connection._waiting_answer_bytes
+    ),
+    "a request waits only for another, or for the client": lambda connection: (
+        not connection._waiting or bool(connection._pending) or connection.is_blocked
+    ),
+    "bytes are unread only while a request waits": lambda connection: (
+        not connection._unread or bool(connection._waiting)
+    ),
+    "an answer is kept only behind one that is due": lambda connection: (
+        not connection._waiting_answer_bytes or bool(connection._pending)
+    ),
+}
+"""What is true of every connection between two events. Of an ``HttpConnection``."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import orjson
 
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
+from lookupdb.route.clients.limits import JOINED_BYTES
 from lookupdb.route.counters import INDEX
 from lookupdb.route.http import problems
 from lookupdb.route.http.answers import CONTINUE, JSON, PERSISTENT, missing_detail
-from lookupdb.route.http.limits import JOINED_BYTES
 from lookupdb.route.http.problems import HttpProblem
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, Problem

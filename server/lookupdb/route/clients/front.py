@@ -1,4 +1,4 @@
-"""The router's HTTP port: accepts connections, watches their deadlines, and drains.
+"""The router's public ports: accepts connections, watches their deadlines, and drains.
 
 There is no timer for a request or a connection: a few times a second one sweep looks through all connections.
 """
@@ -13,20 +13,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lookupdb.route.access.gatekeeper import Gatekeeper
+from lookupdb.route.budget import RouterBudget
+from lookupdb.route.clients.life import ConnectionLife
+from lookupdb.route.clients.limits import MAX_LINGERING_REFUSED, SWEEP_SECONDS
+from lookupdb.route.clients.registry import ClientProtocol
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http import problems
-from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.limits import MAX_LINGERING_REFUSED, SWEEP_SECONDS
-from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.service import HttpService
 from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import LookupCore
 from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime import capacity, descriptors
 from lookupdb.runtime.listeners import BACKLOG
 
 if TYPE_CHECKING:
-    from lookupdb.route.http.certificates import Certificates
+    from lookupdb.route.clients.certificates import Certificates
 
 _ACCEPTED: Final = INDEX["connections_accepted"]
 _REFUSED: Final = INDEX["connections_refused"]
@@ -38,62 +36,71 @@ _BUDGET: Final = INDEX["budget_bytes"]
 _USED: Final = INDEX["budget_used_bytes"]
 
 
-class HttpFront:
+class ClientFront:
     """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
 
     def __init__(
         self,
-        lookups: LookupCore,
+        budget: RouterBudget,
         limits: RouterLimits,
         counts: memoryview,
         gatekeeper: Gatekeeper | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """``gatekeeper``: who may ask; None is anybody. Without ``certificates`` clients speak plain HTTP."""
-        self.service = HttpService(lookups, limits, counts, gatekeeper)
+        """``gatekeeper``: who may ask; None is anybody. Without ``certificates`` clients speak no TLS."""
+        self._budget = budget
+        self._limits = limits
+        self._gatekeeper = gatekeeper
         self._certificates = certificates
         self._access_version = 0
+        self._protocols: list[ClientProtocol] = []
         self._counts = counts
         self._descriptors = descriptors.raise_limit()
-        self._connections: set[HttpConnection] = set()
-        self._refused: set[HttpConnection] = set()
+        self._connections: set[ConnectionLife] = set()
+        self._refused: set[ConnectionLife] = set()
         """Connections beyond the limit: open only until their clients have read the refusal."""
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def connection(self) -> HttpConnection:
-        """A connection that a client is about to make."""
-        return HttpConnection(self.service, self)
-
-    async def listen(self, listener: socket.socket) -> None:
-        """Accept connections on ``listener``, which is bound already."""
+    async def listen(self, listener: socket.socket, protocol: ClientProtocol) -> None:
+        """Accept connections on ``listener``, which is bound already, of clients that speak ``protocol``."""
+        if protocol not in self._protocols:
+            self._protocols.append(protocol)
+            protocol.service.tick(self._loop.time())
         if self._sweeping is None:
             self._sweep()
+
+        def accept_plain() -> ConnectionLife:
+            return protocol.make_connection(self)
+
         # The backlog is given again because asyncio would lower it to 100.
-        accept = self.connection if self._certificates is None else self._encrypt(self._certificates)
+        accept = accept_plain if self._certificates is None else self._encrypt(self._certificates, accept_plain)
         server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
 
-    def _encrypt(self, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
+    def _encrypt(
+        self, certificates: Certificates, accept_plain: Callable[[], ConnectionLife]
+    ) -> Callable[[], asyncio.Protocol]:
         """Makes connections behind TLS, each with the certificate of the moment."""
-        from lookupdb.route.http.tls import TlsBuffers, TlsConnection  # here, because it brings OpenSSL
+        from lookupdb.route.clients.tls import TlsBuffers, TlsConnection  # here, because it brings OpenSSL
 
         buffers = TlsBuffers()
 
         def accept() -> TlsConnection:
             assert certificates.context is not None, "nothing listens before there is a certificate"
-            return TlsConnection(self.connection(), certificates.context, buffers)
+            return TlsConnection(accept_plain(), certificates.context, buffers)
 
         return accept
 
     def drain(self) -> None:
         """Go on answering, and have clients leave: every answer from now on closes its connection."""
-        self.service.draining = True
+        for protocol in self._protocols:
+            protocol.service.draining = True
 
     async def close(self, seconds: float) -> None:
         """Accept no more, close idle connections, finish what is in flight within ``seconds``; cut off the rest."""
-        self.service.draining = True
+        self.drain()
         for server in self._servers:
             server.close()
         deadline = self._loop.time() + seconds
@@ -106,7 +113,7 @@ class HttpFront:
         for connection in (*self._connections, *self._refused):
             connection.abort()
 
-    def admit(self, connection: HttpConnection) -> None:
+    def admit(self, connection: ConnectionLife) -> None:
         """Count ``connection``, or refuse it because there are too many."""
         limit = self._max_connections()
         if len(self._connections) < limit:
@@ -116,17 +123,16 @@ class HttpFront:
             return
         self._counts[_REFUSED] += 1
         self._refused.add(connection)
-        detail = f"there are {limit} connections already, which is the limit"
-        connection.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+        connection.refuse_connection(limit)
         if len(self._refused) > MAX_LINGERING_REFUSED:
             connection.close()
 
     def _max_connections(self) -> int:
         """The limit of connections, lower if endpoints leave too few descriptors."""
         connections = CONNECTIONS_AN_ENDPOINT * sum(self._counts[gauge] for gauge in _ENDPOINTS)
-        return min(self.service.limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
+        return min(self._limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
 
-    def forget(self, connection: HttpConnection) -> None:
+    def forget(self, connection: ConnectionLife) -> None:
         """``connection`` is lost."""
         self._refused.discard(connection)
         self._connections.discard(connection)
@@ -134,16 +140,17 @@ class HttpFront:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        self.service.tick(now)
-        budget = self.service.budget
+        for protocol in self._protocols:
+            protocol.service.tick(now)
+        budget = self._budget
         self._counts[_BUDGET] = budget.limit
         self._counts[_USED] = max(budget.used, 0)
         overdue = [connection for connection in self._connections if connection.deadline < now]
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:
             connection.handle_deadline()
-        if self.service.gatekeeper is not None:
-            self._sweep_access(self.service.gatekeeper)
+        if self._gatekeeper is not None:
+            self._sweep_access(self._gatekeeper)
         self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep_access(self, gatekeeper: Gatekeeper) -> None:

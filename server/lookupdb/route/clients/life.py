@@ -1,31 +1,32 @@
 """The life of a client connection: its phases, what leads from one to the next, and what ends it.
 
-Its ``HttpPhase`` and ``is_blocked``, whether the client has ceased to take its answers, are the state of a connection.
-A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the front's sweep
+Its ``ClientPhase`` and ``is_blocked``, whether the client has ceased to take its answers, are the state of a
+connection. A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the front's sweep
 looks at. The state says what the deadline means, and what happens once it has passed:
 
 | state                | seconds                  | once they have passed                                              |
 | -------------------- | ------------------------ | ------------------------------------------------------------------ |
 | blocked              | `write_timeout_seconds`  | cut off                                                            |
-| RECEIVING            | `header_timeout_seconds` | 408, or once more as long if what has come waits to be read        |
+| RECEIVING            | `header_timeout_seconds` | refused, or once more as long if what has come waits to be read    |
 | LINGERING, CLOSING   | `LINGER_SECONDS`: 2      | cut off, or blocked from now on if the client has answers to take  |
 | READING, nothing due | `idle_timeout_seconds`   | closed                                                             |
 | else                 |                          | nothing: the lookups that are due have deadlines of their own      |
 
-A dataset sets the timeouts (``RouterLimits``), ``http.limits`` the rest. The sweep keeps each to within SWEEP_SECONDS.
+A dataset sets the timeouts (``RouterLimits``), ``clients.limits`` the rest. The sweep keeps each to within
+SWEEP_SECONDS.
 
 A connection also ends after its answer to a client that asked to close, and after a refusal:
 
-| who refuses                        | when                                       | answer                            |
-| ---------------------------------- | ------------------------------------------ | --------------------------------- |
-| the reader, ``RequestReader``      | the bytes are no request, or out of bounds | 400, 413, 414, 417, 431, 500, 505 |
-| the budget, ``_refuse_overloaded`` | it is used up, and more comes              | 503 `unavailable`, `Overloaded`   |
-| the front, ``HttpFront.admit``     | there are too many connections             | 503 `too-many-connections`        |
-| ``_finish_input``                  | the stream ends in the middle of a request | 400                               |
-| ``handle_deadline``                | the request is not whole in time           | 408                               |
+| who refuses                        | when                                       | HTTP              | RESP        |
+| ---------------------------------- | ------------------------------------------ | ----------------- | ----------- |
+| the reader of requests             | the bytes are no request, or out of bounds | 400 and others    | ERR         |
+| the budget, ``_refuse_overloaded`` | it is used up, and more comes              | 503 `unavailable` | UNAVAILABLE |
+| the front, ``ClientFront.admit``   | there are too many connections             | 503 `too-many-…`  | ERR         |
+| ``_finish_input``                  | the stream ends in the middle of a request | 400               | ERR         |
+| ``handle_deadline``                | the request is not whole in time           | 408               | ERR         |
 
-A refusal by ``routes`` answers one request and ends nothing. A connection also ends when the front says so (``finish``,
-``close``, ``abort``) and when it breaks.
+What refuses one request ends nothing. A connection also ends when the front says so (``finish``, ``close``, ``abort``)
+and when it breaks.
 """
 
 from __future__ import annotations
@@ -33,22 +34,17 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from lookupdb.route.clients.service import ClientService
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http import problems
-from lookupdb.route.http.exchanges import Exchange
-from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.request import RequestReader
-from lookupdb.route.http.service import HttpService
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
 
 
-class HttpPhase(enum.IntEnum):
+class ClientPhase(enum.IntEnum):
     """The phases of a connection. But for READING and RECEIVING a connection only goes forward."""
 
     READING = 0
@@ -71,21 +67,21 @@ class HttpPhase(enum.IntEnum):
 
 
 # Names of this module are found faster than members of an enum.
-READING: Final = HttpPhase.READING
-RECEIVING: Final = HttpPhase.RECEIVING
-READING_HALF_CLOSED: Final = HttpPhase.READING_HALF_CLOSED
-FINISHING: Final = HttpPhase.FINISHING
-FINISHING_HALF_CLOSED: Final = HttpPhase.FINISHING_HALF_CLOSED
-LINGERING: Final = HttpPhase.LINGERING
-CLOSING: Final = HttpPhase.CLOSING
-CLOSED: Final = HttpPhase.CLOSED
+READING: Final = ClientPhase.READING
+RECEIVING: Final = ClientPhase.RECEIVING
+READING_HALF_CLOSED: Final = ClientPhase.READING_HALF_CLOSED
+FINISHING: Final = ClientPhase.FINISHING
+FINISHING_HALF_CLOSED: Final = ClientPhase.FINISHING_HALF_CLOSED
+LINGERING: Final = ClientPhase.LINGERING
+CLOSING: Final = ClientPhase.CLOSING
+CLOSED: Final = ClientPhase.CLOSED
 
 _LAST_REQUEST: Final = "the client asked to close, or the reader, the budget or the front refused it"
 _LAST_ANSWER: Final = "the last answer is sent"
 _END: Final = "the client sends no more"
 _BROKEN: Final = "the connection broke, or was cut off"
 
-TRANSITIONS: Final[dict[HttpPhase, dict[HttpPhase, str]]] = {
+TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
     READING: {
         RECEIVING: "a part of a request came",
         READING_HALF_CLOSED: _END,
@@ -128,52 +124,70 @@ TRANSITIONS: Final[dict[HttpPhase, dict[HttpPhase, str]]] = {
 
 
 class ConnectionLife(asyncio.Protocol):
-    """The phases of a connection, and all that ends it. What it is asked and answers is ``HttpConnection``'s."""
+    """The phases of a connection, and all that ends it. What it is asked and answers is its protocol's."""
 
     __slots__ = (
         "_input_bytes",
-        "_pending",
-        "_reader",
         "_transport",
-        "_unread",
         "_unsent_bytes",
-        "_waiting",
-        "_waiting_answer_bytes",
         "budget",
         "counts",
         "deadline",
         "is_blocked",
         "phase",
-        "service",
     )
     _transport: asyncio.Transport
-    _reader: RequestReader
+    service: ClientService
 
-    def __init__(self, service: HttpService) -> None:
-        self.service = service
+    def __init__(self, service: ClientService) -> None:
         self.budget = service.budget
         self.counts = service.counts
         self.phase = READING
         self.is_blocked = False
         """The client does not take its answers."""
         self.deadline = math.inf
-        self._pending: deque[Exchange] = deque()
-        """Begun, in order; answered once all before them are."""
-        self._waiting: deque[Exchange] = deque()
-        """Read, not begun."""
-        self._unread = b""
-        """Has come, and is read once nothing waits."""
         self._input_bytes = 0
         """Bytes counted for what has come and is no whole request."""
-        self._waiting_answer_bytes = 0
-        """Bytes counted for answers that wait for an earlier one."""
         self._unsent_bytes = 0
         """Bytes counted for answers that the client does not take."""
 
-    # Hooks for HttpConnection
+    # What each protocol does in its own way
 
-    def _submit_problem(self, problem: HttpProblem) -> None:
-        """Answer with ``problem`` in its turn, as the last answer."""
+    def _is_due(self) -> bool:
+        """Whether an answer is."""
+        raise NotImplementedError
+
+    def _has_unread(self) -> bool:
+        """Whether something has come that is read later."""
+        raise NotImplementedError
+
+    def _has_part(self) -> bool:
+        """Whether a request has come in part."""
+        raise NotImplementedError
+
+    def _is_held_up(self) -> bool:
+        """Whether a request that has come waits for another: none is read meanwhile."""
+        raise NotImplementedError
+
+    def _refuse_end(self) -> None:
+        """Refuse what has come in part: the client sends no more."""
+        raise NotImplementedError
+
+    def _refuse_delay(self, seconds: float) -> None:
+        """Refuse what has come in part: it was not whole within ``seconds``."""
+        raise NotImplementedError
+
+    def refuse_connection(self, limit: int) -> None:
+        """Refuse the connection: there are ``limit`` of them."""
+        raise NotImplementedError
+
+    def encode_tls_refusal(self) -> bytes:
+        """What a client is told that speaks no TLS, as it would understand."""
+        raise NotImplementedError
+
+    def forget_access(self, now: float) -> None:
+        """Judge the next request anew if who was let in may not be good any more, ``now`` in seconds since 1970.
+        ``math.inf``: in any case."""
         raise NotImplementedError
 
     def _advance(self) -> None:
@@ -186,7 +200,7 @@ class ConnectionLife(asyncio.Protocol):
 
     # Phases
 
-    def _enter(self, phase: HttpPhase) -> None:
+    def _enter(self, phase: ClientPhase) -> None:
         """Begin ``phase``. The table must have the transition."""
         if phase not in TRANSITIONS[self.phase]:
             raise AssertionError(f"a connection cannot pass from {self.phase.name} to {phase.name}")
@@ -221,18 +235,18 @@ class ConnectionLife(asyncio.Protocol):
                 self._enter(CLOSING)
             return False
         self._enter(FINISHING_HALF_CLOSED if self.phase is FINISHING else READING_HALF_CLOSED)
-        if self._unread or self._finish_input():
+        if self._has_unread() or self._finish_input():
             return True
         self._enter(CLOSING)
         return False
 
     def _finish_input(self) -> bool:
         """All that the client sent is read, and it sends no more. Whether answers were due: they still come."""
-        if self.phase is READING_HALF_CLOSED and self._reader.is_partial:
+        if self.phase is READING_HALF_CLOSED and self._has_part():
             self.counts[_REQUESTS_REFUSED] += 1
-            self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
+            self._refuse_end()
             return True
-        if not self._pending and not self._waiting:
+        if not self._is_due():
             return False
         if self.phase is READING_HALF_CLOSED:
             self._end_requests()
@@ -266,13 +280,6 @@ class ConnectionLife(asyncio.Protocol):
 
     # Ends
 
-    def refuse(self, problem: HttpProblem) -> None:
-        """Answer with ``problem`` in its turn, and close."""
-        if self.phase < FINISHING:
-            self._end_requests()
-        self._submit_problem(problem)
-        self._advance()
-
     def handle_deadline(self) -> None:
         """Do what the table above says of a deadline that has passed."""
         if self.is_blocked:
@@ -285,12 +292,11 @@ class ConnectionLife(asyncio.Protocol):
             else:
                 self.abort()
         elif self.phase is RECEIVING:
-            if self._waiting:
+            if self._is_held_up():
                 self.deadline = self.service.header_deadline
                 return
             self.counts[_CLIENTS_TIMED_OUT] += 1
-            seconds = self.service.limits.header_timeout_seconds
-            self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
+            self._refuse_delay(self.service.limits.header_timeout_seconds)
         elif self._is_idle():
             self._leave()
 
@@ -301,7 +307,7 @@ class ConnectionLife(asyncio.Protocol):
 
     def _is_idle(self) -> bool:
         """Whether nothing is due and nothing is coming."""
-        return self.phase is READING and not (self._pending or self._waiting or self._unread)
+        return self.phase is READING and not (self._is_due() or self._has_unread())
 
     def _leave(self) -> None:
         self._enter(CLOSING)
@@ -322,7 +328,6 @@ class ConnectionLife(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed, or broken: answers that are still due have nowhere to go."""
         self._close_for_good()
-        self._reader.close()
         self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
 
@@ -332,43 +337,25 @@ class ConnectionLife(asyncio.Protocol):
         self._drop()
 
 
-def _holds_nothing(connection: ConnectionLife) -> bool:
-    return not (
-        _has_exchanges(connection) or connection._unread or connection._waiting_answer_bytes or connection._input_bytes
-    )
-
-
-def _has_exchanges(connection: ConnectionLife) -> bool:
-    return bool(connection._pending or connection._waiting)
-
-
 INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
     "READING: no request has come in part": lambda connection: (
-        connection.phase is not READING or not connection._reader.is_partial
+        connection.phase is not READING or not connection._has_part()
     ),
     "RECEIVING: a request has come in part": lambda connection: (
-        connection.phase is not RECEIVING or connection._reader.is_partial
+        connection.phase is not RECEIVING or connection._has_part()
     ),
     "READING_HALF_CLOSED: something is unread, or the client blocked": lambda connection: (
-        connection.phase is not READING_HALF_CLOSED or bool(connection._unread) or connection.is_blocked
+        connection.phase is not READING_HALF_CLOSED or connection._has_unread() or connection.is_blocked
     ),
     "FINISHING: answers are due": lambda connection: (
-        not FINISHING <= connection.phase < LINGERING or _has_exchanges(connection)
+        not FINISHING <= connection.phase < LINGERING or connection._is_due()
     ),
     "from LINGERING on: nothing is due or kept": lambda connection: (
-        connection.phase < LINGERING or _holds_nothing(connection)
-    ),
-    "a request waits only for another, or for the client": lambda connection: (
-        not connection._waiting or bool(connection._pending) or connection.is_blocked
-    ),
-    "bytes are unread only while a request waits": lambda connection: (
-        not connection._unread or bool(connection._waiting)
-    ),
-    "an answer is kept only behind one that is due": lambda connection: (
-        not connection._waiting_answer_bytes or bool(connection._pending)
+        connection.phase < LINGERING
+        or not (connection._is_due() or connection._has_unread() or connection._input_bytes)
     ),
     "bytes are unsent only while the client is blocked": lambda connection: (
         not connection._unsent_bytes or connection.is_blocked
     ),
 }
-"""What is true of every connection between two events."""
+"""What is true of every connection between two events, in whichever protocol."""

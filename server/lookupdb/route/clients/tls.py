@@ -1,4 +1,4 @@
-"""TLS on the public port: stands between a client's socket and its ``HttpConnection``, to which it is the transport.
+"""TLS on the public port: stands between a client's socket and its connection, to which it is the transport.
 
 Nothing is kept here. What comes is decrypted and handed on as it comes, whether the connection reads or not, and what
 is answered is encrypted and written at once: what the client does not take waits in the socket's transport, encrypted,
@@ -20,14 +20,10 @@ import logging
 import ssl
 from typing import Any, Final, cast
 
+from lookupdb.route.clients.life import READING, ConnectionLife
+from lookupdb.route.clients.limits import TLS_PIECE_BYTES
+from lookupdb.route.clients.plain_records import HANDSHAKE, PlainRecords
 from lookupdb.route.counters import INDEX
-from lookupdb.route.http import problems
-from lookupdb.route.http.answers import CLOSE
-from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.life import READING
-from lookupdb.route.http.limits import TLS_PIECE_BYTES
-from lookupdb.route.http.plain_records import HANDSHAKE, PlainRecords
-from lookupdb.route.http.problems import HttpProblem
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ class TlsConnection(asyncio.Protocol):
     )
     _transport: asyncio.Transport
 
-    def __init__(self, connection: HttpConnection, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
+    def __init__(self, connection: ConnectionLife, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
         self._connection = connection
         self._incoming = buffers.incoming
         self._outgoing = buffers.outgoing
@@ -221,9 +217,7 @@ class TlsConnection(asyncio.Protocol):
 
     def _refuse_plain(self) -> None:
         """Tell a client that speaks no TLS, as it would understand."""
-        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
-        head, body = self._connection.answers.encode_problem(problem, CLOSE)
-        self._transport.write(head + body)
+        self._transport.write(self._connection.encode_tls_refusal())
         self._leave()
 
     def _leave(self) -> None:

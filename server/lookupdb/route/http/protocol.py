@@ -1,0 +1,23 @@
+"""HTTP, as what clients speak on a port."""
+
+from __future__ import annotations
+
+from lookupdb.route.access.gatekeeper import Gatekeeper
+from lookupdb.route.clients.registry import ConnectionRegistry
+from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.service import HttpService
+from lookupdb.route.limits import RouterLimits
+from lookupdb.route.lookup_core import LookupCore
+
+
+class HttpProtocol:
+    """Makes the HTTP connections of a worker. A ``ClientProtocol``."""
+
+    def __init__(
+        self, lookups: LookupCore, limits: RouterLimits, counts: memoryview, gatekeeper: Gatekeeper | None = None
+    ) -> None:
+        self.service = HttpService(lookups, limits, counts, gatekeeper)
+
+    def make_connection(self, registry: ConnectionRegistry) -> HttpConnection:
+        """A connection that a client is about to make."""
+        return HttpConnection(self.service, registry)
