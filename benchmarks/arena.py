@@ -30,12 +30,13 @@ Running = tuple[Server, int]
 
 
 class Routed(NamedTuple):
-    """A router and its port; the shard servers behind it, and theirs."""
+    """A router and its port; the shard servers behind it, and theirs; and where the router speaks RESP."""
 
     server: Server
     port: int
     shards: tuple[Server, ...]
     shard_ports: tuple[int, ...]
+    resp_port: int
 
 
 def cost_name(name: str, kernels: Kernels) -> str:
@@ -150,8 +151,9 @@ class Arena:
                 shards.append(server)
                 ports.append(port)
             log = self.run / f"router-{kernels}.log"
-            server, port = self._keep(lookupdb.route(generation, ports, log, SERVER_CORE, kernels))
-            self._routers[kernels] = Routed(server, port, tuple(shards), tuple(ports))
+            server, port, resp_port = lookupdb.route(generation, ports, log, SERVER_CORE, kernels)
+            self._keep((server, port))
+            self._routers[kernels] = Routed(server, port, tuple(shards), tuple(ports), resp_port)
         return self._routers[kernels]
 
     @cached_property
@@ -160,7 +162,8 @@ class Arena:
         folder = self.run / "secrets"
         options, ports = secrets.write(folder), self.router().shard_ports
         log = self.run / "router-encrypted.log"
-        return self._keep(lookupdb.route(self.generation(shards=SHARDS), ports, log, SERVER_CORE, options=options))
+        server, port, _ = lookupdb.route(self.generation(shards=SHARDS), ports, log, SERVER_CORE, options=options)
+        return self._keep((server, port))
 
     def start_webdis(self, name: str) -> Running:
         """webdis on the server's core, a fresh one for each row ``name``: after clients left in the middle of a

@@ -107,6 +107,7 @@ NATIVE_TARGETS: Final = (
     Target("routed GET : webdis", 1.4, True, _ratio("routed-get", OURS, WEBDIS)),
     Target("routed GET : Flask", 24, True, _ratio("routed-get", OURS, FLASK)),
     Target("routed batch of 100 : nutcracker", 1.4, True, _ratio("sharded-batch", OURS, NUTCRACKER)),
+    Target("routed RESP, pipelined by 16 : nutcracker", 1.0, True, _ratio("routed-resp-pipelined", OURS, NUTCRACKER)),
     Target("routed GET, TLS and token : plain", 0.7, True, _ratio("encrypted-get", ENCRYPTED, OURS)),
     Target("routed batch of 100, TLS and token : plain", 0.7, True, _ratio("encrypted-batch", ENCRYPTED, OURS)),
     Target("100 coroutines of AsyncClient : redis-py", 3, True, _ratio("client-async", OURS, REDIS_PY)),

@@ -66,16 +66,15 @@ def route(
     core: int,
     kernels: Kernels = "native",
     options: Sequence[str] = (),
-) -> tuple[Server, int]:
-    """A router with one worker, over shard servers at ``shard_ports``, and its HTTP port. ``options`` are further
-    flags."""
+) -> tuple[Server, int, int]:
+    """A router with one worker, over shard servers at ``shard_ports``, its HTTP port, and that where it speaks RESP.
+    ``options`` are further flags."""
     ready, table = log.with_suffix(".ready"), log.with_suffix(".table.json")
     table.write_text(json.dumps(_table(generation, shard_ports)))
     words = ["route", "--table", str(table), "--workers", "1", *options]
-    words += ["--port", "0", "--admin-port", "0", "--ready-file", str(ready)]
+    words += ["--port", "0", "--resp-port", "0", "--admin-port", "0", "--ready-file", str(ready)]
     server, members = _start(words, ready, log, core, kernels)
-    port: int = members["port"]
-    return server, port
+    return server, members["port"], members["resp"]
 
 
 def _environment(kernels: Kernels) -> dict[str, str]:

@@ -41,6 +41,12 @@ ROWS: Final = (
     Row("routed-get", "one key a request over HTTP, against webdis and Flask", routed.get, _HTTP),
     Row("routed-batch", "100 keys a request over HTTP, against webdis and Flask", routed.batch, _HTTP),
     Row("sharded-batch", "100 keys of four shards, against nutcracker", routed.sharded, (*_RESP, "nutcracker")),
+    Row(
+        "routed-resp-pipelined",
+        "GETs over RESP of four shards, sent 16 at a time, against nutcracker",
+        routed.resp_pipelined,
+        (*_RESP, "nutcracker"),
+    ),
     Row("encrypted-get", "one key a request over HTTPS, with a token, against plain HTTP", encrypted.get, ("wrk",)),
     Row("encrypted-batch", "100 keys a request over HTTPS, with a token", encrypted.batch, ("wrk",)),
     Row("client-async", "coroutines that await one key each, from Python, against Redis", clients.coroutines, _REDIS),

@@ -72,7 +72,7 @@ def _router_pod(arena: Arena, kernels: Kernels) -> int:
     """The shards are those of the routed rows; the router is a fresh one."""
     generation, shard_ports = arena.generation(shards=SHARDS), arena.router(kernels).shard_ports
     log = arena.run / f"router-pod-{kernels}.log"
-    server, port = lookupdb.route(generation, shard_ports, log, SERVER_CORE, kernels)
+    server, port, _ = lookupdb.route(generation, shard_ports, log, SERVER_CORE, kernels)
     try:
         keys = [key.decode() for key in arena.pairs.keys]
         size, alone = arena.settings.batch, _LOOKUPS // 10

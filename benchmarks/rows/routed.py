@@ -1,4 +1,4 @@
-"""The router against webdis and Flask over HTTP, and against nutcracker, which shards too but speaks RESP.
+"""The router against webdis and Flask over HTTP, and over both protocols against nutcracker, which shards too, by RESP.
 
 What is measured stands alone on the server's core; what stands behind it (four shards, Redis) shares the other
 with the load generator.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from benchmarks.peers import webdis
 from benchmarks.peers.lookupdb import KINDS
 from benchmarks.results import FLASK, NUTCRACKER, OURS, PYTHON, WEBDIS, Result, rates
 from benchmarks.rows.rounds import Contender, interleaved
-from benchmarks.rows.shard import mgets
+from benchmarks.rows.shard import gets, mgets
 
 _CHECKED: Final = 20
 """Answers compared by value, each side, before the load; under load any status but 2xx ends the run."""
@@ -67,6 +67,25 @@ def sharded(arena: Arena) -> list[Result]:
     return [
         Result("sharded-batch", title, "keys/s", {n: rates(s, size) for n, s in samples.items()}, note, (NUTCRACKER,))
     ]
+
+
+def resp_pipelined(arena: Arena) -> list[Result]:
+    """GETs sent in groups to a router that speaks RESP, over four shards."""
+    depth, path = arena.settings.pipeline, gets(arena)
+    nutcracker, nutcracker_port = arena.nutcracker
+
+    def load(port: int) -> Callable[[float], Sample]:
+        return partial(_load, arena, port, path, depth=depth)
+
+    sides = {NUTCRACKER: Contender(nutcracker, load(nutcracker_port), arena.redises)}
+    for side, kernels in KINDS.items():
+        router = arena.router(kernels)
+        sides[side] = Contender(router.server, load(router.resp_port), router.shards)
+    samples = interleaved(arena.settings, sides)
+    title = f"GET over RESP from four shards, pipelined by {depth}"
+    note = "Every answer is compared with the expected bytes, on all sides."
+    rate = {name: rates(found) for name, found in samples.items()}
+    return [Result("routed-resp-pipelined", title, "requests/s", rate, note, (NUTCRACKER,))]
 
 
 def _batches(arena: Arena) -> tuple[dict[str, list[bytes]], list[dict[str, Any]]]:
@@ -127,5 +146,6 @@ def _wrk(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
     return wrk.run(port, path, connections=arena.settings.http_connections, seconds=seconds)
 
 
-def _load(arena: Arena, port: int, path: Path, seconds: float) -> Sample:
-    return generator.run(arena.program, port, path, connections=arena.settings.http_connections, seconds=seconds)
+def _load(arena: Arena, port: int, path: Path, seconds: float, *, depth: int = 1) -> Sample:
+    connections = arena.settings.http_connections
+    return generator.run(arena.program, port, path, connections=connections, depth=depth, seconds=seconds)

@@ -1,4 +1,4 @@
-"""`lookupdb route`: the HTTP router."""
+"""`lookupdb route`: the router."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
     return option(name, default=schema_["default"], help=schema_["description"], **settings)
 
 
-@click.command(short_help="Answer lookups over HTTP from the shards of a routing table.")
+@click.command(short_help="Answer lookups over HTTP and RESP from the shards of a routing table.")
 @option(
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -55,6 +55,11 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
 )
 @option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
 @option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
+@option(
+    "--resp-port",
+    type=click.IntRange(0, 65535),
+    help="A second public port, on which clients speak the Redis protocol; 0 takes a free one.  [default: none]",
+)
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
 @_limit_option("--workers", "workers")
 @_limit_option("--deadline-ms", "deadlineMilliseconds")
@@ -117,7 +122,7 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help='Written when ready: {"pid": …, "port": …, "admin": …}.',
+    help='Written when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.',
 )
 @log_format
 def command(
@@ -140,6 +145,10 @@ def command(
       GET  /v1/lookup/KEY                       the value; 404 missing; 503 unavailable
       POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
       GET  /v1/dataset                          generation, records, shards, age
+
+    With --resp-port any client of Redis can ask, too: GET MGET EXISTS DBSIZE INFO, and what clients ask when they
+    connect (AUTH CLIENT COMMAND CONFIG ECHO HELLO PING QUIT READONLY RESET SELECT). What cannot be looked up now is an
+    error, never nil.
 
     Keys that arrive together leave together: one batch a shard is in flight while the next one gathers. An endpoint
     is used only after it has proven to serve the dataset, generation and shard that the table says. A new table

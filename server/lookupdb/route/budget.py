@@ -8,8 +8,10 @@ large work makes way for small work, and nothing that has begun makes way for an
 | bytes of | taken | released |
 | --- | --- | --- |
 | what is no whole request yet | ``HttpConnection._count_input`` | there, ``_drop`` |
+| commands that are not answered yet | ``RespConnection._count_input``, ``charge`` | there, ``answer``, ``_drop`` |
 | a batch, or a request behind another | ``HttpConnection.charge`` | ``answer``, ``_drop``, ``BatchExchange.abandon`` |
 | a token that was accepted, to know it again | ``HttpConnection._authorize`` | ``_forget_admitted`` |
+| the same over RESP, to judge it again | ``ClientSession.authorise`` | ``ClientSession.reset`` |
 | answers that wait for an earlier one | ``HttpConnection._count_waiting_answer`` | there, ``_drop`` |
 | answers that the client does not take | ``ConnectionLife._count_unsent`` | ``resume_writing``, ``connection_lost`` |
 | a part of a shard's reply | ``ServerConnection._keep`` | ``_forget_chunks``: it is whole, large or lost |
@@ -18,11 +20,12 @@ large work makes way for small work, and nothing that has begun makes way for an
 
 | mark | who asks | beyond it |
 | --- | --- | --- |
-| ``batch_mark`` | ``LookupCore.find_many`` | 503 `Overloaded` |
+| ``batch_mark`` | ``LookupCore.find_many``, of a batch | 503 `Overloaded` |
 | ``large_mark`` | ``ServerConnection._keep`` | the reply is read value by value |
 | ``large_mark`` | ``PendingLookup.may_receive``, for each value of a large reply | 503 `Overloaded` |
-| ``limit`` | ``LookupCore.find`` | 503 `Overloaded` |
+| ``limit`` | ``LookupCore.find``, ``find_many`` of single keys | 503 `Overloaded` |
 | ``limit`` | ``HttpConnection._count_input``, ``_enqueue`` | 503 `Overloaded`, and the connection is closed |
+| ``limit`` | ``RespConnection._count_input`` | the same |
 | ``answer_bytes`` | ``ScatterGather.count_bytes``, for one client's batch | 413 |
 """
 

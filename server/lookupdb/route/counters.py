@@ -19,13 +19,16 @@ REQUESTS_HELP: Final = "HTTP requests answered, by class of status."
 COUNTERS: Final = {
     "connections_accepted": "Client connections accepted.",
     "connections_refused": "Client connections closed at once because there were too many.",
-    "requests_refused": "Requests that were not HTTP as it should be, or over a limit; their connection was closed.",
+    "requests_refused": "Requests that were not HTTP or RESP as it should be, or over a limit; their connection "
+    "was closed.",
     "tls_handshakes_failed": "TLS handshakes that failed, or that the client did not end.",
     "tls_certificates_refused": "Times that a certificate, its key or the clients' authorities had changed and could "
     "not be used.",
-    "requests_unauthenticated": "Requests answered 401: without a token, or with one that is not accepted.",
-    "requests_forbidden": "Requests answered 403: of service accounts that may not look up.",
+    "requests_unauthenticated": "Requests answered 401, or AUTH: without a token, or with one that is not accepted.",
+    "requests_forbidden": "Requests answered 403, or AUTH: of service accounts that may not look up.",
     "clients_timed_out": "Client connections closed because the client was too slow, sending or reading.",
+    "resp_commands": "Commands of Redis' protocol answered, each of a pipeline.",
+    "resp_errors": "The same, of those that were answered with an error.",
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
     "keys_unavailable": "Keys of which nothing could be said, of the active generation.",

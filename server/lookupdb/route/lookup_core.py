@@ -87,9 +87,12 @@ class LookupCore:
         if not lookup.is_done:
             self._watch(lookup)
 
-    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> ScatterGather | None:
+    def find_many(
+        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
+    ) -> ScatterGather | None:
         """Look all ``keys`` up in the active generation, or in the one of that name, retries included. All come from
-        one routing table. May call the waiter at once.
+        one routing table. May call the waiter at once. ``are_single``: they are lookups of one key each, which do not
+        make way before other such lookups do.
 
         What comes back, if anything, may be abandoned until the waiter is called.
         """
@@ -102,7 +105,7 @@ class LookupCore:
         if chosen is None:
             waiter.unknown_generation(generation or "", live.active)
             return None
-        if self.budget.used > self.budget.batch_mark:
+        if self.budget.used > (self.budget.limit if are_single else self.budget.batch_mark):
             self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += len(keys)
             waiter.unavailable(OVERLOADED)
             return None

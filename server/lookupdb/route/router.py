@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ class RouterSettings:
     limits: RouterLimits
     access: AccessSettings | None = None
     """Who may ask; None: anybody."""
+    resp_port: int | None = None
+    """Where clients speak RESP; None: nowhere."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
@@ -72,7 +76,7 @@ def main(settings: Mapping[str, Any]) -> None:
 def router_service(settings: RouterSettings) -> Service:
     """Return the service to run. Raises UsageError when a port cannot be listened on."""
     possible = capacity.limit_connections(settings.limits.max_connections, descriptors.raise_limit())
-    sockets = listeners.bind_shared(settings.host, settings.port, settings.workers)
+    public = _bind_public(settings)
     counters = Counters(NAMES, settings.workers)
     limits, budget_bytes = _share_memory(
         replace(settings.limits, max_connections=possible),
@@ -93,7 +97,7 @@ def router_service(settings: RouterSettings) -> Service:
     fleet = Fleet(
         module="lookupdb.route.worker",
         configs=[config] * settings.workers,
-        sockets=[[socket] for socket in sockets],
+        sockets=[list(sockets) for sockets in zip(*public.values(), strict=True)],
         counters=counters,
         drain_seconds=settings.drain_seconds,
         log_format=settings.log_format,
@@ -101,10 +105,19 @@ def router_service(settings: RouterSettings) -> Service:
     return Service(
         fleet=fleet,
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
-        ready_members={"port": listeners.bound_port(sockets[0])},
+        ready_members={name: listeners.bound_port(sockets[0]) for name, sockets in public.items()},
         ready_file=settings.ready_file,
         collectors=lambda supervisor: metrics.collectors(counters, supervisor),
     )
+
+
+def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
+    """The sockets of the public ports, one a worker, by the names of the ports in the ready file; HTTP's come first."""
+    bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
+    public = {"port": bind(settings.port)}
+    if settings.resp_port is not None:
+        public["resp"] = bind(settings.resp_port)
+    return public
 
 
 def _connection_bytes(settings: RouterSettings) -> int:

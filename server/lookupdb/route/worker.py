@@ -1,4 +1,4 @@
-"""A router's worker process: HTTP on inherited sockets, the lookup core behind it, a routing table watched.
+"""A router's worker process: HTTP and RESP on inherited sockets, the lookup core behind it, a routing table watched.
 
 Imports stay few: each is paid for once in every worker.
 """
@@ -22,12 +22,14 @@ from lookupdb.route.entrance import Entrance
 from lookupdb.route.http.protocol import HttpProtocol
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
+from lookupdb.route.resp.protocol import RespProtocol
 from lookupdb.route.servers.link import LinkSettings
 from lookupdb.route.servers.passwords import Passwords
 from lookupdb.route.shards.settings import EndpointSettings
 from lookupdb.route.table.cutover import Cutover
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.runtime import worker
+from lookupdb.runtime.listeners import bound_port
 from lookupdb.runtime.watched_files import Content, Folder, WatchedFiles
 from lookupdb.runtime.worker import WorkerBoot
 
@@ -122,8 +124,11 @@ async def route(boot: WorkerBoot) -> None:
     # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
-        for listener in boot.listeners():
-            await front.listen(listener, HttpProtocol(lookups, limits, slot, entrance.gatekeeper))
+        http, *resp = boot.listeners()
+        await front.listen(http, HttpProtocol(lookups, limits, slot, entrance.gatekeeper))
+        for listener in resp:
+            port = bound_port(listener)
+            await front.listen(listener, RespProtocol(lookups, limits, slot, entrance.gatekeeper, port))
     await stop.wait()
     front.drain()
     await asyncio.sleep(boot.drain_seconds)

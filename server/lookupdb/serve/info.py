@@ -6,27 +6,18 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lookupdb import __version__
 from lookupdb.resp.commands import REDIS_VERSION
+from lookupdb.resp.info import InfoFields, render_sections
 from lookupdb.serve import shard_counters
 from lookupdb.serve.session import WorkerContext
-
-InfoFields = dict[str, Any]
 
 
 def render(worker: WorkerContext, names: Iterable[str]) -> str:
     """Return the sections called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
-    names = list(dict.fromkeys(name.lower() for name in names))
-    if not names or {"default", "all", "everything"} & set(names):
-        names = list(SECTIONS)
-    sections = []
-    for name in names:
-        if name in SECTIONS:
-            lines = [f"{field}:{value}" for field, value in SECTIONS[name](worker).items()]
-            sections.append("\r\n".join([f"# {name.capitalize()}", *lines, ""]))
-    return "\r\n".join(sections)
+    return render_sections(SECTIONS, worker, names)
 
 
 def _server(worker: WorkerContext) -> InfoFields:

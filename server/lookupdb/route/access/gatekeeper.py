@@ -1,4 +1,4 @@
-"""Who may look up, decided from the header field Authorization alone. No I/O.
+"""Who may look up, decided from the token that a client shows. No I/O.
 
 A token is looked for by its SHA-256 in a set, never compared: how long that takes tells of the hash, and nobody can
 choose a token by the beginning of its hash. Every decision fails closed: nobody is let in because something could not
@@ -11,7 +11,7 @@ import hashlib
 import math
 from typing import Any, Final
 
-from lookupdb.route.access.authorization import NoToken, read_bearer_token
+from lookupdb.route.access.authorization import NoToken, check_token, read_bearer_token
 from lookupdb.route.access.token_hashes import TokenHashes
 from lookupdb.route.access.verdict import AccountJudge, Admitted, Denial, Denied
 
@@ -52,6 +52,16 @@ class Gatekeeper:
             token = read_bearer_token(field)
         except NoToken as error:
             return Denied(Denial.UNAUTHENTICATED, str(error), has_token=field is not None)
+        return self._judge(token)
+
+    def judge_token(self, token: bytes) -> Admitted | Denied:
+        """The same of a client that has shown ``token``, in a protocol without header fields."""
+        try:
+            return self._judge(check_token(token))
+        except NoToken as error:
+            return Denied(Denial.UNAUTHENTICATED, str(error))
+
+    def _judge(self, token: bytes) -> Admitted | Denied:
         if hashlib.sha256(token).digest() in self._hashes.digests:
             return Admitted(math.inf)
         denied = Denied(Denial.UNAUTHENTICATED, _UNKNOWN)

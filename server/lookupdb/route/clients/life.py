@@ -1,8 +1,8 @@
 """The life of a client connection: its phases, what leads from one to the next, and what ends it.
 
 Its ``ClientPhase`` and ``is_blocked``, whether the client has ceased to take its answers, are the state of a
-connection. A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the front's sweep
-looks at. The state says what the deadline means, and what happens once it has passed:
+connection. A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the
+front's sweep looks at. The state says what the deadline means, and what happens once it has passed:
 
 | state                | seconds                  | once they have passed                                              |
 | -------------------- | ------------------------ | ------------------------------------------------------------------ |

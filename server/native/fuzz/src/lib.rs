@@ -94,8 +94,9 @@ pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
 
 /// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever follows.
 pub fn check_requests(data: &[u8], cut: usize) {
-    let whole = read_lookups(data);
-    let first = read_lookups(&data[..cut.min(data.len())]);
+    let whole = read_lookups(data, usize::MAX);
+    let first = read_lookups(&data[..cut.min(data.len())], usize::MAX);
+    assert_eq!(whole, read_lookups(data, 1 + cut % 3), "a few at a time");
     assert!(whole.starts_with(&first), "of fewer bytes other lookups are read");
     if let Some(key) = lone_get(data) {
         assert_eq!(whole, [key.of(data)]);
@@ -103,10 +104,10 @@ pub fn check_requests(data: &[u8], cut: usize) {
 }
 
 /// The keys of all lookups that the bytes begin with.
-fn read_lookups(data: &[u8]) -> Vec<&[u8]> {
+fn read_lookups(data: &[u8], most: usize) -> Vec<&[u8]> {
     let (mut all, mut keys, mut from) = (vec![], vec![], 0);
     loop {
-        let (end, words) = match next_lookups(data, from, &mut keys) {
+        let (end, words) = match next_lookups(data, from, most, &mut keys) {
             Next::Gets(end) => (end, keys.iter().flat_map(|key| request(b"GET", &[key.of(data)])).collect::<Vec<u8>>()),
             Next::Mget(end) => (end, request(b"MGET", &keys.iter().map(|key| key.of(data)).collect::<Vec<_>>())),
             Next::Part | Next::Other => {

@@ -59,11 +59,11 @@ pub fn lone_get(data: &[u8]) -> Option<KeyAt> {
     }
 }
 
-/// Read the GETs at `from`, or the one MGET there; `keys` are those that they ask for.
-pub fn next_lookups(data: &[u8], from: usize, keys: &mut Vec<KeyAt>) -> Next {
+/// Read the GETs at `from`, at most so many, or the one MGET there; `keys` are those that they ask for.
+pub fn next_lookups(data: &[u8], from: usize, most: usize, keys: &mut Vec<KeyAt>) -> Next {
     keys.clear();
     let mut end = from;
-    while end < data.len() {
+    while end < data.len() && keys.len() < most {
         let count = keys.len();
         match request(data, end, keys) {
             Ok((Name::Get, after)) => end = after,

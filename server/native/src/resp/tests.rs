@@ -2,8 +2,12 @@
 use super::*;
 
 fn read(data: &[u8]) -> (Next, Vec<&[u8]>) {
+    read_some(data, usize::MAX)
+}
+
+fn read_some(data: &[u8], most: usize) -> (Next, Vec<&[u8]>) {
     let mut keys = Vec::new();
-    let next = next_lookups(data, 0, &mut keys);
+    let next = next_lookups(data, 0, most, &mut keys);
     (next, keys.into_iter().map(|key| key.of(data)).collect())
 }
 
@@ -16,6 +20,8 @@ fn gets_are_read_together_and_an_mget_alone() {
     assert_eq!(read(MGET), (Next::Mget(MGET.len()), vec![&b"\r\n"[..], b"b"]));
     let mixed = [GET, GET, MGET].concat();
     assert_eq!(read(&mixed), (Next::Gets(40), vec![&b"a"[..], b"a"]));
+    assert_eq!(read_some(&mixed, 1), (Next::Gets(20), vec![&b"a"[..]]));
+    assert_eq!(read_some(MGET, 1), (Next::Mget(MGET.len()), vec![&b"\r\n"[..], b"b"]));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::body;
+use super::lookups;
 use super::shard_keys::{Group, PackedShardKeys};
 use super::steps::{Steps, MAX_KEY_BYTES};
 use super::values::PackedValues;
@@ -64,6 +65,32 @@ impl PackedKeys {
             }
         }
         Some((packed, found.is_partial))
+    }
+
+    /// The keys of the GETs at `at`, at most `most` of them, or of the MGET there: what stands there, as `lookups` has it,
+    /// and where that ends.
+    #[staticmethod]
+    fn cut(py: Python<'_>, data: &[u8], at: usize, most: usize) -> PyResult<(u8, usize, Option<Self>)> {
+        let mut found = Vec::new();
+        let (kind, end) = lookups::read(data, at, most, &mut found);
+        if found.is_empty() {
+            return Ok((kind, end, None));
+        }
+        let mut packed = Self::with_capacity(found.len(), end - at);
+        for key in found {
+            packed.push_bytes(py, key.of(data))?;
+        }
+        Ok((kind, end, Some(packed)))
+    }
+
+    /// Keys as clients of RESP send them: what is no UTF-8 is a key that no record has.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, keys: Vec<Bound<'_, PyBytes>>) -> PyResult<Self> {
+        let mut packed = Self::with_capacity(keys.len(), 0);
+        for key in keys {
+            packed.push_bytes(py, key.as_bytes())?;
+        }
+        Ok(packed)
     }
 
     fn __len__(&self) -> usize {
@@ -148,6 +175,18 @@ impl PackedKeys {
             self.texts.extend_from_slice(text);
             self.keys.push(Key::Text { start, end: self.texts.len() });
         }
+    }
+
+    fn push_bytes(&mut self, py: Python<'_>, key: &[u8]) -> PyResult<()> {
+        if is_plain(key) {
+            self.push_plain(key);
+        } else if std::str::from_utf8(key).is_ok() {
+            self.push_text(key);
+        } else {
+            let text = PyBytes::new(py, key).call_method1("decode", ("utf-8", "surrogateescape"))?;
+            self.keys.push(Key::NoText(text.downcast_into::<PyString>()?.unbind()));
+        }
+        Ok(())
     }
 
     fn push_string(&mut self, text: Bound<'_, PyString>) {

@@ -1,10 +1,12 @@
-//! The router's batch kernels: body of a batch to what each shard is asked, replies to the answer.
+//! The router's batch kernels: body of a batch, or lookups of RESP, to what each shard is asked, replies to the answer.
 //!
 //! `PackedKeys` and `PackedValues` are what `lookups/batch_keys.py` calls BatchKeys and BatchValues. Keys are
 //! handled here, but those that are to be normalised and are no plain ASCII: `keys.py` says what they are stored under.
 mod answer;
 mod body;
 mod keys;
+mod lookups;
+mod replies;
 mod reply;
 mod resp;
 mod scan;

@@ -5,6 +5,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::answer::{Answer, Pieces};
 use super::keys::PackedKeys;
+use super::replies::{Replies, ReplyPieces};
 use super::reply::ShardReply;
 use super::resp::Span;
 use super::shard_keys::PackedShardKeys;
@@ -135,6 +136,52 @@ impl PackedValues {
             }
         }
         answer.put_end(py, &mut pieces.text, &self.places)?;
+        pieces.finish()
+    }
+
+    /// How many keys have a value.
+    #[getter]
+    fn found_count(&self) -> usize {
+        self.places.iter().filter(|place| matches!(place, Place::Found { .. })).count()
+    }
+
+    /// The replies of RESP, one a key, or a list of them: a value as a bulk string, else `nil` or `error`.
+    fn encode_replies<'py>(
+        &self,
+        py: Python<'py>,
+        is_list: bool,
+        nil: &[u8],
+        error: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        Replies { is_list, nil, error }.encode(py, self)
+    }
+
+    /// The same in pieces that follow each other. Values are forgotten as their piece is made.
+    fn encode_replies_in_pieces<'py>(
+        &mut self,
+        py: Python<'py>,
+        is_list: bool,
+        nil: &[u8],
+        error: &[u8],
+    ) -> PyResult<Bound<'py, PyList>> {
+        let replies = Replies { is_list, nil, error };
+        let last_uses = self.last_uses();
+        let nothing = PyBytes::new(py, b"").unbind();
+        let mut pieces = ReplyPieces::new(py);
+        replies.put_head(&mut pieces.text, self.places.len());
+        for (index, place) in self.places.iter().enumerate() {
+            let Place::Found { part, span } = *place else {
+                pieces.text.extend_from_slice(replies.nothing(*place));
+                continue;
+            };
+            let Some(bytes) = self.parts.get_mut(part) else {
+                continue;
+            };
+            pieces.push_value(bytes.bind(py), span)?;
+            if last_uses.get(part) == Some(&index) {
+                *bytes = nothing.clone_ref(py);
+            }
+        }
         pieces.finish()
     }
 }

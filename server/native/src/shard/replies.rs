@@ -179,7 +179,7 @@ impl Shard {
                 return Reached::Limit;
             }
             batch.answered = 0;
-            match next_lookups(data, batch.end, &mut batch.keys) {
+            match next_lookups(data, batch.end, usize::MAX, &mut batch.keys) {
                 Next::Gets(end) => {
                     batch.end = end;
                     self.maker.counts.commands += batch.keys.len() as u64;

@@ -1,0 +1,379 @@
+"""One client connection of RESP: commands come in, and replies go out in their order.
+
+A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one MGET or EXISTS. What
+comes meanwhile is kept unread, and no more is read from the socket; so what many threads of a client send by one
+connection leaves together. All other commands are answered at once. Nothing begins while the client does not take its
+replies. The worker's budget counts what is kept beyond the fixed cost of a connection.
+
+``clients.life`` has the phases of a connection, and all that ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from lookupdb.resp.replies import CRLF, error
+from lookupdb.resp.requests import GET_ENDS, GET_HEADS, GET_KEYS, Command, ProtocolError
+from lookupdb.route.clients import life
+from lookupdb.route.clients.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
+from lookupdb.route.clients.limits import HIGH_WATER_BYTES
+from lookupdb.route.clients.registry import ConnectionRegistry
+from lookupdb.route.counters import INDEX
+from lookupdb.route.lookups.waiters import OVERLOADED
+from lookupdb.route.resp.batches import GETS
+from lookupdb.route.resp.commands import COMMANDS, LOOKUPS, find_refusal
+from lookupdb.route.resp.exchanges import (
+    Answer,
+    Exchange,
+    ExistsExchange,
+    GetsExchange,
+    KeyExchange,
+    MgetExchange,
+    describe_problem,
+)
+from lookupdb.route.resp.limits import REPLY_BYTES, TURN_COMMANDS
+from lookupdb.route.resp.reader import CommandReader, Lookups
+from lookupdb.route.resp.service import RespService
+from lookupdb.route.resp.session import ClientSession
+
+_COMMANDS: Final = INDEX["resp_commands"]
+_ERRORS: Final = INDEX["resp_errors"]
+_REQUESTS_REFUSED: Final = INDEX["requests_refused"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
+_HEADS: Final = len(GET_HEADS)
+_WRONG_PROTOCOL: Final = error("ERR this port speaks TLS: connect with it (rediss://, --tls)")
+
+
+class RespConnection(ConnectionLife):
+    """One client connection, which ``registry`` knows until it is lost."""
+
+    __slots__ = (
+        "_exchange",
+        "_farewell",
+        "_is_advancing",
+        "_is_resting",
+        "_reader",
+        "_registry",
+        "_replies",
+        "_reply_bytes",
+        "lookups",
+        "service",
+        "session",
+    )
+
+    def __init__(self, service: RespService, registry: ConnectionRegistry) -> None:
+        super().__init__(service)
+        self.service: RespService = service
+        self.lookups = service.lookups
+        self.session = ClientSession(service)
+        self._registry = registry
+        self._reader = CommandReader(service.batches, self.session.limits)
+        self._exchange: Exchange | None = None
+        """Under way: nothing else is begun meanwhile."""
+        self._replies: list[bytes] = []
+        """Made in this turn, and not sent."""
+        self._reply_bytes = 0
+        self._farewell = b""
+        """The last reply, to which nothing was asked."""
+        self._is_advancing = False
+        """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        self._is_resting = False
+        """So much was answered at once that others have their turn first."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.deadline = self.service.idle_deadline
+        self._registry.admit(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken."""
+        self._registry.forget(self)
+        super().connection_lost(error)
+        self.session.close()
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if self.phase is not READING and self.phase >= FINISHING:
+            return
+        reader = self._reader
+        if self._exchange is None and reader.is_empty and self.session.may_ask and not self.is_blocked:
+            size = len(data)
+            # One GET as client libraries write it, and nothing else: its size decides where the key is.
+            if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
+                self.counts[_COMMANDS] += 1
+                key = data[GET_KEYS[size]].decode("utf-8", "surrogateescape")
+                exchange = self._exchange = KeyExchange(self, key)
+                self.lookups.find(key, exchange)
+                return
+        reader.feed(data)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Answer what has come, as far as the bounds allow; read on once nothing is under way."""
+        if self._is_advancing or self.phase >= LINGERING:
+            return
+        self._is_advancing = True
+        try:
+            if self._exchange is not None:
+                self._exchange.resume()
+            self._take_commands()
+        finally:
+            self._is_advancing = False
+        self._flush()
+        self._settle()
+
+    def _take_commands(self) -> None:
+        """Answer or begin one command after the other, until one is under way or others have their turn."""
+        remaining = TURN_COMMANDS
+        while self._exchange is None and not (self.is_blocked or self._is_resting) and self.phase < FINISHING:
+            request = self._read_next()
+            if request is None:
+                return
+            if isinstance(request, Lookups):
+                self._look_up(request)
+            else:
+                self._execute(request)
+            remaining -= 1
+            if not remaining:
+                self._is_resting = True
+                asyncio.get_running_loop().call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        """Go on after the others had their turn."""
+        self._is_resting = False
+        self._advance()
+
+    def _read_next(self) -> Lookups | Command | None:
+        reader = self._reader
+        reader.limits = self.session.limits
+        try:
+            request = reader.next()
+        except ProtocolError as problem:
+            self.counts[_REQUESTS_REFUSED] += 1
+            self.refuse(f"ERR Protocol error: {problem}")
+            return None
+        if request is not None and self.phase is RECEIVING:
+            self._enter(READING)
+        return request
+
+    def _settle(self) -> None:
+        """Enter the phase that follows from what has come, and end the connection if that is due."""
+        if self.phase >= LINGERING:
+            return
+        if self._exchange is None and (self.phase >= FINISHING or self.session.is_closing):
+            self._end()
+            return
+        self._count_input()
+        if self.phase >= LINGERING:
+            return
+        if self._exchange is not None or self._is_resting or self.is_blocked:
+            if not self._reader.is_empty:
+                self._transport.pause_reading()
+            return
+        if self.is_half_closed:
+            if not self._finish_input():
+                self._end_answers()
+            return
+        if self._reader.is_partial:
+            if self.phase is READING:
+                self._enter(RECEIVING)
+                self.deadline = self.service.header_deadline
+        elif self.service.draining:
+            self._end_answers()
+            return
+        else:
+            self.deadline = self.service.idle_deadline
+        self._transport.resume_reading()
+
+    def _end(self) -> None:
+        """The last command is answered."""
+        if self.phase < FINISHING:
+            self._end_requests()
+        if self._farewell:
+            self._write(self._farewell)
+        self._end_answers()
+
+    def _count_input(self) -> None:
+        """Count what has come and is not answered; refuse it when the budget is used up."""
+        size = 0 if self._reader.is_empty else self._reader.held_bytes
+        more = size - self._input_bytes
+        self.budget.take(more)
+        self._input_bytes = size
+        if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
+            self.counts[_OVERLOADED] += 1
+            self.refuse(describe_problem(OVERLOADED))
+
+    # Commands in, replies out
+
+    def _look_up(self, lookups: Lookups) -> None:
+        """Answer ``lookups`` with an exchange, unless the client may not ask."""
+        is_mget, count = lookups.kind != GETS, len(lookups.keys)
+        commands = 1 if is_mget else count
+        self.counts[_COMMANDS] += commands
+        refusal = self.session.find_denial()
+        if refusal is None and is_mget and count > self.service.limits.max_keys:
+            refusal = _refuse_keys(count, self.service.limits.max_keys)
+        if refusal is not None:
+            self.counts[_ERRORS] += commands
+            self._send(error(refusal) * commands)
+        elif is_mget:
+            self._begin(MgetExchange(self, lookups.keys, lookups.size))
+        elif count == 1:
+            self._begin(KeyExchange(self, lookups.keys.to_list()[0]))
+        else:
+            self._begin(GetsExchange(self, lookups.keys, lookups.size))
+
+    def _execute(self, command: Command) -> None:
+        """Answer ``command``, which is no GET, and no MGET unless something is wrong with it."""
+        session, name = self.session, command[0].upper()
+        session.count_command()
+        refusal = find_refusal(session, command)
+        if refusal is None and name in LOOKUPS and len(command) - 1 > self.service.limits.max_keys:
+            refusal = _refuse_keys(len(command) - 1, self.service.limits.max_keys)
+        if refusal is not None:
+            session.count_error()
+            self._send(error(refusal))
+        elif name in LOOKUPS:
+            keys = command[1:]
+            self._begin(ExistsExchange(self, self.service.batches.make_keys(keys), sum(map(len, keys))))
+        else:
+            self._send(b"".join(COMMANDS[name][2](session, command)))
+            if session.is_closing:
+                self._reader.clear()
+                self._end_requests()
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        exchange.start()
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, the last part of what answers ``exchange``."""
+        if exchange.charge:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+        if exchange is not self._exchange:
+            return  # the client has gone
+        self._exchange = None
+        self._send(answer)
+        if self._is_advancing:
+            return
+        if self._reader.is_empty and self.phase is READING and not self.service.draining:
+            if not self.is_blocked:
+                self.deadline = self.service.idle_deadline
+            return
+        self._advance()
+
+    def send_part(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, a part of what answers ``exchange``."""
+        if exchange is self._exchange:
+            self._send(answer)
+
+    def replace(self, exchange: Exchange, other: Exchange) -> None:
+        """Have ``other`` answer what ``exchange`` was to answer."""
+        if exchange is self._exchange:
+            other.charge, exchange.charge = exchange.charge, 0
+            self._begin(other)
+
+    def _send(self, answer: Answer) -> None:
+        """Send ``answer`` now, or with others of this turn."""
+        if not self._is_advancing:
+            self._write(answer)
+            return
+        if isinstance(answer, bytes):
+            self._replies.append(answer)
+            self._reply_bytes += len(answer)
+        if not isinstance(answer, bytes) or self._reply_bytes > REPLY_BYTES:
+            self._flush()
+        if not isinstance(answer, bytes):
+            self._write(answer)
+
+    def _flush(self) -> None:
+        """Send the replies of this turn."""
+        if self._replies:
+            replies, self._replies, self._reply_bytes = self._replies, [], 0
+            self._write(b"".join(replies))
+
+    def _write(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            self._transport.writelines(answer)
+        if self.is_blocked:
+            self._count_unsent()
+
+    # What ``life`` asks for
+
+    def refuse(self, message: str) -> None:
+        """Answer what is under way, then with the error ``message``, and close."""
+        if self.phase < FINISHING:
+            self._end_requests()
+        self._farewell = error(message)
+        self._reader.clear()
+        self._count_input()
+        self._advance()
+
+    def _refuse_end(self) -> None:
+        self.refuse("ERR Protocol error: the connection ended in the middle of a command")
+
+    def _refuse_delay(self, seconds: float) -> None:
+        self.refuse(f"ERR Protocol error: no whole command within {seconds:g} seconds")
+
+    def refuse_connection(self, limit: int) -> None:
+        """Answer that there are ``limit`` connections already, and close."""
+        self.refuse(f"ERR max number of clients reached: there are {limit} connections already, which is the limit")
+
+    def encode_tls_refusal(self) -> bytes:
+        """What a client is told that speaks no TLS."""
+        return _WRONG_PROTOCOL
+
+    def forget_access(self, now: float) -> None:
+        """Judge the client's token anew before its next command if it may not be good any more."""
+        self.session.forget_access(now)
+
+    def _is_due(self) -> bool:
+        return self._exchange is not None
+
+    def _has_unread(self) -> bool:
+        return self._reader.has_unread
+
+    def _has_part(self) -> bool:
+        return self._reader.is_partial
+
+    def _is_held_up(self) -> bool:
+        return False  # a command that has begun to come is the next one
+
+    def _drop(self) -> None:
+        """Forget what is due, and what has come."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+            exchange.abandon()
+        self._reader.clear()
+        self._replies, self._reply_bytes = [], 0
+        self.budget.release(self._input_bytes)
+        self._input_bytes = 0
+
+
+def _refuse_keys(count: int, limit: int) -> str:
+    return f"ERR too many keys: {count}, the limit is {limit}; send them in several commands"
+
+
+INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
+    **life.INVARIANTS,
+    "commands are unread only while one is under way, the client blocked, or others have their turn": lambda it: (
+        not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
+    ),
+    "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
+    "replies of a turn are sent when it ends": lambda it: not it._replies,
+    "all that has come is counted": lambda it: (
+        it.phase >= LINGERING or it._input_bytes == (0 if it._reader.is_empty else it._reader.held_bytes)
+    ),
+}
+"""What is true of every connection between two events. Of a ``RespConnection``."""

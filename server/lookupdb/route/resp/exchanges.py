@@ -1,0 +1,288 @@
+"""Lookups of one client that are answered together, and their replies. A connection has one exchange at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lookupdb.resp.replies import CRLF, bulk, error, integer
+from lookupdb.route.clients.limits import JOINED_BYTES
+from lookupdb.route.counters import INDEX
+from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.route.lookups.waiters import OVERLOADED, Problem
+
+if TYPE_CHECKING:
+    from lookupdb.route.budget import RouterBudget
+    from lookupdb.route.lookup_core import LookupCore
+    from lookupdb.route.lookups.batch_keys import BatchKeys, BatchValues
+    from lookupdb.route.lookups.scatter_gather import ScatterGather
+    from lookupdb.route.resp.service import RespService
+    from lookupdb.route.resp.session import ClientSession
+
+Answer = bytes | list[bytes]
+"""One piece, or several that follow each other."""
+
+_ERRORS: Final = INDEX["resp_errors"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
+_EXCHANGE_BYTES: Final = 1024
+"""An exchange takes so much without its keys."""
+_BYTE_BYTES: Final = 5
+"""What a byte of a command may become: text of four bytes a character, and a byte of the key that is sent on."""
+_KEY_BYTES: Final = 400
+"""Each key takes so much while it is looked up, without its text."""
+
+
+class ClientConnection(Protocol):
+    """A client's connection, as its exchanges see it."""
+
+    service: RespService
+    session: ClientSession
+    lookups: LookupCore
+    budget: RouterBudget
+    counts: memoryview
+    is_blocked: bool
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, the last part of what answers ``exchange``."""
+
+    def send_part(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, a part of what answers ``exchange``."""
+
+    def replace(self, exchange: Exchange, other: Exchange) -> None:
+        """Have ``other`` answer what ``exchange`` was to answer."""
+
+
+def describe_problem(problem: Problem) -> str:
+    """The error that tells ``problem``."""
+    return f"UNAVAILABLE {problem.reason} {problem.detail}"
+
+
+def encode_value(value: bytes) -> Answer:
+    """The reply to a GET whose key has ``value``."""
+    return bulk(value) if len(value) <= JOINED_BYTES else [b"$%d\r\n" % len(value), value, CRLF]
+
+
+class Exchange:
+    """What all exchanges have. ``charge`` is what the exchange has taken of the worker's budget."""
+
+    __slots__ = ("charge", "connection")
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.charge = 0
+
+    def start(self) -> None:
+        """Begin. ``ClientConnection.answer`` is called sooner or later, exactly once."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Go on: the client has taken what it was sent."""
+
+    def abandon(self) -> None:
+        """Stop: the client has gone."""
+
+    def _take_charge(self, size: int, key_count: int) -> None:
+        """Count what ``key_count`` keys hold, of which the client sent ``size`` bytes, until they are answered."""
+        self.charge = _EXCHANGE_BYTES + _BYTE_BYTES * size + _KEY_BYTES * key_count
+        self.connection.budget.take(self.charge)
+
+    def _refuse(self, message: str, commands: int = 1) -> None:
+        """Answer ``commands`` with the error ``message``."""
+        self.connection.counts[_ERRORS] += commands
+        self.connection.answer(self, error(message) * commands)
+
+    def _count_overload(self, problem: Problem) -> None:
+        if problem is OVERLOADED:
+            self.connection.counts[_OVERLOADED] += 1
+
+    def unknown_generation(self, name: str, active: ServedGeneration) -> None:
+        """There is no generation of this name: RESP names none, so this does not happen."""
+        self._refuse(f"ERR the generation {name} is not served, but {active.name}")
+
+
+class KeyExchange(Exchange):
+    """One GET. A ``lookups.Waiter``."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, connection: ClientConnection, key: str) -> None:
+        # Not through super(): this is the hot path.
+        self.connection = connection
+        self.charge = 0
+        self.key = key
+
+    def start(self) -> None:
+        """Ask the lookup core."""
+        self.connection.lookups.find(self.key, self)
+
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
+        """The key's value."""
+        self.connection.answer(self, encode_value(value))
+
+    def missing(self, generation: ServedGeneration) -> None:
+        """No record of the generation has the key."""
+        connection = self.connection
+        connection.answer(self, connection.session.nil)
+
+    def unavailable(self, problem: Problem) -> None:
+        """Nothing can be said about the key now."""
+        self._count_overload(problem)
+        self._refuse(describe_problem(problem))
+
+
+class SerialExchange(Exchange):
+    """GETs whose values are too many bytes to be held together: one is looked up after the other, as the client takes
+    them. A ``lookups.Waiter``."""
+
+    __slots__ = ("_is_advancing", "_is_asking", "_keys")
+
+    def __init__(self, connection: ClientConnection, keys: list[str]) -> None:
+        super().__init__(connection)
+        self._keys = deque(keys)
+        self._is_asking = False
+        """For a key that is not answered yet; once abandoned, for ever."""
+        self._is_advancing = False
+        """``resume`` runs, and what it asks for may be answered at once."""
+
+    def start(self) -> None:
+        """Ask for the first."""
+        self.resume()
+
+    def resume(self) -> None:
+        """Ask for the next ones, as far as they are answered at once and the client takes them."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        connection = self.connection
+        while self._keys and not self._is_asking and not connection.is_blocked:
+            self._is_asking = True
+            connection.lookups.find(self._keys.popleft(), self)
+        self._is_advancing = False
+        if not self._keys and not self._is_asking:
+            connection.answer(self, b"")
+
+    def abandon(self) -> None:
+        """Ask no more."""
+        self._keys.clear()
+        self._is_asking = True
+
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
+        """A key's value."""
+        self._continue(encode_value(value))
+
+    def missing(self, generation: ServedGeneration) -> None:
+        """No record of the generation has the key."""
+        self._continue(self.connection.session.nil)
+
+    def unavailable(self, problem: Problem) -> None:
+        """Nothing can be said about the key now."""
+        self._count_overload(problem)
+        self.connection.counts[_ERRORS] += 1
+        self._continue(error(describe_problem(problem)))
+
+    def _continue(self, answer: Answer) -> None:
+        self._is_asking = False
+        self.connection.send_part(self, answer)
+        self.resume()
+
+
+class BatchExchange(Exchange):
+    """Keys of one routing table, of which the client sent ``size`` bytes. A ``lookups.BatchWaiter``."""
+
+    __slots__ = ("gather", "keys", "size")
+    are_single = False
+    """Whether each is a command of its own."""
+
+    def __init__(self, connection: ClientConnection, keys: BatchKeys, size: int) -> None:
+        super().__init__(connection)
+        self.keys = keys
+        self.size = size
+        self.gather: ScatterGather | None = None
+
+    def start(self) -> None:
+        """Ask the lookup core."""
+        self._take_charge(self.size, len(self.keys))
+        self.gather = self.connection.lookups.find_many(self.keys, self, are_single=self.are_single)
+
+    def abandon(self) -> None:
+        """Stop: no further shard is asked, and nothing is kept."""
+        if self.gather:
+            self.gather.abandon()
+
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer with ``values`` of ``size`` bytes. With ``problem`` some are unavailable."""
+        raise NotImplementedError
+
+    def unavailable(self, problem: Problem) -> None:
+        """Nothing can be said about any of the keys now."""
+        self._count_overload(problem)
+        self._refuse(describe_problem(problem))
+
+    def too_large(self, limit: int) -> None:
+        """The values are more than ``limit`` bytes together."""
+        detail = f"the values are more than {limit} bytes together, which is the limit; ask for fewer keys at once"
+        self._refuse(f"ERR {detail}")
+
+    def _encode(self, values: BatchValues, size: int, refusal: bytes, *, is_list: bool) -> Answer:
+        batches, nil = self.connection.service.batches, self.connection.session.nil
+        encode = batches.encode if size <= JOINED_BYTES else batches.encode_in_pieces
+        return encode(values, nil, refusal, is_list=is_list)
+
+    def _describe_some(self, values: BatchValues, problem: Problem) -> str:
+        """The error of keys that are unavailable while others are not."""
+        count = values.unavailable_count
+        if count == 1:
+            return describe_problem(problem)
+        first = f"{count} of {len(self.keys)} keys asked for together cannot be looked up now; the first: "
+        return f"UNAVAILABLE {problem.reason} {first}{problem.detail}"
+
+
+class GetsExchange(BatchExchange):
+    """GETs that came together, each with a reply of its own."""
+
+    __slots__ = ()
+    are_single = True
+
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer each."""
+        refusal = b""
+        if problem is not None:
+            self.connection.counts[_ERRORS] += values.unavailable_count
+            refusal = error(self._describe_some(values, problem))
+        self.connection.answer(self, self._encode(values, size, refusal, is_list=False))
+
+    def unavailable(self, problem: Problem) -> None:
+        """Nothing can be said about any of the keys now."""
+        self._count_overload(problem)
+        self._refuse(describe_problem(problem), len(self.keys))
+
+    def too_large(self, limit: int) -> None:
+        """The values are more than ``limit`` bytes together: each has to be answered all the same."""
+        connection = self.connection
+        connection.replace(self, SerialExchange(connection, self.keys.to_list()))
+
+
+class MgetExchange(BatchExchange):
+    """One MGET: all values, or an error."""
+
+    __slots__ = ()
+
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer with all values; nothing is answered where one is unavailable, because nil would say missing."""
+        if problem is not None:
+            self._refuse(self._describe_some(values, problem))
+            return
+        self.connection.answer(self, self._encode(values, size, b"", is_list=True))
+
+
+class ExistsExchange(BatchExchange):
+    """One EXISTS: how many of the keys there are, each as often as it was named."""
+
+    __slots__ = ()
+
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer with the number, which cannot be told where a key is unavailable."""
+        if problem is not None:
+            self._refuse(self._describe_some(values, problem))
+            return
+        self.connection.answer(self, integer(self.connection.service.batches.count_found(values)))
