@@ -84,7 +84,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 collect_ignore_glob = (
     [
         f"server/tests/test_native_{module}.py"
-        for module in ("batch", "mapped", "packing", "reader", "resp", "rows", "values", "warmer")
+        for module in ("batch", "lookups", "mapped", "packing", "reader", "resp", "rows", "values", "warmer")
     ]
     if native.kernels() is None
     else []
@@ -103,6 +103,9 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_route_connection",
     "test_route_lookup_core",
     "test_route_mixed_table",
+    "test_route_resp_clients",
+    "test_route_resp_connection",
+    "test_route_resp_reader",
     "test_route_scatter_gather",
     "test_serve_connection",
     "test_serve_damage",

@@ -29,7 +29,9 @@ class Busy(ScriptedLookups):
 
     refusals = 0
 
-    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> None:
+    def find_many(
+        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
+    ) -> None:
         self.asked.append(",".join(keys.to_list()))
         if self.refusals:
             self.refusals -= 1

@@ -75,6 +75,11 @@ class ScriptedLookups:
     of_key: dict[str, ServedGeneration] = field(default_factory=dict)
     """Of a mixed table: which generation serves a key's shard."""
     asked: list[str] = field(default_factory=list)
+    """Keys that were asked for alone."""
+    batches: list[list[str]] = field(default_factory=list)
+    """Those that were asked for together."""
+    live: Any = True
+    """Whether a routing table is in effect."""
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
@@ -115,12 +120,22 @@ class ScriptedLookups:
         else:
             waiter.missing(chosen)
 
-    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None) -> None:
+    def find_many(
+        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
+    ) -> None:
         chosen = self._choose(generation)
         texts = keys.to_list()
+        self.batches.append(texts)
         if chosen is None:
             waiter.unknown_generation(generation or "", self.active)
-        elif texts and self.unavailable.issuperset(texts):
+        elif self.held.isdisjoint(texts):
+            self._answer_many(keys, waiter, chosen)
+        else:
+            self._waiting.append(lambda: self._answer_many(keys, waiter, chosen))
+
+    def _answer_many(self, keys: BatchKeys, waiter: BatchWaiter, chosen: ServedGeneration) -> None:
+        texts = keys.to_list()
+        if texts and self.unavailable.issuperset(texts):
             waiter.unavailable(UNREACHABLE)
         else:
             found = [UNAVAILABLE if key in self.unavailable else self.values.get(key) for key in texts]
@@ -176,7 +191,7 @@ class Server:
             self.certificates.start()
         budget = self.lookups.budget
         self.front = ClientFront(budget, self.limits, self._slot, self.gatekeeper, self.certificates)
-        self.protocol = HttpProtocol(self.lookups, self.limits, self._slot, self.gatekeeper)
+        self.protocol = self._make_protocol()
         self.service = self.protocol.service
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
@@ -187,6 +202,9 @@ class Server:
         await self.front.close(0.1)
         if self.certificates:
             self.certificates.stop()
+
+    def _make_protocol(self) -> Any:
+        return HttpProtocol(self.lookups, self.limits, self._slot, self.gatekeeper)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the server's loop; its result, awaited if it can be."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.route.lookups.batch_keys import BatchKeys
-from lookupdb.route.resp.batches import GETS, MGET, OTHER, PART, Batches
+from lookupdb.route.resp.batches import GETS, MGET, PART, Batches
 from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO
 
 _EMPTY: Final = b""
@@ -101,7 +101,7 @@ class CommandReader:
                 return parsed
             data, at = self._data, self._at
             kind, end, keys = self._batches.cut(data, at, GROUP_KEYS)
-            if keys is not None:
+            if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
                 self._advance(end)
                 return Lookups(kind, keys, end - at)
             if at == len(data):
@@ -110,7 +110,6 @@ class CommandReader:
             if kind == PART and self._may_read_again(len(data) - at):
                 self._rest()
                 return None
-            assert kind in (PART, OTHER), "lookups have keys"
             self._begin_parsing()
 
     def _advance(self, end: int) -> None:
@@ -132,6 +131,10 @@ class CommandReader:
         """What is left is no whole command."""
         self.has_unread = False
         self.is_partial = True
+
+    def _is_within_limits(self, size: int, key_count: int) -> bool:
+        """Whether an MGET of so many bytes is for certain; else the parser says, as of one that comes in pieces."""
+        return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
         """Whether the beginning of a lookup, which has ``size`` bytes, is kept here until more comes."""

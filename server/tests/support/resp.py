@@ -1,0 +1,118 @@
+"""The router's front on a real socket where clients speak RESP, with a lookup core that a test scripts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import hiredis
+
+from lookupdb.route.access.gatekeeper import Gatekeeper
+from lookupdb.route.resp.protocol import RespProtocol
+from support import http
+from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, tls_files
+from support.tls import TlsSocket
+
+
+class RespServer(Server):
+    """A Server whose clients speak RESP."""
+
+    def _make_protocol(self) -> Any:
+        return RespProtocol(self.lookups, self.limits, self._slot, self.gatekeeper, 6379)
+
+    def connect(self, *, receive_buffer: int | None = None) -> RespClient:  # type: ignore[override]
+        raw = socket.socket()
+        if receive_buffer:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        raw.settimeout(PATIENCE)
+        raw.connect(("127.0.0.1", self.port))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return RespClient(raw if self.tls is None else cast("socket.socket", TlsSocket(raw).handshake()))
+
+
+@contextmanager
+def serving_resp(
+    lookups: Any = None, /, gatekeeper: Gatekeeper | None = None, tls: bool = False, **limits: Any
+) -> Iterator[RespServer]:
+    """A running server with ``limits`` other than the usual ones, to those alone whom ``gatekeeper`` lets in."""
+    with tls_files() if tls or http.speaks_tls else nullcontext() as files:
+        server = RespServer(lookups or ScriptedLookups(), replace(LIMITS, **limits), gatekeeper, files)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def command(*words: bytes | str) -> bytes:
+    """A command as client libraries write it."""
+    parts = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+class RespClient:
+    """A socket, and the replies that come from it: errors are ``hiredis.ReplyError``."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        self.raw = raw
+        self._reader = hiredis.Reader(notEnoughData=...)
+
+    def send(self, *pieces: bytes) -> RespClient:
+        for piece in pieces:
+            self.raw.sendall(piece)
+        return self
+
+    def half_close(self) -> RespClient:
+        self.raw.shutdown(socket.SHUT_WR)
+        return self
+
+    def ask(self, *words: bytes | str) -> Any:
+        """The reply to one command."""
+        return self.send(command(*words)).reply()
+
+    def reply(self) -> Any:
+        """The next reply. Raises EOFError when the connection ends instead."""
+        while (found := self._reader.gets()) is ...:
+            piece = self.raw.recv(1 << 18)
+            if not piece:
+                raise EOFError("the connection ended")
+            self._reader.feed(piece)
+        return found
+
+    def replies(self, count: int) -> list[Any]:
+        return [self.reply() for _ in range(count)]
+
+    def refusal(self) -> str:
+        """The next reply, which is an error."""
+        found = self.reply()
+        assert isinstance(found, hiredis.ReplyError), found
+        return str(found)
+
+    def ended(self) -> bool:
+        """Wait for the server to close; whether it has sent nothing more before."""
+        nothing = self._reader.gets() is ...
+        while piece := self.raw.recv(65536):
+            nothing = nothing and not piece
+        return nothing
+
+    def silent(self, seconds: float = 0.05) -> bool:
+        """Whether nothing comes for a moment, and the connection stays open."""
+        self.raw.settimeout(seconds)
+        try:
+            return not self.raw.recv(1, socket.MSG_PEEK) and False
+        except TimeoutError:
+            return True
+        finally:
+            self.raw.settimeout(PATIENCE)
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def __enter__(self) -> RespClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

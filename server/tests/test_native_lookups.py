@@ -1,0 +1,141 @@
+"""Lookups of RESP natively and in Python: the same keys out of any bytes, the same replies out of any values."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.resp import command
+
+from lookupdb import native
+from lookupdb.keys import make_key_encoder
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE
+from lookupdb.route.resp.batches import GETS, MGET, OTHER, PART, Batches, ListedBatches, PackedBatches
+
+
+def _kernels() -> ModuleType:
+    module = native.kernels()
+    assert module is not None, "this module is not collected without kernels"
+    return module
+
+
+KINDS: tuple[Batches, Batches] = (ListedBatches(), PackedBatches(_kernels()))
+
+keys = st.one_of(
+    st.sampled_from([b"", b"a", b"\r\n", b"\xff\xfe", b"x" * 511, b"x" * 512, "é".encode(), b'"', b"\\", b"a b"]),
+    st.binary(max_size=8),
+)
+commands = st.one_of(
+    st.tuples(st.sampled_from([b"GET", b"get", b"gEt"]), keys).map(lambda words: command(*words)),
+    st.tuples(st.sampled_from([b"MGET", b"mget"]), st.lists(keys, max_size=4)).map(
+        lambda words: command(words[0], *words[1])
+    ),
+    st.sampled_from(
+        [command("PING"), b"PING\r\n", b"*0\r\n", b"*2\r\n$3\r\nGET\r\n$01\r\na\r\n", b"*16385\r\n", b"*99"]
+    ),
+    st.lists(st.sampled_from([b"*", b"$", b"\r", b"\n", b"\r\n", b"1", b"0", b"3", b"GET", b"a"])).map(b"".join),
+)
+streams = st.lists(commands, max_size=5).map(b"".join)
+
+
+def cut_all(batches: Batches, data: bytes, most: int) -> list[Any]:
+    found: list[Any] = []
+    at = 0
+    while True:
+        kind, end, cut = batches.cut(data, at, most)
+        found.append((kind, end, None if cut is None else cut.to_list()))
+        if cut is None:
+            assert kind in (PART, OTHER)
+            assert end == at
+            return found
+        assert kind == MGET or (kind == GETS and len(cut) <= most)
+        assert end > at
+        at = end
+
+
+@given(streams, st.integers(0, 400), st.sampled_from([1, 2, 256]))
+@example(command("MGET", *["k"] * 16_383), 0, 256)
+@example(command("MGET", *["k"] * 16_384), 0, 256)
+def test_the_same_is_cut_out_of_the_same_bytes(data: bytes, removed: int, most: int) -> None:
+    for part in (data, data[: len(data) - removed]):
+        assert cut_all(KINDS[0], part, most) == cut_all(KINDS[1], part, most)
+
+
+def test_damaged_streams() -> None:
+    chance = random.Random(7)
+    whole = command("GET", "a") * 2 + command("MGET", "abc", "é") + command("PING")
+    for _ in range(20_000):
+        data = bytearray(whole)
+        for _ in range(chance.randrange(1, 3)):
+            data[chance.randrange(len(data))] = chance.choice(b"*$\r\n0123456789GETMgx\xff")
+        assert cut_all(KINDS[0], bytes(data), 256) == cut_all(KINDS[1], bytes(data), 256), bytes(data)
+
+
+@given(st.lists(keys, min_size=1, max_size=6), st.sampled_from([(), ("strip", "lowercase")]), st.integers(1, 5))
+def test_keys_are_grouped_alike(words: list[bytes], normalize: tuple[str, ...], shards: int) -> None:
+    encode = make_key_encoder(normalize)
+    groups = [
+        [
+            (group.shard, group.packed, group.positions)
+            for group in batches.make_keys(words).group(encode, normalize, shards)
+        ]
+        for batches in KINDS
+    ]
+    assert groups[0] == groups[1]
+
+
+def test_what_is_no_utf_8_is_a_key_that_no_record_has() -> None:
+    for batches in KINDS:
+        made = batches.make_keys([b"\xff", b"a", b"\xc3"])
+        assert len(made) == 3
+        assert [group.positions for group in made.group(make_key_encoder(()), (), 1)] == [[1]]
+
+
+def fill(batches: Batches, found: list[Any]) -> Any:
+    """Values for keys that are all of one shard."""
+    made = batches.make_keys([b"k%d" % number for number in range(len(found))])
+    values = made.make_values()
+    for group in made.group(make_key_encoder(()), (), 1):
+        own = [found[position] for position in group.positions]
+        are_known = [value is not UNAVAILABLE for value in own]
+        values.place(group.select(are_known), [value for value in own if value is not UNAVAILABLE], 0)
+        values.mark_unavailable(group.select([not is_known for is_known in are_known]))
+    return values
+
+
+def expected(found: list[Any], nil: bytes, error: bytes, *, is_list: bool) -> bytes:
+    """The definition."""
+    replies = [
+        nil if value is None else error if value is UNAVAILABLE else b"$%d\r\n%b\r\n" % (len(value), value)
+        for value in found
+    ]
+    return (b"*%d\r\n" % len(found) if is_list else b"") + b"".join(replies)
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.just(UNAVAILABLE),
+            st.binary(max_size=20),
+            st.sampled_from([b"v" * 4095, b"v" * 4096, b"v" * 70_000]),
+        ),
+        max_size=8,
+    )
+)
+def test_replies_are_the_same_in_one_piece_and_in_several(is_list: bool, found: list[Any]) -> None:
+    for nil in (b"$-1\r\n", b"_\r\n"):
+        wanted = expected(found, nil, b"-UNAVAILABLE x\r\n", is_list=is_list)
+        for batches in KINDS:
+            values = fill(batches, found)
+            assert batches.count_found(values) == sum(isinstance(value, bytes) for value in found)
+            assert batches.encode(fill(batches, found), nil, b"-UNAVAILABLE x\r\n", is_list=is_list) == wanted
+            pieces = batches.encode_in_pieces(values, nil, b"-UNAVAILABLE x\r\n", is_list=is_list)
+            assert b"".join(pieces) == wanted
+            if any(found):
+                assert max(map(len, pieces)) <= max(70_000, 1 << 17)

@@ -1,0 +1,156 @@
+"""What a client sends is cut into the same lookups and commands, in whatever pieces it comes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from support.resp import command
+
+from lookupdb.resp.requests import ProtocolError
+from lookupdb.route.resp.batches import GETS, MGET, choose_batches
+from lookupdb.route.resp.limits import GROUP_KEYS, ReadLimits
+from lookupdb.route.resp.reader import CommandReader, Lookups
+
+LIMITS = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
+
+
+def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
+    return CommandReader(choose_batches(), limits)
+
+
+def take(reader: CommandReader) -> list[Any]:
+    """All that ``reader`` has whole: commands as lists of words, each GET apart; a problem's sentence as the last."""
+    taken: list[Any] = []
+    try:
+        while (request := reader.next()) is not None:
+            if not isinstance(request, Lookups):
+                taken.append([request[0].upper(), *request[1:]])
+            else:
+                keys = [key.encode("utf-8", "surrogateescape") for key in request.keys.to_list()]
+                assert len(keys) <= GROUP_KEYS or request.kind == MGET
+                taken += [[b"GET", key] for key in keys] if request.kind == GETS else [[b"MGET", *keys]]
+    except ProtocolError as problem:
+        taken.append(str(problem))
+    else:
+        assert not reader.has_unread
+        assert reader.is_partial is not reader.is_empty
+    return taken
+
+
+def read(data: bytes, pieces: int | None = None) -> list[Any]:
+    reader, taken = make_reader(), []
+    step = pieces or len(data) or 1
+    for start in range(0, len(data), step):
+        reader.feed(data[start : start + step])
+        taken += take(reader)
+        if taken and isinstance(taken[-1], str):
+            break
+    return taken
+
+
+STREAMS = {
+    "gets": command("GET", "a") + command("GET", "bc") * 3,
+    "gets in small letters": command("get", "a") + command("Get", "b"),
+    "mget": command("MGET", "a", b"\xff\xfe", "é", b"\r\n", "a"),
+    "an mget behind gets": command("GET", "a") + command("MGET", "a", "b") + command("GET", "c"),
+    "a greeting, then lookups": command("HELLO", "3") + command("CLIENT", "SETNAME", "x") + command("GET", "a") * 5,
+    "lookups and others": command("GET", "a") + command("PING") + command("GET", "b") + command("EXISTS", "a", "b"),
+    "inline": b"PING\r\nGET a\r\n\r\nGET 'a b'\r\n" + command("GET", "c"),
+    "nothing": b"\r\n*0\r\n*-1\r\n" + command("GET", "c"),
+    "odd keys": command("GET", "") + command("GET", "x" * 600) + command("MGET", "", "y" * 512, "z"),
+    "lookups that are none": command("GET") + command("GET", "a", "b") + command("MGET") + command("MGETX", "a"),
+    "no RESP behind gets": command("GET", "a") * 3 + b"*1\r\nPING\r\n",
+    "no RESP behind an inline get": b"GET a\r\nGET b\r\n*1\r\n+x\r\n",
+    "too many words": command("MGET", *["k"] * 70),
+    "too many bytes": command("MGET", *["k" * 500] * 5),
+}
+
+
+@pytest.mark.parametrize("data", STREAMS.values(), ids=STREAMS)
+def test_commands_are_the_same_in_any_pieces(data: bytes) -> None:
+    whole = read(data)
+    assert whole
+    for size in (1, 2, 3, 7, 19, 20, 21, 64):
+        assert read(data, size) == whole, size
+    for end in range(len(data)):
+        reader = make_reader()
+        reader.feed(data[:end])
+        first = take(reader)
+        if first and isinstance(first[-1], str):
+            assert first == whole[: len(first)]
+            continue
+        reader.feed(data[end:])
+        assert first + take(reader) == whole, end
+
+
+def test_what_is_read_is_what_was_sent() -> None:
+    assert read(STREAMS["mget"]) == [[b"MGET", b"a", b"\xff\xfe", "é".encode(), b"\r\n", b"a"]]
+    assert read(STREAMS["inline"]) == [[b"PING"], [b"GET", b"a"], [b"GET", b"a b"], [b"GET", b"c"]]
+    assert read(STREAMS["no RESP behind gets"])[:3] == [[b"GET", b"a"]] * 3
+    assert read(STREAMS["no RESP behind gets"])[3:] == ["expected '$', got 'P'"]
+    assert read(STREAMS["no RESP behind an inline get"]) == [[b"GET", b"a"], [b"GET", b"b"], "expected '$', got '+'"]
+    assert read(STREAMS["too many bytes"]) == ["invalid bulk length"]
+
+
+def test_random_streams_in_random_pieces() -> None:
+    chance = random.Random(12)
+    for _ in range(300):
+        data = b"".join(chance.choice(list(STREAMS.values())) for _ in range(chance.randrange(1, 6)))
+        taken: list[Any] = []
+        reader, at = make_reader(), 0
+        while at < len(data) and not (taken and isinstance(taken[-1], str)):
+            end = at + chance.choice((1, 5, 40, 400, 4000))
+            reader.feed(data[at:end])
+            taken += take(reader)
+            at = end
+        assert taken == read(data)
+
+
+def test_gets_are_cut_into_groups() -> None:
+    reader = make_reader()
+    reader.feed(command("GET", "a") * (2 * GROUP_KEYS + 1))
+    sizes = []
+    while (request := reader.next()) is not None:
+        assert isinstance(request, Lookups)
+        sizes.append(len(request.keys))
+    assert sizes == [GROUP_KEYS, GROUP_KEYS, 1]
+    assert reader.is_empty
+
+
+def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is looked at 32 times at most, whatever the pieces."""
+    looked_at = 0
+    batches = choose_batches()
+    cut = batches.cut
+
+    def count(data: bytes, at: int, most: int) -> Any:
+        nonlocal looked_at
+        looked_at += len(data) - at
+        return cut(data, at, most)
+
+    batches.cut = count  # type: ignore[method-assign]
+    keys = [b"key %d" % number for number in range(20_000)]
+    data = command(b"MGET", *keys)
+    reader = CommandReader(batches, ReadLimits(100_001, 1 << 20, 1 << 16))
+    taken = []
+    for at in range(0, len(data), 11):
+        reader.feed(data[at : at + 11])
+        taken += take(reader)
+    assert taken == [[b"MGET", *keys]]
+    assert looked_at < 40 * len(data)
+    assert reader.is_empty
+    assert reader.held_bytes == 0
+
+
+def test_what_is_held_is_counted_and_forgotten() -> None:
+    reader = make_reader(ReadLimits(100_001, 1 << 20, 1 << 16))
+    part = command(b"MGET", *[b"k" * 100] * 1000)[:-5]
+    reader.feed(part)
+    assert reader.next() is None
+    assert len(part) <= reader.held_bytes <= 2 * len(part)
+    reader.clear()
+    assert reader.held_bytes == 0
+    reader.feed(command("GET", "a"))
+    assert take(reader) == [[b"GET", b"a"]]
