@@ -21,7 +21,7 @@ from lookupdb.route.resp.connection import RespConnection
 from lookupdb.route.resp.limits import GROUP_KEYS, TURN_COMMANDS
 
 BIG = b"v" * 100_000
-VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "big": BIG, "held": b"4", "empty": b""}
+VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "big": BIG, "held": b"4", "empty": b"", "late": b"5"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +34,7 @@ def _frequent_sweeps() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module_server(kernels: str) -> Iterator[RespServer]:
-    lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away", "gone"})
+    lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away", "gone"}, delays={"late": 0.02})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
 
@@ -151,6 +151,17 @@ class TestLookups:
         assert server.lookups.batches == []
         server.call(server.lookups.release)
         assert client.replies(4) == [b"4", b"1", [b"1", b'{"x": 2}'], b"PONG"]
+
+    def test_a_client_is_read_on_after_what_waited(self, server: RespServer, client: RespClient) -> None:
+        """The last of what came meanwhile is answered later than at once, and nothing is left behind it."""
+        server.lookups.held.add("held")
+        client.send(command("GET", "held"))
+        eventually(lambda: server.lookups.asked)
+        client.send(command("MGET", "a", "b") + command("GET", "late"))
+        eventually(lambda: server.call(lambda: connection_of(server)._is_paused))
+        server.call(server.lookups.release)
+        assert client.replies(3) == [b"4", [b"1", b'{"x": 2}'], b"5"]
+        assert client.ask("GET", "a") == b"1"
 
 
 class TestLimits:

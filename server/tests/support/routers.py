@@ -27,6 +27,8 @@ class Router:
     process: subprocess.Popen[bytes]
     port: int
     admin: int
+    resp: int = 0
+    """Where it speaks RESP; 0: nowhere."""
 
     def get(self, path: str, *, admin: bool = False) -> tuple[int, bytes]:
         """Status and body of one request on a connection of its own."""
@@ -72,7 +74,7 @@ def routing(
             until(lambda: ready.exists() or process.poll() is not None, "the router is ready", 90)
             assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
             told = orjson.loads(ready.read_bytes())
-            yield Router(process, told["port"], told["admin"])
+            yield Router(process, told["port"], told["admin"], told.get("resp", 0))
         finally:
             status = stop(process)
         assert status == 0, f"the router ended with {status}"

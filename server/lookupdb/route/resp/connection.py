@@ -53,6 +53,7 @@ class RespConnection(ConnectionLife):
         "_exchange",
         "_farewell",
         "_is_advancing",
+        "_is_paused",
         "_is_resting",
         "_reader",
         "_registry",
@@ -81,6 +82,9 @@ class RespConnection(ConnectionLife):
         """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
         self._is_resting = False
         """So much was answered at once that others have their turn first."""
+        self._is_paused = False
+        """Nothing is read from the socket, because something is unread that was. (A client that is blocked is not read
+        either: ``life`` sees to that.)"""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -173,8 +177,7 @@ class RespConnection(ConnectionLife):
         if self.phase >= LINGERING:
             return
         if self._exchange is not None or self._is_resting or self.is_blocked:
-            if not self._reader.is_empty:
-                self._transport.pause_reading()
+            self._pause_reading()
             return
         if self.is_half_closed:
             if not self._finish_input():
@@ -189,6 +192,18 @@ class RespConnection(ConnectionLife):
             return
         else:
             self.deadline = self.service.idle_deadline
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        """Read on only if nothing waits: a client may send one read more than what is under way."""
+        if not self._reader.is_empty:
+            self._is_paused = True
+            self._transport.pause_reading()
+        elif not self.is_blocked:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        self._is_paused = False
         self._transport.resume_reading()
 
     def _end(self) -> None:
@@ -263,7 +278,8 @@ class RespConnection(ConnectionLife):
         self._send(answer)
         if self._is_advancing:
             return
-        if self._reader.is_empty and self.phase is READING and not self.service.draining:
+        is_at_rest = self._reader.is_empty and not self._is_paused
+        if is_at_rest and self.phase is READING and not self.service.draining:
             if not self.is_blocked:
                 self.deadline = self.service.idle_deadline
             return
@@ -371,6 +387,9 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
     ),
     "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
+    "nothing is read while something is unread": lambda it: (
+        it.phase >= FINISHING or it._is_paused is (it._reader.has_unread and not it._reader.is_partial)
+    ),
     "replies of a turn are sent when it ends": lambda it: not it._replies,
     "all that has come is counted": lambda it: (
         it.phase >= LINGERING or it._input_bytes == (0 if it._reader.is_empty else it._reader.held_bytes)
