@@ -165,7 +165,7 @@ def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
 
     with web_server(Handler) as server:
         (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{server}/people.csv"))
-        words = ["up", "-f", "people.yaml", "--port", "0", "--watch", "--watch-seconds", "0.1"]
+        words = ["up", "-f", "people.yaml", "--port", "0", "--resp-port", "0", "--watch", "--watch-seconds", "0.1"]
         with (tmp_path / "output").open("w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "lookupdb", *words], stdout=output, stderr=output, cwd=tmp_path, text=True
@@ -181,7 +181,7 @@ def test_an_up_whose_check_of_the_source_hangs_ends(tmp_path: Path) -> None:
 async def building_up(directory: Path, silent: socket.socket) -> tuple[Up, asyncio.Task[None], int]:
     """An `up` in this process, the task that runs it, and its builder, which is stopped and takes no signal."""
     (directory / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
-    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, True, 0.1, None, None), lambda _: None)
+    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.1, None, None), lambda _: None)
     running = asyncio.create_task(up.run())
     (await asyncio.to_thread(silent.accept))[0].close()
     own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -220,7 +220,7 @@ async def test_a_second_ctrl_c_kills_the_builder_at_once(
 def test_a_builder_ends_with_an_up_that_is_killed(tmp_path: Path, silent: socket.socket) -> None:
     """Nobody is left to interrupt it, and the next one would wait for its claim."""
     (tmp_path / "people.yaml").write_text(MANIFEST.format(source=f"{url(silent)}/people.csv"))
-    words = ["up", "-f", "people.yaml", "--port", "0"]
+    words = ["up", "-f", "people.yaml", "--port", "0", "--resp-port", "0"]
     with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "lookupdb", *words], cwd=tmp_path, stdout=output, stderr=output

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+import redis
 from support.command_line import run_here
 from support.ports import free_port
 from support.up_stack import (
@@ -67,6 +68,11 @@ def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(pe
     stack = people()
     assert stack.find(" Ada@Example.com", "nobody@example.com") == {" Ada@Example.com": {"title": "Countess"}}
     stack.says("curl http://127.0.0.1:")
+    port = int(stack.state["redis"].rpartition(":")[2])
+    stack.says(f"redis-cli -p {port} GET ")
+    with redis.Redis(port=port, socket_timeout=60) as redis_client:
+        assert redis_client.get(" Ada@Example.com") == b'{"title":"Countess"}'
+        assert redis_client.mget("ada@example.com", "nobody@example.com") == [b'{"title":"Countess"}', None]
     pids = stack.pids
     assert all(alive(pid) for pid in pids)
     assert stack.stop(signal.SIGINT) == 0
@@ -309,11 +315,12 @@ def test_no_process_outlives_a_killed_up(people: Callable[..., Stack]) -> None:
     eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
 
 
-def test_a_port_that_another_router_has_is_refused(running: Stack) -> None:
-    port = running.state["url"].rpartition(":")[2]
+@pytest.mark.parametrize(("option", "member"), [("--port", "url"), ("--resp-port", "redis")])
+def test_a_port_that_another_router_has_is_refused(running: Stack, option: str, member: str) -> None:
+    port = running.state[member].rpartition(":")[2]
     other = subprocess.run(
         [sys.executable, "-m", "lookupdb", "up", "-f", str(running.directory / "people.yaml")]
-        + ["--data-dir", str(running.directory / "other"), "--port", port],
+        + ["--data-dir", str(running.directory / "other"), "--port", "0", option, port],
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,
@@ -322,6 +329,7 @@ def test_a_port_that_another_router_has_is_refused(running: Stack) -> None:
     assert not (running.directory / "other" / "store").exists(), "noticed before the build"
     assert other.returncode == 2
     assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in other.stderr
+    assert f"give another {option} (0 takes a free one)" in other.stderr
 
 
 def test_two_of_the_same_dataset_and_directory_are_refused(running: Stack) -> None:

@@ -120,7 +120,7 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
     """The router has not confirmed the new table, and may answer from it all the same."""
     write_dataset(tmp_path)
     lines: list[str] = []
-    up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, True, 0.1, None, None), lines.append)
+    up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, 0, True, 0.1, None, None), lines.append)
     is_disk_full = False
     write = ready_file.write
 
@@ -204,7 +204,7 @@ async def watching(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr(rollout, "STOP_SECONDS", 0.5)
     write_dataset(directory)
     lines: list[str] = []
-    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, True, 0.1, None, None), lines.append)
+    up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.1, None, None), lines.append)
     running = asyncio.create_task(up.run())
     try:
         await soon(lambda: any("Ctrl-C" in line for line in lines), "the first generation")

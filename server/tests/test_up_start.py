@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from support.ports import free_port
 from support.waiting import until
+
+from lookupdb.local.router import find_free_port
 
 DEADLINE_SECONDS = 120.0
 MANIFEST = """\
@@ -42,7 +45,7 @@ class Folder:
     def start(self, *flags: str) -> None:
         with (self.path / "output").open("w") as output:
             self.process = subprocess.Popen(
-                [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", *flags],
+                [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0", *flags],
                 stdout=output,
                 stderr=output,
                 cwd=self.path,
@@ -72,7 +75,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is_built(folder: Folder) -> None:
     folder.write_manifest(shards=1000)
-    ended = folder.run("up", "-f", "people.yaml", "--port", "0")
+    ended = folder.run("up", "-f", "people.yaml", "--port", "0", "--resp-port", "0")
     assert ended.returncode == 2
     assert "people needs 1,000 shard servers" in ended.stderr
     assert "2,000 processes with about 41.0 GiB of memory" in ended.stderr
@@ -157,3 +160,12 @@ def test_get_says_in_words_that_nothing_listens(folder: Folder) -> None:
     assert "urlopen" not in completed.stderr
     completed = folder.run("get", "http://nowhere.invalid", "KEY")
     assert "the host nowhere.invalid does not resolve" in completed.stderr
+
+
+def test_where_redis_port_is_taken_the_next_is_listened_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = find_free_port(port)
+        assert found != port
+        with socket.create_server(("127.0.0.1", found)):
+            assert find_free_port(port) not in (port, found)

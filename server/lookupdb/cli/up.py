@@ -26,6 +26,12 @@ from lookupdb.runtime import daemon_calls
     "--port", type=click.IntRange(0, 65535), default=8080, help="Of the router, on 127.0.0.1; 0 chooses a free one."
 )
 @option(
+    "--resp-port",
+    type=click.IntRange(0, 65535),
+    help="Where the router speaks the Redis protocol, on 127.0.0.1; 0 chooses a free one.  [default: 6379, or the next "
+    "one that is free]",
+)
+@option(
     "--watch/--no-watch", default=False, help="Build again when manifest or source change, and cut over while serving."
 )
 @option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="How often --watch looks.")
@@ -53,6 +59,7 @@ from lookupdb.runtime import daemon_calls
 def command(
     manifest: Path,
     port: int,
+    resp_port: int | None,
     watch: bool,
     watch_seconds: float,
     data_dir: Path,
@@ -72,9 +79,10 @@ def command(
     \b
         lookupdb up -f examples/airports.yaml
         curl http://127.0.0.1:8080/v1/lookup/KJFK
+        redis-cli GET KJFK
     """
     options = UpOptions(
-        manifest, data_dir, port, watch, watch_seconds, memory_limit, volume, max_servers, override_gates
+        manifest, data_dir, port, resp_port, watch, watch_seconds, memory_limit, volume, max_servers, override_gates
     )
     up = Up(options, click.echo)
     try:

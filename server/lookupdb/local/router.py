@@ -10,18 +10,23 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.local.child import Child
 from lookupdb.local.run_state import RunFolder
 from lookupdb.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure
 from lookupdb.route import flags
+from lookupdb.runtime import listeners
 from lookupdb.spec import DatasetSpec
 
 HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 10.0
 CONFIRM_SECONDS: Final = 30.0
 CONFIRM_POLL_SECONDS: Final = 0.05
+RESP_PORT: Final = 6379
+"""Redis' own."""
+_NEXT_PORTS: Final = 100
+"""So many are tried behind it: a Redis may have it, and each other `up` has one."""
 _TABLE_FILE: Final = "routing-table.json"
 
 
@@ -37,9 +42,18 @@ class LocalRouter:
     ``on_change`` is called when it was started again, with another process and admin port.
     """
 
-    def __init__(self, spec: DatasetSpec, port: int, folder: RunFolder, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        spec: DatasetSpec,
+        port: int,
+        resp_port: int | None,
+        folder: RunFolder,
+        on_change: Callable[[], None],
+    ) -> None:
+        """``resp_port``: where it speaks RESP; None is Redis' own port, or the next one that is free."""
         self._spec = spec
         self._port = port
+        self._resp_port = resp_port
         self._folder = folder
         self._table_path = folder.path / _TABLE_FILE
         self._version = 0
@@ -55,11 +69,14 @@ class LocalRouter:
             self._on_change()
 
     def _prepare(self) -> list[str]:
-        """Write the table again if somebody has removed it: without one, a router does not start. Returns the port,
+        """Write the table again if somebody has removed it: without one, a router does not start. Returns the ports,
         which a router that is started again takes again. Raises NotWritten."""
         if not self.has_table():
             self._folder.write(_TABLE_FILE, self._table)
-        return ["--port", str(self._report.get("port", self._port))]
+        resp_port = self._report.get("resp", self._resp_port)
+        if resp_port is None:
+            resp_port = find_free_port(RESP_PORT)
+        return ["--port", str(self._report.get("port", self._port)), "--resp-port", str(resp_port)]
 
     def _arguments(self) -> list[str]:
         options = {
@@ -88,6 +105,12 @@ class LocalRouter:
     def url(self) -> str:
         """The URL of the public port, once started."""
         return f"http://{HOST}:{self._report['port']}"
+
+    @property
+    def resp_port(self) -> int:
+        """The port where clients of Redis ask, once started."""
+        port: int = self._report["resp"]
+        return port
 
     @property
     def admin_url(self) -> str:
@@ -157,3 +180,14 @@ class LocalRouter:
         url = f"{self.admin_url}/status"
         with urllib.request.build_opener(*proxy_handlers(url)).open(url, timeout=CONFIRM_SECONDS) as response:
             return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]
+
+
+def find_free_port(first: int) -> int:
+    """The first port from ``first`` on that can be listened on; 0, which is a free one, if none of the next can."""
+    for port in range(first, first + _NEXT_PORTS):
+        try:
+            listeners.bind(HOST, port).close()
+        except UsageError:
+            continue
+        return port
+    return 0

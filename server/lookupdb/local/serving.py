@@ -10,7 +10,7 @@ from typing import Final
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.local.retried_write import RetriedWrite
 from lookupdb.local.rollout import LocalRollout
-from lookupdb.local.router import CutoverFailed, LocalRouter
+from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
 from lookupdb.local.run_state import NotWritten, RunFolder
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
@@ -33,6 +33,7 @@ class Serving:
         dataset: StoredDataset,
         folder: RunFolder,
         port: int,
+        resp_port: int | None,
         watch: bool,
         say: Callable[[str], None],
     ) -> None:
@@ -42,7 +43,7 @@ class Serving:
         self._folder = folder
         self._watch = watch
         self._say = say
-        self._router = LocalRouter(spec, port, folder, self._note_restart)
+        self._router = LocalRouter(spec, port, resp_port, folder, self._note_restart)
         self._table = RetriedWrite("the routing table", self._write_table, self._tell)
         self._state = RetriedWrite(str(folder.state_file), self._write_state, self._tell)
         self._announcement = RetriedWrite(ANNOUNCEMENT_NOTE, self._write_announcement, self._tell)
@@ -63,6 +64,11 @@ class Serving:
     def url(self) -> str:
         """The router's URL, once started."""
         return self._router.url
+
+    @property
+    def resp_port(self) -> int:
+        """Where the router speaks RESP, once started."""
+        return self._router.resp_port
 
     async def load(self, generation: str) -> None:
         """Start the servers of the first generation. Raises ChildFailed; then another one may be loaded."""
@@ -173,7 +179,9 @@ class Serving:
     def _write_state(self) -> None:
         """Write where everything is: at the start, and whenever a process was started again. Raises NotWritten."""
         if self._active:
-            router = {"url": self._router.url, "admin": self._router.admin_url, "router": self._router.pid}
+            redis = f"redis://{HOST}:{self._router.resp_port}"
+            urls = {"url": self._router.url, "redis": redis, "admin": self._router.admin_url}
+            router = {**urls, "router": self._router.pid}
             serving = {"generation": self._active.manifest.generation, "watch": self._watch}
             self._folder.write_state({**router, **serving, "shards": self._active.servers()})
 

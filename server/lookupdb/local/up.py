@@ -7,6 +7,7 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,8 @@ class UpOptions:
     manifest: Path
     data: Path
     port: int
+    resp_port: int | None
+    """None: Redis' own, or the next that is free."""
     watch: bool
     watch_seconds: float
     memory_limit: int | None
@@ -86,7 +89,7 @@ class Up:
             builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
         )
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
-        self._serving = Serving(spec, self._dataset, self._folder, options.port, options.watch, say)
+        self._serving = Serving(spec, self._dataset, self._folder, options.port, options.resp_port, options.watch, say)
         self._last_problem = ""
         self._gates = spec.gates.content_hash()
         self._pinned: str | None = None
@@ -105,7 +108,7 @@ class Up:
         another `up` has taken the run folder."""
         with self._folder.lock():
             try:
-                self._check_port()
+                self._check_ports()
                 await self._begin()
                 await _until_one_ends(
                     self._serving.keep_files(), self._watch() if self._options.watch else asyncio.Event().wait()
@@ -117,12 +120,13 @@ class Up:
         """End a build that runs at once: whoever stops `up` does not wait for it."""
         self._builder.kill()
 
-    def _check_port(self) -> None:
+    def _check_ports(self) -> None:
         """Raises UsageError when the router could not listen, before time goes into a build."""
-        try:
-            listeners.bind(HOST, self._options.port).close()
-        except UsageError as error:
-            raise UsageError(error.message, hint="give another --port (0 takes a free one)") from error
+        for option, port in (("--port", self._options.port), ("--resp-port", self._options.resp_port or 0)):
+            try:
+                listeners.bind(HOST, port).close()
+            except UsageError as error:
+                raise UsageError(error.message, hint=f"give another {option} (0 takes a free one)") from error
 
     async def _begin(self) -> None:
         self._note_left_out(self._spec)
@@ -174,7 +178,8 @@ class Up:
         key = spec.gates.required_keys[0] if spec.gates.required_keys else "KEY"
         get = format_command("get", *self._data_flag(), _format_dataset(spec), key)
         self._say(
-            f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {get}\n\n"
+            f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {get}\n"
+            f"  {shlex.join(['redis-cli', '-p', str(self._serving.resp_port), 'GET', key])}\n\n"
             f"  Shard servers and admin ports: {self._folder.state_file}; logs: {self._folder.path}/*.log\n"
             "  Ctrl-C stops it all."
         )
