@@ -29,7 +29,7 @@ PORTS: Final[Mapping[str, tuple[int, ...]]] = {
     "gateway": (7071, 9090),
     "operator": (8081,),
     "shard": (7000, 7063, 7064, 9090),  # 64 workers at most
-    "router": (8080, 9090),
+    "router": (8080, 6379, 9090),
     "builder": (9090,),
 }
 """By component: the ports that are tried, besides ``OTHER_PORT``."""

@@ -194,8 +194,11 @@ def test_the_operator_takes_all_of_its_arguments() -> None:
     assert parsed["pod_labels"] == {"owner": "data"}
     assert parsed["router_clients"] == [client]
     assert parsed["admin_clients"][1:] == [client]
-    off = parse_arguments(operator, render({"networkPolicies": {"enabled": False}}).operator_arguments()[1:])
+    assert parsed["router_resp"] is True
+    off_values = {"networkPolicies": {"enabled": False}, "router": {"resp": {"enabled": False}}}
+    off = parse_arguments(operator, render(off_values).operator_arguments()[1:])
     assert off["network_policies"] is False
+    assert off["router_resp"] is False
 
 
 def test_the_sweep_takes_its_arguments() -> None:

@@ -38,6 +38,7 @@ VARIANTS: dict[str, Values] = {
     "no delete protection": {"deleteProtection": {"enabled": False}},
     "no RBAC": {"rbac": {"create": False}, "serviceAccount": {"create": False, "name": "mine"}},
     "no network policies": {"networkPolicies": {"enabled": False}},
+    "no Redis protocol": {"router": {"resp": {"enabled": False}}},
     "named peers": {
         "networkPolicies": {
             "routerClients": [{"namespaceSelector": {"matchLabels": {"team": "web"}}}],

@@ -19,6 +19,8 @@ STRANGERS_ELSEWHERE = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "elsewhere"}},
     "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["stranger"]}]},
 }
+ROUTER_PORTS = (8080, 6379)
+"""Of their clients, by HTTP and by RESP."""
 DATASETS = ("data/airports", "data/people", "other/airports")
 STORE_USERS = ("builder", "shard", "diff", "load")
 
@@ -57,6 +59,7 @@ def expected(cluster: Cluster, release: str = "lookupdb") -> Matrix:
             f"{dataset}/shard:7064": set(),
             f"{dataset}/shard:9090": {"lookupdb/operator"},
             f"{dataset}/router:8080": everybody(cluster, but=f"{dataset}/router"),
+            f"{dataset}/router:6379": everybody(cluster, but=f"{dataset}/router"),
             f"{dataset}/router:9090": {"lookupdb/operator"},
             **{f"{dataset}/{component}:{OTHER_PORT}": set() for component in ("builder", "shard", "router")},
         }
@@ -106,15 +109,18 @@ def with_named_clients() -> tuple[Cluster, Matrix]:
     cluster = make_cluster(values, spec={"router": {"clients": [STRANGERS_ELSEWHERE, {"podSelector": {}}]}})
     matrix = expected(cluster)
     for dataset in DATASETS:
-        matrix[f"{dataset}/router:8080"] = in_namespace(cluster, "data", but=f"{dataset}/router")
-    matrix["data/airports/router:8080"] |= {"stranger in elsewhere"}
+        for port in ROUTER_PORTS:
+            matrix[f"{dataset}/router:{port}"] = in_namespace(cluster, "data", but=f"{dataset}/router")
+    for port in ROUTER_PORTS:
+        matrix[f"data/airports/router:{port}"] |= {"stranger in elsewhere"}
     return cluster, matrix
 
 
 def with_clients_outside() -> tuple[Cluster, Matrix]:
     blocks = [{"ipBlock": {"cidr": "192.0.2.0/24", "except": ["192.0.2.128/25"]}}]
     cluster = make_cluster({"networkPolicies": {"routerClients": blocks}})
-    return cluster, expected(cluster) | {f"{dataset}/router:8080": {"outside"} for dataset in DATASETS}
+    outside = {f"{dataset}/router:{port}": {"outside"} for dataset in DATASETS for port in ROUTER_PORTS}
+    return cluster, expected(cluster) | outside
 
 
 def with_monitoring() -> tuple[Cluster, Matrix]:
@@ -232,4 +238,5 @@ def test_labels_are_trusted_within_a_namespace_alone() -> None:
     cluster, _ = defaults()
     foreign = {each.name for each in cluster.strangers if each.namespace in set(NAMESPACES) - {RELEASE_NAMESPACE}}
     reached = {target for target, sources in cluster.matrix().items() if sources & foreign}
-    assert reached == {"lookupdb/gateway:7071", *(f"{dataset}/router:8080" for dataset in DATASETS)}
+    routers = {f"{dataset}/router:{port}" for dataset in DATASETS for port in ROUTER_PORTS}
+    assert reached == {"lookupdb/gateway:7071", *routers}

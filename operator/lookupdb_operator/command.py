@@ -140,6 +140,11 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 )
 @option("--image-pull-secrets", type=_List(), default="", help="Names of pull secrets, present in every namespace.")
 @option("--network-policies/--no-network-policies", default=True, help="Whether to write NetworkPolicies.")
+@option(
+    "--router-resp/--no-router-resp",
+    default=True,
+    help=f"Whether routers speak the Redis protocol, too, on port {names.RESP_PORT}.",
+)
 @option("--router-clients", type=_PEERS, default="[]", help="NetworkPolicy peers that may ask routers; [] for anyone.")
 @option(
     "--admin-clients", type=_PEERS, default="[]", help="NetworkPolicy peers that may read admin ports: the operator, …"
@@ -222,6 +227,7 @@ def options(**values: Any) -> OperatorOptions:
             image_pull_secrets=values["image_pull_secrets"],
             identity=values["identity"],
             network_policies=values["network_policies"],
+            router_resp=values["router_resp"],
             router_clients=tuple(values["router_clients"]),
             admin_clients=tuple(values["admin_clients"]),
             pod_labels={str(name): str(value) for name, value in values["pod_labels"].items()},

@@ -30,6 +30,8 @@ class Config:
     """``namespace/name`` of this installation; a dataset is acted on by one only."""
     network_policies: bool = True
     """Whether to write NetworkPolicies."""
+    router_resp: bool = True
+    """Whether routers speak the Redis protocol, too, on a port of its own."""
     router_clients: tuple[Mapping[str, Any], ...] = ()
     """NetworkPolicy peers that may send lookups to routers; empty: anyone."""
     admin_clients: tuple[Mapping[str, Any], ...] = ()

@@ -67,6 +67,10 @@ OPERATOR: Final = f"{GROUP}/operator"
 
 # Ports, as lookupdb's own defaults.
 ROUTER_PORT: Final = 8080
+RESP_PORT: Final = 6379
+"""Where routers speak the Redis protocol: Redis' own, on pods and Services."""
+RESP: Final = "redis"
+"""How that port is called."""
 HTTP_PORT: Final = 80
 """Which a URL of http:// leaves out."""
 HTTPS_PORT: Final = 443

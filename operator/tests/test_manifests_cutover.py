@@ -122,7 +122,7 @@ def test_a_nudge_is_about_one_pod_and_one_annotation() -> None:
 def _ingress(policies: tuple[Manifest, ...]) -> dict[str, list[tuple[Any, Any]]]:
     return {
         policy["metadata"]["name"]: [
-            (rule.get("from"), rule["ports"][0]["port"]) for rule in policy["spec"].get("ingress", ())
+            (rule.get("from"), port["port"]) for rule in policy["spec"].get("ingress", ()) for port in rule["ports"]
         ]
         for policy in policies
     }
@@ -140,7 +140,7 @@ ROUTERS = [
 def test_shards_answer_their_own_routers_alone_and_admin_ports_nobody_unless_told() -> None:
     assert _ingress(manifests.render_network_policies(airports(), CONFIG)) == {
         "airports-shard": [(ROUTERS, 7000)],
-        "airports-router": [(None, 8080)],
+        "airports-router": [(None, 8080), (None, 6379)],
         "airports-builder": [],
     }
 
@@ -149,7 +149,7 @@ def test_clients_are_those_the_operator_is_told_of() -> None:
     routers, admin = list(FULL_CONFIG.router_clients), list(FULL_CONFIG.admin_clients)
     assert _ingress(manifests.render_network_policies(airports(), FULL_CONFIG)) == {
         "airports-shard": [(ROUTERS, 7000), (admin, 9090)],
-        "airports-router": [(routers, 8080), (admin, 9090)],
+        "airports-router": [(routers, 8080), (routers, 6379), (admin, 9090)],
         "airports-builder": [],
     }
 
@@ -162,9 +162,28 @@ def test_clients_that_a_dataset_names_take_the_place_of_those_the_operator_is_to
     """All else of the policies is as it was; the empty selector, which is about all namespaces, is kept."""
     without = _ingress(manifests.render_network_policies(airports(), config))
     named = _ingress(manifests.render_network_policies(airports(router={"clients": [SHOPS]}), config))
-    assert named.pop("airports-router")[0] == ([SHOPS], 8080)
+    assert named.pop("airports-router")[:2] == [([SHOPS], 8080), ([SHOPS], 6379)]
     without.pop("airports-router")
     assert named == without
+
+
+def test_clients_of_redis_reach_routers_where_these_speak_its_protocol() -> None:
+    config = dataclasses.replace(CONFIG, router_resp=False)
+    for chosen, ports in ((CONFIG, [80, 6379]), (config, [80])):
+        deployment, service, *_ = manifests.render_routers(airports(), chosen)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        has_port = len(ports) == 2
+        assert ("--resp-port" in container["args"]) is has_port
+        named = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert named == {"http": 8080, "admin": 9090} | ({"redis": 6379} if has_port else {})
+        assert [port["port"] for port in service["spec"]["ports"]] == ports
+    assert _ingress(manifests.render_network_policies(airports(), config))["airports-router"] == [(None, 8080)]
+
+
+def test_a_service_has_no_port_twice() -> None:
+    """Where HTTP is asked for on Redis' own port, the other is reached at the pods alone."""
+    _, service, *_ = manifests.render_routers(airports(router={"service": {"port": 6379}}), CONFIG)
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]
 
 
 def test_every_worker_of_a_shard_server_can_be_reached() -> None:
@@ -215,7 +234,7 @@ def test_the_routers_service_holds_what_is_said_of_it_and_leaves_the_rest_to_oth
     given = {"type": "LoadBalancer", "loadBalancerClass": "a/b", "externalTrafficPolicy": "Local"}
     service = _service(**given, port=8000, nodePort=30000, annotations={"a": "b"})
     assert service["spec"].items() >= given.items()
-    (port,) = service["spec"]["ports"]
+    port, _ = service["spec"]["ports"]
     assert (port["port"], port["nodePort"], port["targetPort"]) == (8000, 30000, "http")
     assert service["metadata"]["annotations"].items() >= {"a": "b"}.items()
 

@@ -171,6 +171,7 @@ def test_a_rollouts_template_changes_with_the_generation(other: dict[str, Any]) 
         pytest.param({"build": {"resources": RESOURCES}}, CONFIG, id="build"),
         pytest.param({"rollout": {"drainSeconds": 60}}, CONFIG, id="drain"),
         pytest.param({}, _config(network_policies=False, admin_clients=({},)), id="network policies"),
+        pytest.param({}, _config(router_resp=False), id="what routers speak"),
         pytest.param({}, _config(identity="a/b"), id="who we are"),
     ],
 )

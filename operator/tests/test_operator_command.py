@@ -43,7 +43,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
         *NEEDED,
         *("--store-secret", "store", "--create-store-secret", "--store-env", "AWS_REGION=eu", "--store-env", "A=b=c"),
         *("--cluster-id", "c1", "--namespaces", "a, b", "--identity", "x/y", "--living-list", "living"),
-        *("--image-pull-policy", "Never", "--image-pull-secrets", "p,q", "--no-network-policies"),
+        *("--image-pull-policy", "Never", "--image-pull-secrets", "p,q", "--no-network-policies", "--no-router-resp"),
         *("--router-clients", '[{"namespaceSelector": {}}]', "--admin-clients", "[]", "--pod-labels", '{"team": "a"}'),
         *("--pod-security", '{"runAsUser": 1000}', "--pod-host", "::"),
         *("--host", "127.0.0.1", "--port", "9999", "--resync-seconds", "60", "--workers", "2"),
@@ -60,6 +60,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (config.image, config.store, config.cluster, config.identity) == ("lookupdb:1", NEEDED[3], "c1", "x/y")
     assert (config.image_pull_policy, config.image_pull_secrets) == ("Never", ("p", "q"))
     assert not config.network_policies
+    assert not config.router_resp
     assert config.router_clients == ({"namespaceSelector": {}},)
     assert config.pod_labels == {"team": "a"}
     assert config.gateway == config.store_of_pods == "http://gateway.lookupdb.svc:7071"
@@ -69,6 +70,7 @@ def test_what_every_option_means(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pods_run_as_the_images_user_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parsed(*NEEDED, monkeypatch=monkeypatch).config
     assert config.pod_security == {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
+    assert config.router_resp
     assert parsed(*NEEDED, "--pod-security", "{}", monkeypatch=monkeypatch).config.pod_security == {}
 
 

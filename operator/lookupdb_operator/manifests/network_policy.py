@@ -31,10 +31,11 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
     admin = _allow(config.admin_clients, _port(names.ADMIN_PORT)) if config.admin_clients else []
     routers = {"podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, names.ROUTER)}}
     clients = dataset.spec["router"].get("clients") or config.router_clients  # the CRD takes no empty list
+    public = [_port(names.ROUTER_PORT), *([_port(names.RESP_PORT)] if config.router_resp else [])]
     shards = {**_port(names.SHARD_PORT), "endPort": names.SHARD_PORT + _MOST_WORKERS - 1}
     return (
         _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
-        _render_policy(dataset, names.ROUTER, [*_allow(clients, _port(names.ROUTER_PORT)), *admin]),
+        _render_policy(dataset, names.ROUTER, [*_allow(clients, *public), *admin]),
         _render_policy(dataset, names.BUILDER, []),
         *([_render_policy(dataset, names.SYNC, admin)] if "sync" in dataset.spec else []),
     )
@@ -63,9 +64,9 @@ def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]
     )
 
 
-def _allow(peers: Sequence[Mapping[str, Any]], port: Mapping[str, Any]) -> list[Rule]:
-    """The rule that lets ``peers`` reach ``port``; without peers it lets anyone in."""
-    return [{**drop_empty(**{"from": list(peers)}), "ports": [port]}]
+def _allow(peers: Sequence[Mapping[str, Any]], *ports: Mapping[str, Any]) -> list[Rule]:
+    """The rule that lets ``peers`` reach ``ports``; without peers it lets anyone in."""
+    return [{**drop_empty(**{"from": list(peers)}), "ports": list(ports)}]
 
 
 def _port(number: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def render_routers(
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
         _render_deployment(dataset, config, password_keys, metadata, selector),
-        _render_service(dataset, metadata, selector),
+        _render_service(dataset, config, metadata, selector),
         stamp(render_disruption_budget(metadata, selector)),
     )
     autoscaling = dataset.spec["router"].get("autoscaling")
@@ -104,12 +104,14 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         "--dataset-uid": dataset.uid,
         "--host": config.pod_host,
         "--port": names.ROUTER_PORT,
+        **({"--resp-port": names.RESP_PORT} if config.router_resp else {}),
         "--admin-port": names.ADMIN_PORT,
         **flags.render_flags(dataset.parsed.router),
         **router_tls.render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
     keys = [passwords.ROUTER_MOUNT] if password_keys else []
+    resp = [pods.render_port(names.RESP, names.RESP_PORT)] if config.router_resp else []
     return pods.render_container(
         dataset,
         config,
@@ -123,27 +125,38 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
             *router_tls.render_mounts(dataset),
             *render_auth_mounts(dataset),
         ],
-        ports=[pods.render_port("http", names.ROUTER_PORT), pods.render_port("admin", names.ADMIN_PORT)],
+        ports=[pods.render_port("http", names.ROUTER_PORT), *resp, pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
         **pods.render_probes(),
     )
 
 
-def _render_service(dataset: ObservedDataset, metadata: dict[str, Any], selector: dict[str, str]) -> Manifest:
+def _render_service(
+    dataset: ObservedDataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
+) -> Manifest:
     """What the spec does not say is left out, so that it may be somebody else's."""
     service = dataset.spec["router"]["service"]
     node_port = drop_empty(nodePort=service.get("nodePort"))
     protocol = "https" if router_tls.speaks_tls(dataset) else "http"
     port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
+    ports = [port, *_render_resp_ports(dataset, config)]
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
     return stamp(
         {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {**metadata, **drop_empty(annotations=service.get("annotations"))},
-            "spec": {"selector": selector, "ports": [port], **drop_empty(**given)},
+            "spec": {"selector": selector, "ports": ports, **drop_empty(**given)},
         }
     )
+
+
+def _render_resp_ports(dataset: ObservedDataset, config: Config) -> list[dict[str, Any]]:
+    """The Service's port for clients of Redis, unless HTTP has it already: a Service has each port once."""
+    if not config.router_resp or dataset.spec["router"]["service"]["port"] == names.RESP_PORT:
+        return []
+    protocol = {} if router_tls.speaks_tls(dataset) else {"appProtocol": "redis"}  # the other has no name of its own
+    return [pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **protocol)]
 
 
 def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) -> Manifest:
