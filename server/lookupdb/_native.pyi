@@ -105,7 +105,7 @@ class PackedKeys:
 
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, PackedKeys | None]:
-        """See ``lookupdb.route.resp.batches.Batches``."""
+        """See ``lookupdb.route.resp.codec.LookupCodec``."""
 
     @staticmethod
     def from_bytes(keys: list[bytes]) -> PackedKeys:

@@ -14,7 +14,7 @@ from support.resp import command
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.resp.batches import GETS, MGET, OTHER, PART, Batches, ListedBatches, PackedBatches
+from lookupdb.route.resp.codec import GETS, MGET, OTHER, PART, ListedCodec, LookupCodec, PackedCodec
 
 
 def _kernels() -> ModuleType:
@@ -23,7 +23,7 @@ def _kernels() -> ModuleType:
     return module
 
 
-KINDS: tuple[Batches, Batches] = (ListedBatches(), PackedBatches(_kernels()))
+KINDS: tuple[LookupCodec, LookupCodec] = (ListedCodec(), PackedCodec(_kernels()))
 
 keys = st.one_of(
     st.sampled_from([b"", b"a", b"\r\n", b"\xff\xfe", b"x" * 511, b"x" * 512, "é".encode(), b'"', b"\\", b"a b"]),
@@ -42,7 +42,7 @@ commands = st.one_of(
 streams = st.lists(commands, max_size=5).map(b"".join)
 
 
-def cut_all(batches: Batches, data: bytes, most: int) -> list[Any]:
+def cut_all(batches: LookupCodec, data: bytes, most: int) -> list[Any]:
     found: list[Any] = []
     at = 0
     while True:
@@ -95,7 +95,7 @@ def test_what_is_no_utf_8_is_a_key_that_no_record_has() -> None:
         assert [group.positions for group in made.group(make_key_encoder(()), (), 1)] == [[1]]
 
 
-def fill(batches: Batches, found: list[Any]) -> Any:
+def fill(batches: LookupCodec, found: list[Any]) -> Any:
     """Values for keys that are all of one shard."""
     made = batches.make_keys([b"k%d" % number for number in range(len(found))])
     values = made.make_values()

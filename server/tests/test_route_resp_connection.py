@@ -17,7 +17,7 @@ from support.resp import RespClient, RespServer, command, serving_resp
 from lookupdb.route.clients import front, service
 from lookupdb.route.clients.limits import HIGH_WATER_BYTES
 from lookupdb.route.lookups.waiters import Waiter
-from lookupdb.route.resp.connection import RespConnection
+from lookupdb.route.resp.connection import RedisClientConnection
 from lookupdb.route.resp.limits import GROUP_KEYS, TURN_COMMANDS
 
 BIG = b"v" * 100_000
@@ -57,9 +57,9 @@ def client(server: RespServer) -> Iterator[RespClient]:
         yield client
 
 
-def connection_of(server: RespServer) -> RespConnection:
+def connection_of(server: RespServer) -> RedisClientConnection:
     (connection,) = server.front._connections
-    assert isinstance(connection, RespConnection)
+    assert isinstance(connection, RedisClientConnection)
     return connection
 
 

@@ -17,7 +17,7 @@ from support.resp import RespClient, RespServer, command, serving_resp
 from lookupdb.route.clients import front, service
 from lookupdb.route.clients.life import TRANSITIONS, ClientPhase
 from lookupdb.route.resp import protocol
-from lookupdb.route.resp.connection import INVARIANTS, RespConnection
+from lookupdb.route.resp.connection import INVARIANTS, RedisClientConnection
 
 GET = command("GET", "a")
 HELD = command("GET", "held") * 2
@@ -35,7 +35,7 @@ class Record:
 
     edges: list[Edge] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    connections: list[RespConnection] = field(default_factory=list)
+    connections: list[RedisClientConnection] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
     """Connections made from now on write down every transition, and look at the invariants after every event."""
     record = Record()
 
-    class WatchedConnection(RespConnection):
+    class WatchedConnection(RedisClientConnection):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             record.connections.append(self)
@@ -53,9 +53,9 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
             super()._enter(phase)
 
     def watch(name: str) -> None:
-        original = getattr(RespConnection, name)
+        original = getattr(RedisClientConnection, name)
 
-        def watched(self: RespConnection, *arguments: Any) -> Any:
+        def watched(self: RedisClientConnection, *arguments: Any) -> Any:
             result = original(self, *arguments)
             if not self._is_advancing:
                 record.broken += [
@@ -71,7 +71,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
         watch(event)
     for event in ("handle_deadline", "finish", "close", "abort", "connection_lost", "answer", "forget_access"):
         watch(event)
-    monkeypatch.setattr(protocol, "RespConnection", WatchedConnection)
+    monkeypatch.setattr(protocol, "RedisClientConnection", WatchedConnection)
     monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
     monkeypatch.setattr(service, "LINGER_SECONDS", 0.3)
     return record

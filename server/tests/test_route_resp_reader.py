@@ -9,7 +9,7 @@ import pytest
 from support.resp import command
 
 from lookupdb.resp.requests import ProtocolError
-from lookupdb.route.resp.batches import GETS, MGET, choose_batches
+from lookupdb.route.resp.codec import GETS, MGET, choose_codec
 from lookupdb.route.resp.limits import GROUP_KEYS, ReadLimits
 from lookupdb.route.resp.reader import CommandReader, Lookups
 
@@ -17,7 +17,7 @@ LIMITS = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=2
 
 
 def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
-    return CommandReader(choose_batches(), limits)
+    return CommandReader(choose_codec(), limits)
 
 
 def take(reader: CommandReader) -> list[Any]:
@@ -122,7 +122,7 @@ def test_gets_are_cut_into_groups() -> None:
 def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte is looked at 32 times at most, whatever the pieces."""
     looked_at = 0
-    batches = choose_batches()
+    batches = choose_codec()
     cut = batches.cut
 
     def count(data: bytes, at: int, most: int) -> Any:
@@ -130,7 +130,7 @@ def test_bytes_of_a_lookup_that_trickles_are_not_read_again_and_again(monkeypatc
         looked_at += len(data) - at
         return cut(data, at, most)
 
-    batches.cut = count  # type: ignore[method-assign]
+    batches.cut = count  # type: ignore[method-assign, assignment]
     keys = [b"key %d" % number for number in range(20_000)]
     data = command(b"MGET", *keys)
     reader = CommandReader(batches, ReadLimits(100_001, 1 << 20, 1 << 16))

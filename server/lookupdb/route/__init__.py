@@ -1,4 +1,4 @@
-"""The router: HTTP in, batches over RESP to the shards, HTTP out.
+"""The router: HTTP or RESP in, batches over RESP to the shards, and back.
 
 "Batch" is two things. A client's batch is one POST with many keys (``BatchExchange``). A shard's batch is one MGET
 (``ShardBatch``), with keys of whichever requests came together. So a client's batch of 5,000 keys travels:
@@ -28,4 +28,7 @@
 A single key travels as a ``SingleKey`` in the place of a slice, and leaves as a GET if it is alone. ``http.repeated``
 spares it the parser if its request is like the last one. ``table.cutover`` puts routing tables, which say where the
 servers are, into effect. ``worker`` puts everything together.
+
+``resp`` is the second protocol. Its ``connection`` has one exchange at a time, GETs that came together or an MGET. It
+joins this journey at step 4.
 """

@@ -8,7 +8,7 @@ large work makes way for small work, and nothing that has begun makes way for an
 | bytes of | taken | released |
 | --- | --- | --- |
 | what is no whole request yet | ``HttpConnection._count_input`` | there, ``_drop`` |
-| commands that are not answered yet | ``RespConnection._count_input``, ``charge`` | there, ``answer``, ``_drop`` |
+| commands over RESP | ``RedisClientConnection._count_input``, ``RespExchange`` | there, ``answer``, ``_drop`` |
 | a batch, or a request behind another | ``HttpConnection.charge`` | ``answer``, ``_drop``, ``BatchExchange.abandon`` |
 | a token that was accepted, to know it again | ``HttpConnection._authorize`` | ``_forget_admitted`` |
 | the same over RESP, to judge it again | ``ClientSession.authorise`` | ``ClientSession.reset`` |
@@ -25,7 +25,7 @@ large work makes way for small work, and nothing that has begun makes way for an
 | ``large_mark`` | ``PendingLookup.may_receive``, for each value of a large reply | 503 `Overloaded` |
 | ``limit`` | ``LookupCore.find``, ``find_many`` of single keys | 503 `Overloaded` |
 | ``limit`` | ``HttpConnection._count_input``, ``_enqueue`` | 503 `Overloaded`, and the connection is closed |
-| ``limit`` | ``RespConnection._count_input`` | the same |
+| ``limit`` | ``RedisClientConnection._count_input`` | the same |
 | ``answer_bytes`` | ``ScatterGather.count_bytes``, for one client's batch | 413 |
 """
 

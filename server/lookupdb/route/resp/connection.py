@@ -22,15 +22,15 @@ from lookupdb.route.clients.limits import HIGH_WATER_BYTES
 from lookupdb.route.clients.registry import ConnectionRegistry
 from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.waiters import OVERLOADED
-from lookupdb.route.resp.batches import GETS
+from lookupdb.route.resp.codec import GETS
 from lookupdb.route.resp.commands import COMMANDS, LOOKUPS, find_refusal
 from lookupdb.route.resp.exchanges import (
     Answer,
-    Exchange,
     ExistsExchange,
     GetsExchange,
     KeyExchange,
     MgetExchange,
+    RespExchange,
     describe_problem,
 )
 from lookupdb.route.resp.limits import REPLY_BYTES, TURN_COMMANDS
@@ -46,7 +46,7 @@ _HEADS: Final = len(GET_HEADS)
 _WRONG_PROTOCOL: Final = error("ERR this port speaks TLS: connect with it (rediss://, --tls)")
 
 
-class RespConnection(ConnectionLife):
+class RedisClientConnection(ConnectionLife):
     """One client connection, which ``registry`` knows until it is lost."""
 
     __slots__ = (
@@ -70,8 +70,8 @@ class RespConnection(ConnectionLife):
         self.lookups = service.lookups
         self.session = ClientSession(service)
         self._registry = registry
-        self._reader = CommandReader(service.batches, self.session.limits)
-        self._exchange: Exchange | None = None
+        self._reader = CommandReader(service.codec, self.session.limits)
+        self._exchange: RespExchange | None = None
         """Under way: nothing else is begun meanwhile."""
         self._replies: list[bytes] = []
         """Made in this turn, and not sent."""
@@ -256,18 +256,18 @@ class RespConnection(ConnectionLife):
             self._send(error(refusal))
         elif name in LOOKUPS:
             keys = command[1:]
-            self._begin(ExistsExchange(self, self.service.batches.make_keys(keys), sum(map(len, keys))))
+            self._begin(ExistsExchange(self, self.service.codec.make_keys(keys), sum(map(len, keys))))
         else:
             self._send(b"".join(COMMANDS[name][2](session, command)))
             if session.is_closing:
                 self._reader.clear()
                 self._end_requests()
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: RespExchange) -> None:
         self._exchange = exchange
         exchange.start()
 
-    def answer(self, exchange: Exchange, answer: Answer) -> None:
+    def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of what answers ``exchange``."""
         if exchange.charge:
             self.budget.release(exchange.charge)
@@ -285,12 +285,12 @@ class RespConnection(ConnectionLife):
             return
         self._advance()
 
-    def send_part(self, exchange: Exchange, answer: Answer) -> None:
+    def send_part(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, a part of what answers ``exchange``."""
         if exchange is self._exchange:
             self._send(answer)
 
-    def replace(self, exchange: Exchange, other: Exchange) -> None:
+    def replace(self, exchange: RespExchange, other: RespExchange) -> None:
         """Have ``other`` answer what ``exchange`` was to answer."""
         if exchange is self._exchange:
             other.charge, exchange.charge = exchange.charge, 0
@@ -395,4 +395,4 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         it.phase >= LINGERING or it._input_bytes == (0 if it._reader.is_empty else it._reader.held_bytes)
     ),
 }
-"""What is true of every connection between two events. Of a ``RespConnection``."""
+"""What is true of every connection between two events. Of a ``RedisClientConnection``."""

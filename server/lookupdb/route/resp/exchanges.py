@@ -32,7 +32,7 @@ _KEY_BYTES: Final = 400
 """Each key takes so much while it is looked up, without its text."""
 
 
-class ClientConnection(Protocol):
+class ExchangeOwner(Protocol):
     """A client's connection, as its exchanges see it."""
 
     service: RespService
@@ -42,13 +42,13 @@ class ClientConnection(Protocol):
     counts: memoryview
     is_blocked: bool
 
-    def answer(self, exchange: Exchange, answer: Answer) -> None:
+    def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of what answers ``exchange``."""
 
-    def send_part(self, exchange: Exchange, answer: Answer) -> None:
+    def send_part(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, a part of what answers ``exchange``."""
 
-    def replace(self, exchange: Exchange, other: Exchange) -> None:
+    def replace(self, exchange: RespExchange, other: RespExchange) -> None:
         """Have ``other`` answer what ``exchange`` was to answer."""
 
 
@@ -62,17 +62,17 @@ def encode_value(value: bytes) -> Answer:
     return bulk(value) if len(value) <= JOINED_BYTES else [b"$%d\r\n" % len(value), value, CRLF]
 
 
-class Exchange:
+class RespExchange:
     """What all exchanges have. ``charge`` is what the exchange has taken of the worker's budget."""
 
     __slots__ = ("charge", "connection")
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ExchangeOwner) -> None:
         self.connection = connection
         self.charge = 0
 
     def start(self) -> None:
-        """Begin. ``ClientConnection.answer`` is called sooner or later, exactly once."""
+        """Begin. ``ExchangeOwner.answer`` is called sooner or later, exactly once."""
         raise NotImplementedError
 
     def resume(self) -> None:
@@ -100,12 +100,12 @@ class Exchange:
         self._refuse(f"ERR the generation {name} is not served, but {active.name}")
 
 
-class KeyExchange(Exchange):
+class KeyExchange(RespExchange):
     """One GET. A ``lookups.Waiter``."""
 
     __slots__ = ("key",)
 
-    def __init__(self, connection: ClientConnection, key: str) -> None:
+    def __init__(self, connection: ExchangeOwner, key: str) -> None:
         # Not through super(): this is the hot path.
         self.connection = connection
         self.charge = 0
@@ -130,13 +130,13 @@ class KeyExchange(Exchange):
         self._refuse(describe_problem(problem))
 
 
-class SerialExchange(Exchange):
+class SerialExchange(RespExchange):
     """GETs whose values are too many bytes to be held together: one is looked up after the other, as the client takes
     them. A ``lookups.Waiter``."""
 
     __slots__ = ("_is_advancing", "_is_asking", "_keys")
 
-    def __init__(self, connection: ClientConnection, keys: list[str]) -> None:
+    def __init__(self, connection: ExchangeOwner, keys: list[str]) -> None:
         super().__init__(connection)
         self._keys = deque(keys)
         self._is_asking = False
@@ -186,14 +186,14 @@ class SerialExchange(Exchange):
         self.resume()
 
 
-class BatchExchange(Exchange):
+class KeysExchange(RespExchange):
     """Keys of one routing table, of which the client sent ``size`` bytes. A ``lookups.BatchWaiter``."""
 
     __slots__ = ("gather", "keys", "size")
     are_single = False
     """Whether each is a command of its own."""
 
-    def __init__(self, connection: ClientConnection, keys: BatchKeys, size: int) -> None:
+    def __init__(self, connection: ExchangeOwner, keys: BatchKeys, size: int) -> None:
         super().__init__(connection)
         self.keys = keys
         self.size = size
@@ -224,8 +224,8 @@ class BatchExchange(Exchange):
         self._refuse(f"ERR {detail}")
 
     def _encode(self, values: BatchValues, size: int, refusal: bytes, *, is_list: bool) -> Answer:
-        batches, nil = self.connection.service.batches, self.connection.session.nil
-        encode = batches.encode if size <= JOINED_BYTES else batches.encode_in_pieces
+        codec, nil = self.connection.service.codec, self.connection.session.nil
+        encode = codec.encode if size <= JOINED_BYTES else codec.encode_in_pieces
         return encode(values, nil, refusal, is_list=is_list)
 
     def _describe_some(self, values: BatchValues, problem: Problem) -> str:
@@ -237,7 +237,7 @@ class BatchExchange(Exchange):
         return f"UNAVAILABLE {problem.reason} {first}{problem.detail}"
 
 
-class GetsExchange(BatchExchange):
+class GetsExchange(KeysExchange):
     """GETs that came together, each with a reply of its own."""
 
     __slots__ = ()
@@ -262,7 +262,7 @@ class GetsExchange(BatchExchange):
         connection.replace(self, SerialExchange(connection, self.keys.to_list()))
 
 
-class MgetExchange(BatchExchange):
+class MgetExchange(KeysExchange):
     """One MGET: all values, or an error."""
 
     __slots__ = ()
@@ -275,7 +275,7 @@ class MgetExchange(BatchExchange):
         self.connection.answer(self, self._encode(values, size, b"", is_list=True))
 
 
-class ExistsExchange(BatchExchange):
+class ExistsExchange(KeysExchange):
     """One EXISTS: how many of the keys there are, each as often as it was named."""
 
     __slots__ = ()
@@ -285,4 +285,4 @@ class ExistsExchange(BatchExchange):
         if problem is not None:
             self._refuse(self._describe_some(values, problem))
             return
-        self.connection.answer(self, integer(self.connection.service.batches.count_found(values)))
+        self.connection.answer(self, integer(self.connection.service.codec.count_found(values)))

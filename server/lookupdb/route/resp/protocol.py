@@ -6,7 +6,7 @@ from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.clients.registry import ConnectionRegistry
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
-from lookupdb.route.resp.connection import RespConnection
+from lookupdb.route.resp.connection import RedisClientConnection
 from lookupdb.route.resp.service import RespService
 
 
@@ -23,6 +23,6 @@ class RespProtocol:
     ) -> None:
         self.service = RespService(lookups, limits, counts, gatekeeper, port)
 
-    def make_connection(self, registry: ConnectionRegistry) -> RespConnection:
+    def make_connection(self, registry: ConnectionRegistry) -> RedisClientConnection:
         """A connection that a client is about to make."""
-        return RespConnection(self.service, registry)
+        return RedisClientConnection(self.service, registry)

@@ -1,7 +1,7 @@
 """What one client sends, cut into lookups and other commands, in whatever pieces it comes. No I/O.
 
-GETs and MGETs are cut by ``Batches``, natively where the kernels are. All else goes to ``RequestParser``, which takes
-any legal command and knows every limit; lookups that stand behind such a command in the same read go there, too.
+GETs and MGETs are cut by ``LookupCodec``, natively where the kernels are. All else goes to ``RequestParser``, which
+takes any legal command and knows every limit; lookups that stand behind such a command in the same read go there, too.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final
 
 from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.route.lookups.batch_keys import BatchKeys
-from lookupdb.route.resp.batches import GETS, MGET, PART, Batches
+from lookupdb.route.resp.codec import GETS, MGET, PART, LookupCodec
 from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO
 
 _EMPTY: Final = b""
 
 
 class Lookups:
-    """GETs, one or more, or one MGET: ``kind`` of ``batches``. The client sent ``size`` bytes."""
+    """GETs, one or more, or one MGET: ``kind`` of ``codec``. The client sent ``size`` bytes."""
 
     __slots__ = ("keys", "kind", "size")
 
@@ -32,7 +32,7 @@ class CommandReader:
 
     __slots__ = (
         "_at",
-        "_batches",
+        "_codec",
         "_command",
         "_data",
         "_is_parsing",
@@ -45,8 +45,8 @@ class CommandReader:
         "limits",
     )
 
-    def __init__(self, batches: Batches, limits: CommandLimits) -> None:
-        self._batches = batches
+    def __init__(self, codec: LookupCodec, limits: CommandLimits) -> None:
+        self._codec = codec
         self.limits = limits
         """Of the next command."""
         self.clear()
@@ -100,7 +100,7 @@ class CommandReader:
                     self._rest()
                 return parsed
             data, at = self._data, self._at
-            kind, end, keys = self._batches.cut(data, at, GROUP_KEYS)
+            kind, end, keys = self._codec.cut(data, at, GROUP_KEYS)
             if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
                 self._advance(end)
                 return Lookups(kind, keys, end - at)
@@ -188,7 +188,7 @@ class CommandReader:
         return self._parser.next()
 
     def _make_lookups(self, kind: int, keys: list[bytes]) -> Lookups:
-        return Lookups(kind, self._batches.make_keys(keys), sum(map(len, keys)))
+        return Lookups(kind, self._codec.make_keys(keys), sum(map(len, keys)))
 
     def _settle_parser(self) -> None:
         """See whether the parser has anything left."""

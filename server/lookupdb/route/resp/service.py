@@ -9,14 +9,14 @@ from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.clients.service import ClientService
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import LookupCore
-from lookupdb.route.resp.batches import choose_batches
+from lookupdb.route.resp.codec import choose_codec
 from lookupdb.route.resp.limits import make_read_limits
 
 
 class RespService(ClientService):
     """With what commands are read and answered by."""
 
-    __slots__ = ("_last_id", "batches", "port", "read_limits", "started_at")
+    __slots__ = ("_last_id", "codec", "port", "read_limits", "started_at")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class RespService(ClientService):
         port: int = 0,
     ) -> None:
         super().__init__(lookups, limits, counts, gatekeeper)
-        self.batches: Final = choose_batches()
+        self.codec: Final = choose_codec()
         self.read_limits: Final = make_read_limits(limits.max_body_bytes)
         """Of a client that may ask."""
         self.port: Final = port

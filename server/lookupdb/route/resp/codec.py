@@ -1,6 +1,6 @@
 """The bytes of lookups: from what a client sends to keys, from values to replies.
 
-``PackedBatches`` does it with the native kernels, ``ListedBatches`` is their twin. What is no lookup, or not written as
+``PackedCodec`` does it with the native kernels, ``ListedCodec`` is their twin. What is no lookup, or not written as
 clients write it, is read by the same code for both.
 """
 
@@ -34,12 +34,12 @@ _MAX_LINE_BYTES: Final = 9
 """More than any such line has."""
 
 
-class Batches(Protocol):
+class LookupCodec(Protocol):
     """Reads and answers lookups of one kind."""
 
-    def cut(self, data: bytes, at: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """What stands at ``at``, where it ends, and its keys: of GETs, at most ``most``, or of an MGET. The end of
-        anything else is ``at``."""
+    def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
+        """What stands at ``start``, where it ends, and its keys: of GETs, at most ``most``, or of an MGET. The end of
+        anything else is ``start``."""
 
     def make_keys(self, keys: list[bytes]) -> BatchKeys:
         """Keys of a command that was read otherwise. What is no UTF-8 is a key that no record has."""
@@ -55,14 +55,14 @@ class Batches(Protocol):
         """The same in pieces that follow each other, without a copy of any large value. Empties ``values``."""
 
 
-def choose_batches() -> Batches:
+def choose_codec() -> LookupCodec:
     """The native kernels' if they are to be used, or their twin."""
     kernels = native.kernels()
-    return ListedBatches() if kernels is None else PackedBatches(kernels)
+    return ListedCodec() if kernels is None else PackedCodec(kernels)
 
 
-class PackedBatches:
-    """Lookups by the native kernels. A ``Batches``."""
+class PackedCodec:
+    """Lookups by the native kernels. A ``LookupCodec``."""
 
     def __init__(self, kernels: ModuleType) -> None:
         self.cut = kernels.PackedKeys.cut
@@ -84,23 +84,23 @@ class PackedBatches:
         return pieces
 
 
-class ListedBatches:
-    """Lookups by Python. A ``Batches``."""
+class ListedCodec:
+    """Lookups by Python. A ``LookupCodec``."""
 
-    def cut(self, data: bytes, at: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """What stands at ``at``, where it ends, and its keys."""
-        keys, end = _read_gets(data, at, most)
+    def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
+        """What stands at ``start``, where it ends, and its keys."""
+        keys, end = _read_gets(data, start, most)
         if keys:
             return GETS, end, self.make_keys(keys)
-        if at == len(data):
-            return OTHER, at, None
-        whole = keys_of_mget(data) if not at else None
+        if start == len(data):
+            return OTHER, start, None
+        whole = keys_of_mget(data) if not start else None
         if whole is not None and len(whole) < _MAX_WORDS:
             return MGET, len(data), self.make_keys(whole)
         try:
-            keys, end = _read_mget(data, at)
+            keys, end = _read_mget(data, start)
         except _Stop as stop:
-            return stop.kind, at, None
+            return stop.kind, start, None
         return MGET, end, self.make_keys(keys)
 
     def make_keys(self, keys: list[bytes]) -> BatchKeys:
@@ -137,35 +137,34 @@ class _Stop(Exception):
         self.kind = kind
 
 
-def _read_gets(data: bytes, at: int, most: int) -> tuple[list[bytes], int]:
-    """The keys of the GETs at ``at``, and where they end."""
+def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
+    """The keys of the GETs at ``start``, and where they end."""
     keys: list[bytes] = []
-    while len(keys) < most and (head := _GET.match(data, at)) is not None:
-        start = head.end()
-        end = start + int(head[1])
-        if end - start > MAX_KEY_BYTES or data[end : end + 2] != CRLF:
+    while len(keys) < most and (head := _GET.match(data, start)) is not None:
+        end = head.end() + int(head[1])
+        if end - head.end() > MAX_KEY_BYTES or data[end : end + 2] != CRLF:
             break
-        keys.append(data[start:end])
-        at = end + 2
-    return keys, at
+        keys.append(data[head.end() : end])
+        start = end + 2
+    return keys, start
 
 
-def _read_mget(data: bytes, at: int) -> tuple[list[bytes], int]:
-    """The keys of the MGET at ``at``, and where it ends. Raises _Stop."""
-    count, at = _read_number(data, at, b"*", _MAX_WORDS)
-    name, at = _read_word(data, at)
+def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
+    """The keys of the MGET at ``start``, and where it ends. Raises _Stop."""
+    count, start = _read_number(data, start, b"*", _MAX_WORDS)
+    name, start = _read_word(data, start)
     if (count, name.upper()) != (2, b"GET") and (count < 2 or name.upper() != b"MGET"):
         raise _Stop(OTHER)
     keys = []  # of a GET none: it is not whole, or a word of it is none that is read here
     for _ in range(1, count):
-        key, at = _read_word(data, at)
+        key, start = _read_word(data, start)
         keys.append(key)
-    return keys, at
+    return keys, start
 
 
-def _read_word(data: bytes, at: int) -> tuple[bytes, int]:
-    """The bulk string at ``at``, which may be a key, and where it ends. Raises _Stop."""
-    length, start = _read_number(data, at, b"$", MAX_KEY_BYTES)
+def _read_word(data: bytes, start: int) -> tuple[bytes, int]:
+    """The bulk string at ``start``, which may be a key, and where it ends. Raises _Stop."""
+    length, start = _read_number(data, start, b"$", MAX_KEY_BYTES)
     end = start + length
     line_end = data[end : end + 2]
     if not length or not CRLF.startswith(line_end):
@@ -175,12 +174,12 @@ def _read_word(data: bytes, at: int) -> tuple[bytes, int]:
     return data[start:end], end + 2
 
 
-def _read_number(data: bytes, at: int, prefix: bytes, most: int) -> tuple[int, int]:
-    """The line of ``prefix`` and a number up to ``most`` at ``at``, and where it ends. Raises _Stop."""
-    line = data[at : at + _MAX_LINE_BYTES]
+def _read_number(data: bytes, start: int, prefix: bytes, most: int) -> tuple[int, int]:
+    """The line of ``prefix`` and a number up to ``most`` at ``start``, and where it ends. Raises _Stop."""
+    line = data[start : start + _MAX_LINE_BYTES]
     found = _LINE.match(line)
     if found is None or line[:1] not in (prefix, b"") or int(found[1] or b"0") > most:
         raise _Stop(OTHER)
     if not found[2]:
         raise _Stop(PART if found.end() == len(line) else OTHER)
-    return int(found[1]), at + found.end()
+    return int(found[1]), start + found.end()

@@ -1,0 +1,57 @@
+"""The examples of docs/redis.md, run as they stand there against a real router over real shards."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fleets import fleet, fleet_entry
+from support.routers import Router, routing
+from support.routing import table_file
+from support.shards import write_generation
+
+from lookupdb.route.resp.commands import COMMANDS
+
+TEXT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+AIRPORTS = {code: b'{"iata": "%b"}' % code[1:].encode() for code in ("kjfk", "egll", "lszh")}
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    folder = tmp_path_factory.mktemp("airports")
+    generation = write_generation(folder, AIRPORTS, shards=2, normalize=("strip", "lowercase"), value_format="json")
+    table = folder / "table.json"
+    with fleet(generation) as shards:
+        table.write_bytes(table_file(fleet_entry(generation, shards)))
+        with routing(table, "--resp-port", "0") as router:
+            yield router
+
+
+def run(recipe: str, router: Router) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    code = RECIPES[recipe].replace("6379", str(router.resp))
+    exec(compile(code, recipe, "exec"), names)
+    return names
+
+
+def test_redis_py(router: Router) -> None:
+    names = run("redis", router)
+    names["airports"].close()
+    assert names["kjfk"] == {"iata": "jfk"}
+    assert names["values"] == [AIRPORTS["kjfk"], AIRPORTS["egll"], None]
+    assert names["found"] == list(AIRPORTS.values())
+
+
+async def test_asyncio(router: Router) -> None:
+    names = await asyncio.to_thread(run, "asyncio", router)
+    assert names["found"] == [AIRPORTS["kjfk"], AIRPORTS["egll"]]
+
+
+def test_all_commands_are_told_of() -> None:
+    table = TEXT.partition("### What is answered")[2].partition("### Tokens")[0]
+    assert [name.decode() for name in COMMANDS if not re.search(rf"\b{name.decode()}\b", table)] == []
