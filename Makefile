@@ -71,6 +71,9 @@ bench-operator: $(VENV)/.test ## measure what the operator costs, by number of d
 bench: $(VENV)/.bench native ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
+redis-clients: $(VENV)/.test native ## ask `lookupdb up` with go-redis, ioredis, node-redis, redis-py, redis-cli and redis-benchmark (those whose Go, Node or Debian package is there)
+	$(BIN)/python -m e2e.clients.run
+
 image: ## build the container image IMAGE; PYTHON_IMAGE is its base
 	docker build --network=host $(addprefix --build-arg ,PYTHON_IMAGE $(PASSED)) --tag $(IMAGE) .
 	@bytes=$$(docker image inspect --format '{{.Size}}' $(IMAGE)); echo "$(IMAGE): $$((bytes / 1000000)) MB"; \
@@ -105,4 +108,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test native fuzz soak check audit sbom provenance chart crd format bench bench-operator image e2e lock clean
+.PHONY: help demo test native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients image e2e lock clean
