@@ -43,7 +43,7 @@ def sign(**changes: Any) -> str:
 def gatekeeper() -> Gatekeeper:
     accounts = ServiceAccounts(AUDIENCE, ["team/default"])
     accounts.take_keys(json.dumps(jwks(ec_signer())).encode())
-    gatekeeper = Gatekeeper(takes_tokens=True, accounts=accounts)
+    gatekeeper = Gatekeeper(token_folder="tokens", accounts=accounts)
     gatekeeper.take_hashes(hashes(TOKEN))
     return gatekeeper
 
