@@ -1,4 +1,4 @@
-"""RESP: what clients send to shard servers, and what shard servers answer to the router."""
+"""RESP: what clients send to shard servers and routers, and what shard servers answer to the router."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import hiredis
 
 from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
+from lookupdb.route.resp.codec import GETS, ListedCodec, LookupCodec, choose_codec
+from lookupdb.route.resp.reader import CommandReader, Lookups
 from lookupdb.route.servers.replies import ElementReader, NotResp
 from lookupdb.serve.limits import ServerLimits
 
@@ -39,6 +41,37 @@ def check_requests(data: bytes) -> None:
         assert whole[0] == [[b"GET", key] for key in keys]
     if (keys := keys_of_mget(data)) is not None:
         assert whole[0] == [[b"MGET", *keys]]
+
+
+def check_lookups(data: bytes) -> None:
+    """A router's reader gives the same lookups and commands in any pieces, by either kind of kernels."""
+    codecs: tuple[LookupCodec, ...] = (ListedCodec(), choose_codec())
+    whole = [_look_up(codec, [data]) for codec in codecs]
+    assert whole[0] == whole[1]
+    assert whole[0] == _look_up(codecs[1], in_pieces(data))
+
+
+def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]], str]:
+    """The commands, each GET apart, and why what follows them is refused."""
+    commands: list[list[bytes]] = []
+    reader = CommandReader(codec, _LIMITS)
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            while (request := reader.next()) is not None:
+                commands += _list_commands(request)
+            assert reader.is_empty is not reader.is_partial
+            assert reader.held_bytes < 8192, f"{reader.held_bytes} bytes are held"
+    except ProtocolError as error:
+        return commands, str(error)
+    return commands, ""
+
+
+def _list_commands(request: Lookups | Command) -> list[list[bytes]]:
+    if not isinstance(request, Lookups):
+        return [[request[0].upper(), *request[1:]]]
+    keys = [key.encode("utf-8", "surrogateescape") for key in request.keys.to_list()]
+    return [[b"GET", key] for key in keys] if request.kind == GETS else [[b"MGET", *keys]]
 
 
 class _Sink:
@@ -87,6 +120,17 @@ TARGETS: Final = (
     Target(
         "resp-requests",
         check_requests,
+        (
+            b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
+            b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
+            b"PING\r\nGET 'a b' \"c\"\r\n",
+            b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
+        ),
+        (b"\r\n", b"\n", b"*", b"$", b"$-1\r\n", b"$0\r\n\r\n", b"*65\r\n", b"GET", b"MGET", b"'", b'"', b"\\x00"),
+    ),
+    Target(
+        "resp-lookups",
+        check_lookups,
         (
             b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n*2\r\n$3\r\nGET\r\n$1\r\nc\r\n",
             b"*4\r\n$4\r\nMGET\r\n$1\r\na\r\n$2\r\nbc\r\n$1\r\nd\r\n",
