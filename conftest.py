@@ -121,6 +121,7 @@ TLS_TESTS: tuple[str, ...] = (
     "test_route_http_exchanges",
     "test_route_http_repeated",
     "test_route_http_request",
+    "test_route_resp_connection",
 )
 """The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. A fixture that lives for the
 module asks for ``transport``, to be made anew."""

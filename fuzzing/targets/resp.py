@@ -9,11 +9,14 @@ import hiredis
 from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
 from lookupdb.route.resp.codec import GETS, ListedCodec, LookupCodec, choose_codec
+from lookupdb.route.resp.limits import ReadLimits
 from lookupdb.route.resp.reader import CommandReader, Lookups
 from lookupdb.route.servers.replies import ElementReader, NotResp
 from lookupdb.serve.limits import ServerLimits
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
+_ROUTER_LIMITS: Final = ReadLimits(max_arguments=100_001, max_request_bytes=8192, max_inline_bytes=256)
+"""No input has as many bytes. (Narrow bounds of words are those of who has shown no token: the parser reads them.)"""
 _KEYS: Final = 3
 
 
@@ -54,14 +57,14 @@ def check_lookups(data: bytes) -> None:
 def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]], str]:
     """The commands, each GET apart, and why what follows them is refused."""
     commands: list[list[bytes]] = []
-    reader = CommandReader(codec, _LIMITS)
+    reader = CommandReader(codec, _ROUTER_LIMITS)
     try:
         for piece in pieces:
             reader.feed(piece)
             while (request := reader.next()) is not None:
                 commands += _list_commands(request)
             assert reader.is_empty is not reader.is_partial
-            assert reader.held_bytes < 8192, f"{reader.held_bytes} bytes are held"
+            assert reader.held_bytes < 1 << 16, f"{reader.held_bytes} bytes are held"
     except ProtocolError as error:
         return commands, str(error)
     return commands, ""

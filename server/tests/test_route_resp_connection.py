@@ -33,7 +33,7 @@ def _frequent_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def module_server(kernels: str) -> Iterator[RespServer]:
+def module_server(kernels: str, transport: str) -> Iterator[RespServer]:
     lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away", "gone"}, delays={"late": 0.02})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
@@ -205,19 +205,6 @@ class TestLimits:
         client.send(b"GET /v1/lookup/a HTTP/1.1\r\nHost: router\r\n\r\n")
         assert client.refusal() == "ERR wrong number of arguments for 'get' command"
         assert client.refusal().startswith("ERR unknown command 'Host:'")
-
-    def test_one_connection_too_many(self, kernels: str) -> None:
-        with (
-            serving_resp(ScriptedLookups(values=dict(VALUES)), max_connections=2) as server,
-            server.connect() as first,
-            server.connect() as second,
-        ):
-            assert first.ask("PING") == second.ask("PING") == b"PONG"
-            with server.connect() as third:
-                assert third.refusal().startswith("ERR max number of clients reached")
-                assert third.ended()
-            assert first.ask("GET", "a") == b"1"
-            assert server.count("connections_refused") == 1
 
     def test_values_that_are_too_many_bytes_together(self, kernels: str) -> None:
         """Of an MGET they are refused; GETs are answered one by one."""

@@ -245,3 +245,17 @@ def test_random_lives_keep_the_invariants(record: Record, seed: int) -> None:
         eventually(lambda: all(connection.phase is ClientPhase.CLOSED for connection in record.connections))
         assert record.broken == []
         eventually(lambda: lookups.budget.used == 0)
+
+
+def test_one_connection_too_many() -> None:
+    with (
+        serving_resp(ScriptedLookups(values={"a": b"1"}), max_connections=2) as server,
+        server.connect() as first,
+        server.connect() as second,
+    ):
+        assert first.ask("PING") == second.ask("PING") == b"PONG"
+        with server.connect() as third:
+            assert third.refusal().startswith("ERR max number of clients reached")
+            assert third.ended()
+        assert first.ask("GET", "a") == b"1"
+        assert server.count("connections_refused") == 1

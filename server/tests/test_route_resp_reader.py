@@ -13,7 +13,9 @@ from lookupdb.route.resp.codec import GETS, MGET, choose_codec
 from lookupdb.route.resp.limits import GROUP_KEYS, ReadLimits
 from lookupdb.route.resp.reader import CommandReader, Lookups
 
-LIMITS = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
+LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
+NARROW = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
+"""As of who has shown no token."""
 
 
 def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
@@ -39,8 +41,9 @@ def take(reader: CommandReader) -> list[Any]:
     return taken
 
 
-def read(data: bytes, pieces: int | None = None) -> list[Any]:
-    reader, taken = make_reader(), []
+def read(data: bytes, pieces: int | None = None, limits: ReadLimits = LIMITS) -> list[Any]:
+    taken: list[Any] = []
+    reader = make_reader(limits)
     step = pieces or len(data) or 1
     for start in range(0, len(data), step):
         reader.feed(data[start : start + step])
@@ -68,14 +71,15 @@ STREAMS = {
 }
 
 
+@pytest.mark.parametrize("limits", [LIMITS, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("data", STREAMS.values(), ids=STREAMS)
-def test_commands_are_the_same_in_any_pieces(data: bytes) -> None:
-    whole = read(data)
+def test_commands_are_the_same_in_any_pieces(data: bytes, limits: ReadLimits) -> None:
+    whole = read(data, limits=limits)
     assert whole
     for size in (1, 2, 3, 7, 19, 20, 21, 64):
-        assert read(data, size) == whole, size
+        assert read(data, size, limits) == whole, size
     for end in range(len(data)):
-        reader = make_reader()
+        reader = make_reader(limits)
         reader.feed(data[:end])
         first = take(reader)
         if first and isinstance(first[-1], str):
@@ -92,6 +96,9 @@ def test_what_is_read_is_what_was_sent() -> None:
     assert read(STREAMS["no RESP behind gets"])[3:] == ["expected '$', got 'P'"]
     assert read(STREAMS["no RESP behind an inline get"]) == [[b"GET", b"a"], [b"GET", b"b"], "expected '$', got '+'"]
     assert read(STREAMS["too many bytes"]) == ["invalid bulk length"]
+    assert read(STREAMS["too many words"], limits=NARROW) == ["invalid multibulk length"]
+    assert read(b"PING\r\n*65\r\n", limits=NARROW) == [[b"PING"], "invalid multibulk length"]
+    assert read(b"PING\r\n*65\r\n", 6, limits=NARROW) == [[b"PING"], "invalid multibulk length"]
 
 
 def test_random_streams_in_random_pieces() -> None:

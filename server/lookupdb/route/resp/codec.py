@@ -25,7 +25,7 @@ GETS: Final = 2
 MGET: Final = 3
 """One MGET."""
 
-_MAX_WORDS: Final = 16_384
+MAX_WORDS: Final = 16_384
 """Of an MGET that is read here."""
 _GET: Final = re.compile(rb"\*2\r\n\$3\r\n[Gg][Ee][Tt]\r\n\$([1-9][0-9]{0,2})\r\n")
 _LINE: Final = re.compile(rb".?(0|[1-9][0-9]{0,5})?(?:(?<=[0-9])(\r\n)|(?<=[0-9])\r\Z|\Z)", re.DOTALL)
@@ -95,7 +95,7 @@ class ListedCodec:
         if start == len(data):
             return OTHER, start, None
         whole = keys_of_mget(data) if not start else None
-        if whole is not None and len(whole) < _MAX_WORDS:
+        if whole is not None and len(whole) < MAX_WORDS:
             return MGET, len(data), self.make_keys(whole)
         try:
             keys, end = _read_mget(data, start)
@@ -151,7 +151,7 @@ def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
 
 def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
     """The keys of the MGET at ``start``, and where it ends. Raises _Stop."""
-    count, start = _read_number(data, start, b"*", _MAX_WORDS)
+    count, start = _read_number(data, start, b"*", MAX_WORDS)
     name, start = _read_word(data, start)
     if (count, name.upper()) != (2, b"GET") and (count < 2 or name.upper() != b"MGET"):
         raise _Stop(OTHER)

@@ -10,7 +10,7 @@ from typing import Final
 
 from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.route.lookups.batch_keys import BatchKeys
-from lookupdb.route.resp.codec import GETS, MGET, PART, LookupCodec
+from lookupdb.route.resp.codec import GETS, MAX_WORDS, MGET, PART, LookupCodec
 from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO
 
 _EMPTY: Final = b""
@@ -137,7 +137,10 @@ class CommandReader:
         return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
-        """Whether the beginning of a lookup, which has ``size`` bytes, is kept here until more comes."""
+        """Whether the beginning of a lookup, which has ``size`` bytes, is kept here until more comes. Under narrow
+        limits the parser has it, which refuses too many words when they are announced."""
+        if self.limits.max_arguments < MAX_WORDS:
+            return False
         self._read_again += size
         return size <= self.limits.max_request_bytes and self._read_again <= PART_RATIO * size
 
