@@ -183,6 +183,21 @@ async def test_what_an_overloaded_router_does_not_look_up_of_a_candidate_is_coun
     assert (core.count("keys_unavailable"), core.count("candidate_keys_unavailable")) == counted
 
 
+async def test_single_keys_that_are_asked_together_make_way_when_single_keys_do(
+    stack: AsyncExitStack, core: Core
+) -> None:
+    """A batch does at half of the budget."""
+    await core.serve(table(entry(addresses(await serve(stack, RECORDS)))))
+    for used, reasons in (
+        (core.budget.batch_mark + 1, ["Overloaded", None]),
+        (core.budget.limit + 1, ["Overloaded"] * 2),
+    ):
+        core.budget.take(used)
+        found = [await core.find_many(["k1", "k2"], are_single=are_single) for are_single in (False, True)]
+        assert [answer.reason if isinstance(answer, Problem) else None for answer in found] == reasons
+        core.budget.release(used)
+
+
 @pytest.mark.parametrize(("generation", "counted"), [("g1", (2, 0)), ("g2", (0, 2))])
 async def test_so_is_a_candidates_batch_that_makes_room_when_its_values_come(
     stack: AsyncExitStack, generation: str, counted: tuple[int, int]

@@ -172,10 +172,10 @@ class Core:
         self.lookups.find(key, answer, generation)
         return answer
 
-    def find_many(self, keys: list[str], generation: str | None = None) -> Answer:
+    def find_many(self, keys: list[str], generation: str | None = None, *, are_single: bool = False) -> Answer:
         """One batch."""
         answer = Answer()
-        self.lookups.find_many(make_keys(keys), answer, generation)
+        self.lookups.find_many(make_keys(keys), answer, generation, are_single=are_single)
         return answer
 
     def close(self) -> None:
