@@ -10,7 +10,7 @@ from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
 from lookupdb.route.resp.codec import GETS, ListedCodec, LookupCodec, choose_codec
 from lookupdb.route.resp.limits import ReadLimits
-from lookupdb.route.resp.reader import CommandReader, Lookups
+from lookupdb.route.resp.reader import CommandReader, LookupCommands
 from lookupdb.route.servers.replies import ElementReader, NotResp
 from lookupdb.serve.limits import ServerLimits
 
@@ -70,8 +70,8 @@ def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]]
     return commands, ""
 
 
-def _list_commands(request: Lookups | Command) -> list[list[bytes]]:
-    if not isinstance(request, Lookups):
+def _list_commands(request: LookupCommands | Command) -> list[list[bytes]]:
+    if not isinstance(request, LookupCommands):
         return [[request[0].upper(), *request[1:]]]
     keys = [key.encode("utf-8", "surrogateescape") for key in request.keys.to_list()]
     return [[b"GET", key] for key in keys] if request.kind == GETS else [[b"MGET", *keys]]

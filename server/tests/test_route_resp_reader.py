@@ -11,7 +11,7 @@ from support.resp import command
 from lookupdb.resp.requests import ProtocolError
 from lookupdb.route.resp.codec import GETS, MGET, choose_codec
 from lookupdb.route.resp.limits import GROUP_KEYS, ReadLimits
-from lookupdb.route.resp.reader import CommandReader, Lookups
+from lookupdb.route.resp.reader import CommandReader, LookupCommands
 
 LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
 NARROW = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)
@@ -27,7 +27,7 @@ def take(reader: CommandReader) -> list[Any]:
     taken: list[Any] = []
     try:
         while (request := reader.next()) is not None:
-            if not isinstance(request, Lookups):
+            if not isinstance(request, LookupCommands):
                 taken.append([request[0].upper(), *request[1:]])
             else:
                 keys = [key.encode("utf-8", "surrogateescape") for key in request.keys.to_list()]
@@ -120,7 +120,7 @@ def test_gets_are_cut_into_groups() -> None:
     reader.feed(command("GET", "a") * (2 * GROUP_KEYS + 1))
     sizes = []
     while (request := reader.next()) is not None:
-        assert isinstance(request, Lookups)
+        assert isinstance(request, LookupCommands)
         sizes.append(len(request.keys))
     assert sizes == [GROUP_KEYS, GROUP_KEYS, 1]
     assert reader.is_empty

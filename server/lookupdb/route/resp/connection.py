@@ -34,7 +34,7 @@ from lookupdb.route.resp.exchanges import (
     describe_problem,
 )
 from lookupdb.route.resp.limits import REPLY_BYTES, TURN_COMMANDS
-from lookupdb.route.resp.reader import CommandReader, Lookups
+from lookupdb.route.resp.reader import CommandReader, LookupCommands
 from lookupdb.route.resp.service import RespService
 from lookupdb.route.resp.session import ClientSession
 
@@ -139,7 +139,7 @@ class RedisClientConnection(ConnectionLife):
             request = self._read_next()
             if request is None:
                 return
-            if isinstance(request, Lookups):
+            if isinstance(request, LookupCommands):
                 self._look_up(request)
             else:
                 self._execute(request)
@@ -153,7 +153,7 @@ class RedisClientConnection(ConnectionLife):
         self._is_resting = False
         self._advance()
 
-    def _read_next(self) -> Lookups | Command | None:
+    def _read_next(self) -> LookupCommands | Command | None:
         reader = self._reader
         reader.limits = self.session.limits
         try:
@@ -226,7 +226,7 @@ class RedisClientConnection(ConnectionLife):
 
     # Commands in, replies out
 
-    def _look_up(self, lookups: Lookups) -> None:
+    def _look_up(self, lookups: LookupCommands) -> None:
         """Answer ``lookups`` with an exchange, unless the client may not ask."""
         is_mget, count = lookups.kind != GETS, len(lookups.keys)
         commands = 1 if is_mget else count

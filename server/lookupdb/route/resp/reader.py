@@ -16,7 +16,7 @@ from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO
 _EMPTY: Final = b""
 
 
-class Lookups:
+class LookupCommands:
     """GETs, one or more, or one MGET: ``kind`` of ``codec``. The client sent ``size`` bytes."""
 
     __slots__ = ("keys", "kind", "size")
@@ -90,7 +90,7 @@ class CommandReader:
             self._data = self._data[self._at :] + data
             self._at = 0
 
-    def next(self) -> Lookups | Command | None:
+    def next(self) -> LookupCommands | Command | None:
         """The next lookups, as many as may be answered together, or the next command; None when none is whole. Raises
         ProtocolError: then nothing more can be read."""
         while True:
@@ -103,7 +103,7 @@ class CommandReader:
             kind, end, keys = self._codec.cut(data, at, GROUP_KEYS)
             if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
                 self._advance(end)
-                return Lookups(kind, keys, end - at)
+                return LookupCommands(kind, keys, end - at)
             if at == len(data):
                 self._finish()
                 return None
@@ -152,7 +152,7 @@ class CommandReader:
         self._data, self._at, self._read_again = _EMPTY, 0, 0
         self._is_parsing = True
 
-    def _next_parsed(self) -> Lookups | Command | None:
+    def _next_parsed(self) -> LookupCommands | Command | None:
         """The next lookups or command out of the parser; it is done with when it has nothing any more."""
         gets: list[bytes] = []
         while len(gets) < GROUP_KEYS:
@@ -190,8 +190,8 @@ class CommandReader:
         self._parser.limits = self.limits
         return self._parser.next()
 
-    def _make_lookups(self, kind: int, keys: list[bytes]) -> Lookups:
-        return Lookups(kind, self._codec.make_keys(keys), sum(map(len, keys)))
+    def _make_lookups(self, kind: int, keys: list[bytes]) -> LookupCommands:
+        return LookupCommands(kind, self._codec.make_keys(keys), sum(map(len, keys)))
 
     def _settle_parser(self) -> None:
         """See whether the parser has anything left."""
