@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -18,6 +19,17 @@ DEADLINE_SECONDS = 120.0
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## Five minutes\n")[2].partition("\n## ")[0]
 DEMO, _, OWN_DATA = SECTION.partition("Now try your own")
+PROGRAMS: dict[str, str] = dict(
+    re.findall(r"^```python (\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+)
+PRINTED = {
+    "asyncio": "[{'iata': 'JFK', …}, {'iata': 'LHR', …}, None]\n['nowhere']\n",
+    "threads": "",
+    "gevent": "",
+    "redis": 'John F Kennedy International Airport [b\'{"iata":"LHR", …}\', None]\n',
+    "mapping": "John F Kennedy International Airport False 28298 g1\n",
+}
+"""What the programs for Python print; of an airport, its first member."""
 OUTCOMES = {"cut over to g2": "cut over to g2", "g2 keeps serving": "the build failed; g2 keeps serving"}
 """README's words of what each change of the file leads to, and the line of `up`."""
 
@@ -101,6 +113,26 @@ def test_the_walk_comes_out_as_it_says(walk: Walk) -> None:
 def test_it_tells_what_up_says_in_its_words() -> None:
     told = " ".join(OWN_DATA.replace("*", "").split())
     assert all(words in told for words in OUTCOMES)
+
+
+def test_each_program_for_python_runs_beside_the_demo_as_it_stands(walk: Walk) -> None:
+    (walk.folder / "examples").symlink_to(ROOT / "examples")
+    walk.start(".venv/bin/lookupdb up -f examples/airports.yaml --port 0")
+    state = json.loads((walk.folder / ".lookupdb/run/default.airports/up.json").read_text())
+    redis_port = state["redis"].rpartition(":")[2]
+    assert PROGRAMS.keys() == PRINTED.keys()
+    for name, written in PROGRAMS.items():
+        program = written.replace("http://127.0.0.1:8080", state["url"]).replace("port=6379", f"port={redis_port}")
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=walk.folder,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert ended.returncode == 0, (name, ended.stderr)
+        assert re.sub(r", ?[\"']name[^}]*", ", …", ended.stdout) == PRINTED[name], name
 
 
 def test_the_demo_answers_the_lookups_that_it_names(walk: Walk) -> None:
