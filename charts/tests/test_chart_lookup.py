@@ -22,6 +22,9 @@ PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mo
 
 
 class _Router(BaseHTTPRequestHandler):
+    strange = frozenset(("/v1/lookup/strange", "/v1/lookup/strange-value", "/v1/lookup/late"))
+    """What another server answers; of the last one only the first time."""
+
     def do_GET(self) -> None:
         if self.path == "/v1/lookup/guarded":
             is_known = self.headers.get("Authorization") == "Bearer the-token"
@@ -31,9 +34,13 @@ class _Router(BaseHTTPRequestHandler):
             "/v1/lookup/KJFK": (200, b'{"name": "John F Kennedy"}'),
             "/v1/lookup/a%2Fb": (200, b"{}"),
             "/v1/lookup/down": (503, b"unavailable"),
+            "/v1/lookup/strange-value": (200, b"<html>"),
         }.get(self.path, (404, b"missing"))
         self.send_response(status)
-        self.send_header("Lookupdb-Generation", "g1")
+        if self.path not in self.strange:
+            self.send_header("Lookupdb-Generation", "g1")
+        elif self.path == "/v1/lookup/late":
+            self.strange = type(self).strange = self.strange - {self.path}
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -177,6 +184,20 @@ def test_a_key_is_quoted(script: ModuleType, router: str) -> None:
 )
 def test_an_answer_that_is_not_the_value(script: ModuleType, router: str, key: str, sentence: str) -> None:
     assert sentence in script.main("airports", "default", key, router)
+
+
+@pytest.mark.parametrize(("key", "status"), [("strange", 404), ("strange-value", 200)])
+def test_what_another_server_answers_says_nothing_of_the_key(
+    script: ModuleType, router: str, monkeypatch: pytest.MonkeyPatch, key: str, status: int
+) -> None:
+    monkeypatch.setattr(script, "STRANGER_SECONDS", 0.0)
+    said = script.main("airports", "default", key, router)
+    assert f"/v1/lookup/{key} with {status} is no router of lookupdb" in said
+
+
+def test_another_server_is_asked_again_until_the_router_answers(script: ModuleType, router: str) -> None:
+    """A new Service's address leads out of the cluster until all nodes know it."""
+    assert "has no key 'late'" in script.main("airports", "default", "late", router)
 
 
 def test_no_such_dataset(script: ModuleType) -> None:

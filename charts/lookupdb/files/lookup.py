@@ -6,15 +6,24 @@ import socket
 import ssl
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
 TIMEOUT_SECONDS = 10
+STRANGER_SECONDS = 30.0
+"""A Service's address may lead somewhere else for a moment, after the Service was made. It is asked again so long."""
+GENERATION = "Lookupdb-Generation"
+"""The header that a router answers with, whether it has the key or not."""
 PORTS = (443, 80)
 """The usual ones of a router's Service: it has one of them. The other is refused, or left without an answer."""
 DEFAULT_PORTS = {"https": 443, "http": 80}
 UNVERIFIED = ssl._create_unverified_context()  # noqa: S323 - as without TLS, the cluster's DNS says who answers
+
+
+class StrangerError(Exception):
+    """What answers is no router."""
 
 
 def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
@@ -24,8 +33,9 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
     for namespace in namespaces.split(","):
         name = host or f"{dataset}-router.{namespace}.svc"
         try:
-            url = f"{find_router(name)}/v1/lookup/{urllib.parse.quote(key, safe='')}"
-            return ask(url, dataset, namespace, key)
+            return ask_router(name, dataset, namespace, key)
+        except StrangerError as error:
+            return str(error)
         except OSError as error:
             unanswered.append(f"{name} ({error})")
     first = namespaces.split(",")[0]
@@ -35,6 +45,18 @@ def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:
         "or name the one that you have: helm upgrade --reuse-values --set "
         "test.namespace=…,test.dataset=…,test.key=…"
     )
+
+
+def ask_router(name: str, dataset: str, namespace: str, key: str) -> str | None:
+    """``ask`` of the router at ``name``. Raises OSError when nobody answers, StrangerError when somebody else does."""
+    ends_at = time.monotonic() + STRANGER_SECONDS
+    while True:
+        try:
+            return ask(f"{find_router(name)}/v1/lookup/{urllib.parse.quote(key, safe='')}", dataset, namespace, key)
+        except StrangerError:
+            if time.monotonic() > ends_at:
+                raise
+        time.sleep(1)
 
 
 def find_router(name: str) -> str:
@@ -77,7 +99,8 @@ def find_port(host: str) -> int:
 
 
 def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
-    """Why the router at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers."""
+    """Why the router at ``url`` does not have ``key``; None when it has. Raises OSError when nobody answers, and
+    StrangerError when what answers is no router: then nothing is known of the key."""
     try:
         request = urllib.request.Request(url)  # noqa: S310 - http
         if token := os.environ.get("LOOKUPDB_TOKEN", "").strip():
@@ -85,13 +108,21 @@ def ask(url: str, dataset: str, namespace: str, key: str) -> str | None:
                 return "the Secret that test.tokenSecret names holds no token in its key token"
             request.add_unredirected_header("Authorization", f"Bearer {token}")
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=UNVERIFIED) as response:  # noqa: S310 - http
-            print(url, response.headers.get("Lookupdb-Generation"), response.read().decode(errors="replace"))
+            check_router(url, response.status, response.headers.get(GENERATION))
+            print(url, response.headers[GENERATION], response.read().decode(errors="replace"))
             return None
     except urllib.error.HTTPError as error:
         body = error.read().decode(errors="replace")
         if error.code == 404:
+            check_router(url, error.code, error.headers.get(GENERATION))
             return f"The dataset {dataset} in the namespace {namespace} serves, but has no key {key!r}: set test.key."
         return f"{url} answered {error.code}: {body}"
+
+
+def check_router(url: str, status: int, generation: str | None) -> None:
+    """Raises StrangerError unless the answer names its generation."""
+    if not generation:
+        raise StrangerError(f"what answers {url} with {status} is no router of lookupdb: it names no generation")
 
 
 if __name__ == "__main__":
