@@ -178,6 +178,17 @@ def test_a_long_load_has_no_more_points_than_can_be_looked_at() -> None:
     assert sum(point.answered for point in recording.points) == 2880 == recording.latencies.count
 
 
+def test_what_became_due_before_the_warm_up_s_last_report_counts() -> None:
+    """A sender that is held up there for a moment reports the begin of measuring with the end of the warm-up."""
+    recording = Recording(2.0, 1)
+    recording.take(0, -0.25, Tally(scheduled=3, answered=2, latencies=[100, 300_000], busy=1.0))
+    recording.take(0, 0.25, Tally(scheduled=1, answered=2, latencies=[100, 400_000], busy=1.0))
+    recording.finish()
+    assert (recording.total.scheduled, recording.total.answered, recording.latencies.count) == (4, 4, 4)
+    assert recording.points[0].answered == 4
+    assert recording.total.busy == 1.0, "of the warm-up nothing is counted"
+
+
 def test_a_short_load_has_one_short_point() -> None:
     recording = Recording(0.4, 1)
     recording.take(0, -0.25, Tally(busy=1.0))

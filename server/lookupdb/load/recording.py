@@ -73,11 +73,12 @@ class Recording:
         """By sender, the point in which its last report is."""
 
     def take(self, process: int, begin: float, tally: Tally) -> None:
-        """Take the counts of an interval, short before a point, which began so many seconds after measuring did. What
-        is answered after the end belongs to the last point."""
+        """Take the counts of an interval, short before a point, which began so many seconds after measuring did: in the
+        warm-up, if it is less than 0; then it has what became due in the moments behind it. What is answered after the
+        end belongs to the last point."""
+        index = min(max(0, int((begin + _EDGE_SECONDS) / self.width)), self._last)
         if begin < -_EDGE_SECONDS:
-            return  # of the warm-up, of which nothing is counted
-        index = min(int((begin + _EDGE_SECONDS) / self.width), self._last)
+            tally.busy = 0.0
         self._reached[process] = index
         self._add_counts(tally)
         self.failure_latencies.record(tally.failure_latencies)

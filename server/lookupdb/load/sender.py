@@ -136,7 +136,7 @@ class Sender:
         if len(self._backlog) < _MAX_BACKLOG:
             self._backlog.append(intended)
         else:
-            self._give_up(intended, now)
+            self._count_wait(intended, self._timeout, "unsent")
 
     def _send(self, connection: LoadConnection, intended: float) -> None:
         request, connection.keys = self._make()
