@@ -191,6 +191,22 @@ async def test_the_generation_before_can_be_asked_by_name_until_its_time_is_over
     assert await router.core.find("only-g1", "g1") == "g1", "it is unknown"
 
 
+async def test_a_table_of_the_same_generation_takes_nothing_of_that_time(
+    router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of another replica, which comes moments after the cutover."""
+    monkeypatch.setattr(cutover, "PREVIOUS_SECONDS", 1.0)
+    await started(router, entries["g1"])
+    router.write(table_file(entries["g2"], version=2))
+    await router.in_effect(2)
+    for version in (3, 4):
+        router.write(table_file(entries["g2"], version=version))
+        await router.in_effect(version)
+        assert await router.core.find_many(["only-g1", "only-g2"], "g1") == [b"1", None]
+    await soon(lambda: router.core.lookups.previous is None, "its time is over")
+    assert await router.core.find("only-g2") == b"1"
+
+
 async def test_that_time_passes_by_itself(
     router: Router, entries: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

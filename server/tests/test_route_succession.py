@@ -6,7 +6,12 @@ import pytest
 from support.routing import entry, mixed, table
 
 from lookupdb.route.table.routing_table import RoutingTable
-from lookupdb.route.table.succession import awaited_shards, diagnose_refusal, may_ask_for_previous
+from lookupdb.route.table.succession import (
+    awaited_shards,
+    diagnose_refusal,
+    may_ask_for_previous,
+    may_still_ask_for_previous,
+)
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
@@ -98,3 +103,21 @@ def test_the_generation_before_may_be_asked_for_if_it_was_whole_and_of_the_same_
     new: RoutingTable, old: RoutingTable, may_ask: bool
 ) -> None:
     assert may_ask_for_previous(new, old) is may_ask
+
+
+NEXT_ELSEWHERE = table(entry([[B]], "g2"), version=3)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "may_ask"),
+    [
+        pytest.param(NEXT_ELSEWHERE, NEXT, True, id="the same generation, of other servers"),
+        pytest.param(table(entry([[B]], "g3"), version=4), NEXT, False, id="another generation"),
+        pytest.param(table(entry([[B]], "g2"), entry([[A]]), version=4), NEXT, False, id="the new table names it"),
+        pytest.param(STEP, NEXT, False, id="shard by shard"),
+    ],
+)
+def test_it_may_be_asked_for_while_the_generation_is_the_same(
+    new: RoutingTable, old: RoutingTable, may_ask: bool
+) -> None:
+    assert may_still_ask_for_previous(new, old, ONE) is may_ask

@@ -194,11 +194,20 @@ class Cutover:
         log.info("routing table in effect", extra={"tableVersion": new.table.version, "generation": new.active.name})
         if not self._ready_timer:
             self._ready_timer = self._loop.call_later(READY_SECONDS, self._accept_unreached_shards)
+        if old:
+            self._succeed(new, old)
+
+    def _succeed(self, new: LiveTable, old: LiveTable) -> None:
+        """Keep of ``old`` what may be asked for by name, or of the table before it, and retire what may not."""
+        previous = self._previous
+        if previous and succession.may_still_ask_for_previous(new.table, old.table, previous.table):
+            self._begin_retirement(old)
+            return
         self._end_previous()
-        if old and succession.may_ask_for_previous(new.table, old.table):
+        if succession.may_ask_for_previous(new.table, old.table):
             self._previous, self._lookups.previous = old, old.active
             self._previous_timer = self._loop.call_later(PREVIOUS_SECONDS, self._end_previous)
-        elif old:
+        else:
             self._begin_retirement(old)
 
     def _end_previous(self) -> None:

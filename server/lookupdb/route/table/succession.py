@@ -54,3 +54,9 @@ def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
     if new.dataset != old.dataset or new.is_mixed or old.is_mixed:
         return False
     return all(entry.generation != old.active for entry in new.entries)
+
+
+def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: RoutingTable) -> bool:
+    """The same of the active generation of ``previous``, which came before that of ``old``: ``new`` has the generation
+    of ``old``, of other servers say, and it is not the generation that has changed."""
+    return new.active == old.active and may_ask_for_previous(new, previous)
