@@ -59,7 +59,7 @@ def check_meaning(response: Response) -> None:
         except LookupFailed as error:
             assert error.message
         try:
-            batch = read_batch_answer(response, _KEYS, expected)
+            batch = read_batch_answer(response, _KEYS, expected, partial=True)
         except LookupFailed as error:
             assert error.message
         else:

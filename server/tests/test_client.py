@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -98,8 +99,33 @@ def test_a_key_may_be_any_text(client: BlockingClient, key: str) -> None:
 def test_a_key_that_no_record_can_have_is_missing(client: BlockingClient, key: str) -> None:
     results = client.get_many([key, "key-1"])
     assert (results.missing, set(results.found)) == ([key], {"key-1"})
-    if len(key) <= 512:
-        assert not client.has(key)
+    assert not client.has(key)
+
+
+class Airport(str, Enum):  # noqa: UP042 - an older program's
+    """Whose members say ``Airport.KEY`` where they are written into text."""
+
+    KEY = "key-1"
+
+
+class Folded(str):
+    """Takes itself for equal to others."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and other.lower() == self.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+
+def test_a_kind_of_text_is_the_text_that_it_is(client: BlockingClient) -> None:
+    assert client.get(Airport.KEY) == client.get("key-1") is not None
+    assert client.lookup(Airport.KEY).is_found
+    assert list(client.get_many([Airport.KEY, "key-2"]).found) == ["key-1", "key-2"]
+    results = client.get_many([Folded("key-1"), Folded("KEY-1")])
+    assert (list(results.found), results.missing) == (["key-1"], ["KEY-1"])
 
 
 @pytest.mark.parametrize(
@@ -226,10 +252,13 @@ def _run_closed(client: BlockingClient) -> None:
         ("http://router/v1/lookup", {}, "ends before /v1"),
         ("http://router?x", {}, "a scheme, a host"),
         ("http://ro\r\nuter", {}, "a scheme, a host"),
+        ("http://router..example", {}, "a scheme, a host"),
+        (f"http://{'a' * 64}.example", {}, "a scheme, a host"),
         ("http://router", {"timeout": 0}, "timeout is a number of seconds"),
         ("http://router", {"read_timeout": -1}, "read_timeout is a number of seconds"),
         ("http://router", {"max_connections": 0}, "max_connections is at least 1"),
         ("http://router", {"retries": -1}, "retries is at least 0"),
+        ("http://router", {"max_keys": 1.5}, "max_keys is a whole number"),
         ("http://router", {"token": "a", "token_file": "b"}, "both token and token_file"),
         ("http://router", {"token": "a b"}, "holds no token"),
         ("http://router", {"token": "secret\r\nX: y"}, "holds no token"),

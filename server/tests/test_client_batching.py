@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import socket
 import threading
@@ -274,6 +275,37 @@ def test_a_thread_waits_for_others_no_longer_than_its_timeout() -> None:
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient")
+def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
+    """It was led itself, until its leader's time was over, and asks for all with what is left of its own time."""
+    slow = threading.Event()
+
+    def hang(connection: socket.socket, asked: Asked) -> bytes:
+        assert slow.wait(60)
+        return CLOSE
+
+    def delay(connection: socket.socket, asked: Asked) -> bytes:
+        time.sleep(0.4)
+        return found_all(connection, asked)
+
+    with scripted(hang, delay) as router, Client(router.url, timeout=1.5, retries=0) as client:
+        began = time.monotonic()
+
+        def ask(name: str, after: float) -> Callable[[], Any]:
+            def call() -> Any:
+                time.sleep(max(0.0, began + after - time.monotonic()))
+                return client.get(name)
+
+            return call
+
+        with calling([ask("first", 0.0), ask("early", 0.1), ask("late", 1.2)]) as outcomes:
+            pass
+        slow.set()
+    assert isinstance(outcomes[0], Unavailable)
+    assert isinstance(outcomes[1], Unavailable)
+    assert outcomes[2] == "late"
+
+
 def test_whom_a_leader_leaves_behind_ask_again() -> None:
     """A leader that is interrupted (a signal, a timeout of gevent's) neither answers nor loses the others."""
     gate = Gate()
@@ -344,6 +376,74 @@ async def test_a_lookup_of_several_generations_names_that_of_its_own_shard() -> 
         async with AsyncClient(router.url) as client:
             assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
             assert [asked.method for asked in router.asked] == ["POST", "GET"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_batch_has_the_trace_of_its_first_caller_and_not_of_those_before() -> None:
+    trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace")
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        async with AsyncClient(router.url, timeout=60, traceparent=trace.get) as client:
+
+            async def ask(name: str) -> Any:
+                trace.set(f"trace-of-{name}")
+                return await client.get(name)
+
+            tasks = [asyncio.create_task(ask("a"))]
+            await soon(lambda: router.asked, "the first is under way")
+            tasks += [asyncio.create_task(ask(name)) for name in ("b", "c")]
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(*tasks)
+    assert [asked.fields["traceparent"] for asked in router.asked] == ["trace-of-a", "trace-of-b"]
+
+
+async def test_lookups_go_on_after_all_tasks_were_cancelled_at_whatever_step() -> None:
+    """As programs do that end what is under way, and look something up before they end themselves."""
+    for steps in range(6):
+        with scripted() as router:
+            async with AsyncClient(router.url) as client:
+                before = asyncio.all_tasks()
+                lookup = asyncio.ensure_future(client.get("a"))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                others = asyncio.all_tasks() - before
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+                assert lookup.done()
+                assert await asyncio.wait_for(client.get("b"), 60) == "b"
+
+
+async def test_who_was_not_cancelled_is_told_that_the_request_was() -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        async with AsyncClient(router.url) as client:
+            before = asyncio.all_tasks()
+            lookup = asyncio.ensure_future(client.get("a"))
+            await soon(lambda: router.asked, "it is under way")
+            for task in asyncio.all_tasks() - before - {lookup}:
+                task.cancel()
+            with pytest.raises(RuntimeError, match="the task that asked was cancelled"):
+                await lookup
+            gate.opened.set()
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_closing_ends_many_keys_that_are_under_way_or_wait(retries: int) -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        client = AsyncClient(router.url, timeout=60, max_connections=1, retries=retries)
+        first = asyncio.create_task(client.get_many(["a", "b"]))
+        await soon(lambda: router.asked, "the first is under way")
+        second = asyncio.create_task(client.get_many(["c", "d"]))
+        await asyncio.sleep(0)
+        await client.close()
+        for task in (first, second):
+            with pytest.raises(RuntimeError, match="closed"):
+                await task
+        gate.opened.set()
+        assert router.connections == 1, "no other was made"
 
 
 async def test_closing_ends_what_is_under_way() -> None:

@@ -160,6 +160,7 @@ BAD_BATCHES = {
     "no base64": answer({"generation": "g1", "found": {"a": "YQ==", "b": "Y"}, "missing": []}, value_format="raw"),
     "no text for bytes": answer({"generation": "g1", "found": {"a": 1, "b": 2}, "missing": []}, value_format="raw"),
     "two generations": batch({"a": 1, "b": 2}).replace(b'"generation":"g1"', b'"generation":"g2"'),
+    "unavailable, of which nobody asked to be told": batch({"a": 1}, [], ["b"]),
     "a page": answer(b"<html>", kind="text/html", value_format="json"),
 }
 
@@ -286,6 +287,22 @@ def test_a_router_that_hangs_is_left_for_another_connection(kind: Kind) -> None:
         assert time.monotonic() - began < 10
         assert [asked.connection for asked in router.asked] == [1, 2]
         released.set()
+
+
+def test_looks_at_an_answer_end_with_it(kind: Kind) -> None:
+    """They would take the next one's time for too long, by the timeout of one before."""
+
+    def trickle(connection: socket.socket, asked: Asked) -> bytes:
+        told = found_all(connection, asked)
+        for _ in range(2):
+            time.sleep(0.08)
+            connection.sendall(told[:5])
+            told = told[5:]
+        return told
+
+    with scripted(otherwise=trickle) as router, blocking(kind, router.url, timeout=1.0, read_timeout=0.12) as client:
+        for number in range(16):
+            assert client.get(f"key-{number}") == f"key-{number}"
 
 
 def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:

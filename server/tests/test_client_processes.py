@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faulty_router import scripted
+from support.faulty_router import Asked, found_all, scripted
 
 from lookupdb.client import AsyncClient, Client
 
@@ -56,6 +59,44 @@ def test_a_process_that_was_forked_off_has_connections_of_its_own() -> None:
             asked.target.rpartition("/")[2]: asked.connection for asked in router.asked if asked.method == "GET"
         }
         assert connections == {"a": 1, "b": 3, "d": 1}, "the parent goes on with its own"
+
+
+def test_threads_that_are_the_first_in_a_process_at_once_have_no_connection_of_the_parent() -> None:
+    """Its answers would be read by the parent, as those to its own keys."""
+
+    def delay(connection: socket.socket, asked: Asked) -> bytes:
+        time.sleep(0.01)
+        return found_all(connection, asked)
+
+    def ask_together(client: Client, names: list[str]) -> bool:
+        sys.setswitchinterval(1e-6)
+        start, outcomes = threading.Barrier(len(names)), dict.fromkeys(names)
+
+        def ask(name: str) -> None:
+            start.wait()
+            outcomes[name] = client.get_many([name]).found.get(name)
+
+        threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return outcomes == {name: name for name in names}
+
+    names = [f"child-{number}" for number in range(8)]
+    interval = sys.getswitchinterval()
+    with scripted(otherwise=delay) as router:
+        for _ in range(25):
+            with Client(router.url) as client:
+                try:
+                    assert ask_together(client, [f"parent-{number}" for number in range(16)])
+                finally:
+                    sys.setswitchinterval(interval)
+                own = {asked.connection for asked in router.asked}
+                count = len(router.asked)
+                in_child(lambda client=client: ask_together(client, names))  # type: ignore[misc]
+                assert not own & {asked.connection for asked in router.asked[count:]}
+                assert client.get("a") == "a"
 
 
 def test_so_has_one_with_an_event_loop() -> None:

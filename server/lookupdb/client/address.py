@@ -7,7 +7,11 @@ from typing import Final, NamedTuple
 
 from lookupdb.errors import UsageError
 
-_URL: Final = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[!-~]*)?", re.ASCII)
+_LABEL: Final = "[A-Za-z0-9_-]{1,63}"
+"""Of a host's name: a longer one, or none, resolves nowhere."""
+_URL: Final = re.compile(
+    rf"(https?)://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(/[!-~]*)?", re.ASCII
+)
 _EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
 _MAX_PORT: Final = 65535
 _MAX_SHOWN: Final = 100
@@ -40,7 +44,7 @@ def parse_url(url: str) -> RouterAddress:
         )
     found = _URL.fullmatch(url)
     port = int(found[3]) if found and found[3] else None
-    if found is None or (port is not None and not 0 < port <= _MAX_PORT) or found[2].startswith((".", "-")):
+    if found is None or (port is not None and not 0 < port <= _MAX_PORT) or found[2].startswith("-"):
         raise UsageError(
             f"a router's URL has a scheme, a host and maybe a port and a path, found {url[:_MAX_SHOWN]!r}",
             hint=_EXAMPLES,

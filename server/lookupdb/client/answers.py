@@ -48,6 +48,10 @@ class KeysAnswer(NamedTuple):
         """The one that all are out of, or None."""
         return self.generations[0] if len(self.generations) == 1 else None
 
+    def of(self, key: str) -> KeyAnswer:
+        """Of one that is found or missing."""
+        return KeyAnswer(self.found.get(key, MISSING), self.generation)
+
     def to_results(self) -> LookupResults:
         """As the result of a call."""
         generation = self.generation
@@ -70,8 +74,8 @@ def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAn
     raise refusal(response, (key,))
 
 
-def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None) -> KeysAnswer:
-    """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct."""
+def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
+    """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct. Without ``partial`` it speaks of all."""
     if response.status != 200:
         raise refusal(response, tuple(keys))
     document = decode_json(response.body) if _media_type(response) == _JSON else None
@@ -81,6 +85,8 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     unavailable = document.get("unavailable", [])
     if not (isinstance(found, dict) and isinstance(missing, list) and isinstance(unavailable, list)):
         raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
+    if unavailable and not partial:
+        raise InvalidAnswer("the answer to a batch leaves keys unanswered, for which nobody asked")
     _check_keys(found, missing, unavailable, keys)
     value_format = response.fields.get(_VALUE_FORMAT)
     if value_format == b"raw":

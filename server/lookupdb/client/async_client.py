@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final, Self, Unpack
 
 from lookupdb.client.answers import KeyAnswer, KeysAnswer, read_batch_answer, read_dataset, read_key_answer
 from lookupdb.client.async_combiner import AsyncCombiner
-from lookupdb.client.async_connection import AsyncConnectionPool
+from lookupdb.client.async_connection import CLOSED, AsyncConnectionPool
 from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionFailure
 from lookupdb.client.client_core import ClientCore
-from lookupdb.client.fork_epoch import current_epoch
+from lookupdb.client.fork_epoch import current_epoch, process_lock
 from lookupdb.client.many_keys import Outcome, Part, Pause
 from lookupdb.client.refusals import is_of_the_connection
-from lookupdb.client.requests import RequestRenderer, check_key
+from lookupdb.client.requests import MAX_TARGET_CHARACTERS, RequestRenderer, check_key
 from lookupdb.client.response_reader import Response
 from lookupdb.client.results import DatasetDescription, Lookup, LookupResults
 from lookupdb.client.settings import ClientOptions, ClientSettings, check_settings
@@ -47,12 +47,15 @@ class AsyncRouterLink:
         attempts = Attempts(core.settings.retries)
         is_fresh = False
         while True:
+            token = core.tokens.line()
             try:
-                response = await self._exchange(render, deadline, is_fresh=is_fresh)
+                response = await self._exchange(render(core.render_fields(token)), deadline, is_fresh=is_fresh)
             except ConnectionFailure as error:
+                if self._is_closed:
+                    raise RuntimeError(CLOSED) from error
                 failure = error
             else:
-                if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh():
+                if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh(token):
                     continue
                 if not is_of_the_connection(response):
                     return response
@@ -61,10 +64,9 @@ class AsyncRouterLink:
                 raise failure.to_unavailable(keys) from failure
             is_fresh = True
 
-    async def _exchange(self, render: Callable[[bytes], bytes], deadline: float, *, is_fresh: bool) -> Response:
+    async def _exchange(self, request: bytes, deadline: float, *, is_fresh: bool) -> Response:
         pool = self._pool
         assert pool is not None
-        request = render(self.core.render_fields())
         connection = await pool.acquire(deadline, is_fresh=is_fresh)
         try:
             return await connection.exchange(request, deadline)
@@ -76,15 +78,15 @@ class AsyncRouterLink:
         or the loop to which they belonged runs elsewhere."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._epoch is not current_epoch():
-            self._move(loop)
+            with process_lock():
+                self._move(loop)
         if self._is_closed:
-            raise RuntimeError("this client is closed")
+            raise RuntimeError(CLOSED)
         return loop
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._epoch is not current_epoch():
             _left_behind.append((self._pool, self._loop, dict(self.combiners)))
-            self._epoch = current_epoch()
             self.core.renew_after_fork()
         elif self._loop is not None and self._loop.is_running():
             raise RuntimeError("an AsyncClient belongs to one event loop at a time; make another one for another loop")
@@ -92,7 +94,8 @@ class AsyncRouterLink:
             self._pool.close()
         self._loop = loop
         self._pool = AsyncConnectionPool(loop, self.core.settings)
-        self.combiners.clear()
+        self.combiners = {}
+        self._epoch = current_epoch()
 
     async def close(self) -> None:
         """Close the connections, and end what is under way."""
@@ -144,7 +147,7 @@ class AsyncLookups:
 
     async def lookup(self, key: str) -> Lookup:
         """What was found of ``key``, and the generation that has it, or has it not."""
-        answer = await self._find(key)
+        answer = await self._find(key := check_key(key))
         if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
             loop = self._link.enter_loop()
             answer = await self._ask_key(key, loop.time() + self._link.core.settings.timeout)
@@ -186,7 +189,7 @@ class AsyncLookups:
         return AsyncLookups(self._link, generation)
 
     async def _find(self, key: str) -> KeyAnswer:
-        check_key(key)
+        key = check_key(key)
         link = self._link
         loop = link.enter_loop()
         if link.core.cache is not None:
@@ -209,6 +212,9 @@ class AsyncLookups:
         return combiner
 
     async def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
+        if len(key) > MAX_TARGET_CHARACTERS:
+            answers = await self._ask_part(self._renderer, (key,), deadline, partial=False)
+            return answers.of(key)
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
         answer = read_key_answer(response, key, self._generation)
@@ -242,7 +248,7 @@ class AsyncLookups:
         response = await self._link.ask(
             lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline
         )
-        answer = read_batch_answer(response, keys, renderer.generation)
+        answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
         return answer

@@ -9,9 +9,11 @@ notices.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +29,8 @@ class _Waiter(NamedTuple):
     key: str
     future: asyncio.Future[SharedAnswer]
     deadline: float
+    context: contextvars.Context
+    """The caller's: a batch is asked for in that of its first, whose trace it has."""
 
 
 class AsyncCombiner:
@@ -45,11 +49,12 @@ class AsyncCombiner:
         self._timeout = timeout
         self._queue: deque[_Waiter] = deque()
         self._flights = 0
-        self._is_scheduled = False
-        """Whether a task has yet to take what waits."""
+        self._scheduled: list[_Waiter] | None = None
+        """What a task that has yet to begin will fill with those who wait."""
         self._patience: asyncio.TimerHandle | None = None
         self._is_impatient = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def find(self, key: str) -> asyncio.Future[SharedAnswer]:
         """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
@@ -58,17 +63,18 @@ class AsyncCombiner:
             raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
         loop = self._loop
         future: asyncio.Future[SharedAnswer] = loop.create_future()
-        queue.append(_Waiter(key, future, loop.time() + self._timeout))
-        if not self._is_scheduled:
+        queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
+        if self._scheduled is None:
             self._schedule()
         return future
 
     async def close(self) -> None:
         """End what is under way; who waits gets RuntimeError."""
+        self._is_closed = True
         waiting = [*self._queue]
         self._queue.clear()  # or the end of a batch would have them leave
         self._stop_patience()
-        _fail(waiting, RuntimeError("this client is closed"))
+        _fail(waiting, self._describe_end())
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
@@ -78,17 +84,30 @@ class AsyncCombiner:
         """Have what waits leave, or wait on."""
         if self._flights == 0 or (self._is_impatient and self._flights < MAX_FLIGHTS):
             self._stop_patience()
-            self._is_scheduled = True
+            batch = self._scheduled = []
             self._flights += 1
-            task = self._loop.create_task(self._lead())
+            task = self._loop.create_task(self._lead(batch), context=self._queue[0].context)
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._end, batch))
         elif self._patience is None:
             self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
 
+    def _end(self, batch: list[_Waiter], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._scheduled is batch:  # it was cancelled before its first step: nothing of it has run
+            self._scheduled = None
+            self._land()
+
+    def _land(self) -> None:
+        self._flights -= 1
+        while self._queue and self._queue[0].future.done():
+            self._queue.popleft()
+        if self._queue and self._scheduled is None:
+            self._schedule()
+
     def _lose_patience(self) -> None:
         self._is_impatient = True
-        if self._queue and not self._is_scheduled:
+        if self._queue and self._scheduled is None:
             self._schedule()
 
     def _stop_patience(self) -> None:
@@ -97,18 +116,16 @@ class AsyncCombiner:
             self._patience.cancel()
             self._patience = None
 
-    async def _lead(self) -> None:
-        self._is_scheduled = False
-        batch = self._take_batch()
+    async def _lead(self, batch: list[_Waiter]) -> None:
+        self._scheduled = None
+        batch += self._take_batch()
         if self._queue:
             self._schedule()
         try:
             if batch:
                 await self._fly(batch)
         finally:
-            self._flights -= 1
-            if self._queue and not self._is_scheduled:
-                self._schedule()
+            self._land()
 
     def _take_batch(self) -> list[_Waiter]:
         """The first of those who still wait, as many as one batch may have."""
@@ -134,15 +151,15 @@ class AsyncCombiner:
         timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
         try:
             answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline)
-        except asyncio.CancelledError:
-            _fail(batch, RuntimeError("this client is closed"))
-            raise
         except Exception as error:
             _fail(batch, error)
+        except BaseException:
+            _fail(batch, self._describe_end())
+            raise
         else:
-            for _, future, _ in batch:
-                if not future.done():
-                    future.set_result(answer)
+            for waiter in batch:
+                if not waiter.future.done():
+                    waiter.future.set_result(answer)
         finally:
             timer.cancel()
 
@@ -150,11 +167,15 @@ class AsyncCombiner:
         """Tell those whose time has passed; others of the batch may wait on."""
         now = self._loop.time()
         for waiter in batch:
+            if waiter.future.done():
+                continue
             if waiter.deadline > now:
                 self._loop.call_at(waiter.deadline, self._expire, batch)
                 return
-            if not waiter.future.done():
-                waiter.future.set_exception(deadline_failure(self._timeout).to_unavailable((waiter.key,)))
+            waiter.future.set_exception(deadline_failure(self._timeout).to_unavailable((waiter.key,)))
+
+    def _describe_end(self) -> RuntimeError:
+        return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")
 
 
 def _fail(batch: Sequence[_Waiter], error: Exception) -> None:

@@ -16,6 +16,7 @@ from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
 from lookupdb.errors import InvalidAnswer
 
 _CLOSING_TURNS: Final = 20
+CLOSED: Final = "this client is closed"
 _CLOSED_DETAIL: Final = "the connection was closed before the answer was whole"
 
 
@@ -34,6 +35,7 @@ class AsyncConnection(asyncio.Protocol):
         self._answer: asyncio.Future[Response] | None = None
         self._was_used = False
         self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
         """Whether a request may be sent."""
 
@@ -76,7 +78,7 @@ class AsyncConnection(asyncio.Protocol):
         answer: asyncio.Future[Response] = loop.create_future()
         self._answer = answer
         self._heard_at = loop.time()
-        timer = loop.call_at(self._next_look(deadline), self._look, deadline)
+        self._timer = loop.call_at(self._next_look(deadline), self._look, deadline)
         try:
             self._transport.write(request)
             response = await answer
@@ -84,7 +86,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
             raise
         finally:
-            timer.cancel()
+            self._timer.cancel()  # the last one that was set: it must not end the next request
             self._answer = None
         self._was_used = True
         self.is_open = response.keeps_open and not self._transport.is_closing()
@@ -98,7 +100,7 @@ class AsyncConnection(asyncio.Protocol):
         """The answer takes long: too long?"""
         now, due = self._loop.time(), self._next_look(deadline)
         if now < due:
-            self._loop.call_at(due, self._look, deadline)
+            self._timer = self._loop.call_at(due, self._look, deadline)
         elif due >= deadline:
             self._fail(deadline_failure(self._settings.timeout))
         else:
@@ -119,7 +121,8 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class AsyncConnectionPool:
-    """At most ``max_connections`` connections, the one that was used last first."""
+    """At most ``max_connections`` connections, the one that was used last first. Who waits for one is served in
+    turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
         self._loop = loop
@@ -129,20 +132,24 @@ class AsyncConnectionPool:
         self._used: set[AsyncConnection] = set()
         self._standing: set[AsyncConnection] = set()
         self._connecting = 0
+        self._called = 0
+        """Those who have waited, and have been told that they may go on, which they will at the next turn."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
 
     async def acquire(self, deadline: float, *, is_fresh: bool = False) -> AsyncConnection:
-        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure."""
-        while True:
-            if connection := self._pop_idle():
-                if not is_fresh:
-                    self._used.add(connection)
-                    return connection
-                connection.close()  # and take its place
-            if len(self._used) + len(self._idle) + self._connecting < self._settings.max_connections:
-                return await self._connect(deadline)
+        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure, and RuntimeError if the pool
+        is closed."""
+        if self._waiters or not self._has_room():
             await self._wait(deadline)
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        if connection := self._pop_idle():
+            if not is_fresh:
+                self._used.add(connection)
+                return connection
+            connection.close()  # and take its place
+        return await self._connect(deadline)
 
     def release(self, connection: AsyncConnection) -> None:
         """Give it back. It is closed unless it can be used again."""
@@ -151,14 +158,19 @@ class AsyncConnectionPool:
             self._idle.append(connection)
         else:
             connection.close()
-        self._wake()
+        self._call_next()
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all of them. Who waits for one gets RuntimeError."""
         self._is_closed = True
         for connection in [*self._standing]:
             connection.close()
         self._idle.clear()
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and those who waited with it
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_exception(RuntimeError(CLOSED))
 
     async def wait_closed(self) -> None:
         """Wait until their sockets are closed, which takes a turn or two of the loop."""
@@ -166,6 +178,9 @@ class AsyncConnectionPool:
             if not self._standing:
                 return
             await asyncio.sleep(0)
+
+    def _has_room(self) -> bool:
+        return len(self._used) + self._connecting + self._called < self._settings.max_connections
 
     def _pop_idle(self) -> AsyncConnection | None:
         while self._idle:
@@ -180,7 +195,7 @@ class AsyncConnectionPool:
         context = self._tls.context() if self._tls is not None else None
         ends_at = min(deadline, loop.time() + settings.connect_timeout)
         self._connecting += 1
-        is_made = False
+        connection: AsyncConnection | None = None
         try:
             async with asyncio.timeout_at(ends_at):
                 _, connection = await loop.create_connection(
@@ -190,7 +205,6 @@ class AsyncConnectionPool:
                     ssl=context,
                     server_hostname=address.host if context is not None else None,
                 )
-            is_made = True
         except TimeoutError as error:
             if loop.time() >= deadline:
                 raise deadline_failure(settings.timeout) from error
@@ -199,33 +213,42 @@ class AsyncConnectionPool:
             raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
         finally:
             self._connecting -= 1
-            if not is_made:
-                self._wake()  # whoever waits may try in its place
+            if connection is None:
+                self._call_next()  # whoever waits may try in its place
         self._used.add(connection)
+        if self._is_closed:
+            self.release(connection)
+            raise RuntimeError(CLOSED)
         return connection
 
     async def _wait(self, deadline: float) -> None:
-        """Wait until a connection may be free."""
-        waiter = self._loop.create_future()
+        """Wait for one's turn."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
         except TimeoutError as error:
+            self._pass_on(waiter)
             most = self._settings.max_connections
             detail = f"all {most} connections were in use until the timeout"
             raise ConnectionFailure(NO_CONNECTION, detail) from error
         except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self._wake()  # who was called and does not come lets the next one go
+            self._pass_on(waiter)
             raise
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+        self._called -= 1
 
-    def _wake(self) -> None:
-        while self._waiters:
+    def _call_next(self) -> None:
+        while self._waiters and self._has_room():
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-                return
+                self._called += 1
+
+    def _pass_on(self, waiter: asyncio.Future[None]) -> None:
+        """``waiter`` does not come: if it was called all the same, the next one may."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            self._called -= 1
+            self._call_next()

@@ -30,14 +30,14 @@ class ClientCore:
         if self.cache is not None:
             self.cache = GenerationCache(self.settings.cache_bytes, self.settings.cache_seconds)
 
-    def render_fields(self) -> bytes:
-        """The lines of a request's head that change: the token and the trace. No trace keeps a lookup from being
-        asked."""
+    def render_fields(self, token: bytes) -> bytes:
+        """The lines of a request's head that change: that of the ``token``, and the trace. No trace keeps a lookup from
+        being asked."""
         trace = b""
         if self.settings.traceparent is not None:
             with contextlib.suppress(Exception):
                 trace = render_trace(self.settings.traceparent())
-        return self.tokens.line() + trace
+        return token + trace
 
     def find_cached(self, key: str, generation: str | None) -> KeyAnswer | None:
         """What is known of ``key`` already."""
@@ -50,8 +50,7 @@ class ClientCore:
         """The plan of a ``get_many``. Raises TypeError and ValueError for what is no key."""
         if isinstance(keys, str):
             raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
-        distinct = list(dict.fromkeys(keys))
-        characters = check_keys(distinct)
+        distinct, characters = check_keys(keys)
         cached = None
         if self.cache is not None and generation is None:
             cached = self.cache.find_many(distinct, time.monotonic())

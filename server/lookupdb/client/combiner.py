@@ -19,6 +19,7 @@ from typing import Final
 from lookupdb.client.answers import KeyAnswer
 from lookupdb.client.attempts import deadline_failure
 from lookupdb.client.refusals import make_unavailable
+from lookupdb.client.seats import Seat, Seats
 from lookupdb.client.shared_answer import SharedAnswer
 
 PATIENCE_SECONDS: Final = 0.005
@@ -32,14 +33,16 @@ QUEUE_FULL: Final = "ClientQueueFull"
 class _Waiter:
     """A caller that waits: for its answer, or to lead."""
 
-    __slots__ = ("answer", "batch", "deadline", "is_impatient", "is_settled", "key", "lock", "owner")
+    __slots__ = ("answer", "batch", "deadline", "is_impatient", "is_queued", "is_settled", "key", "lock", "seat")
 
-    def __init__(self, key: str, deadline: float, owner: int) -> None:
+    def __init__(self, key: str, deadline: float, seat: Seat) -> None:
         self.key = key
         self.deadline = deadline
-        self.owner = owner
+        self.seat = seat
+        """Which it takes to lead."""
         self.lock = threading.Lock()
         self.lock.acquire()
+        self.is_queued = True
         self.is_impatient = False
         """Whether it has waited for longer than it should for others' batches."""
         self.is_settled = False
@@ -70,69 +73,73 @@ class Combiner:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
-        self._leaders: list[int] = []
-        """The thread, or greenlet, of each batch that is under way."""
+        self._leaders = Seats()
+        """One for each batch that is under way."""
 
     def find(self, key: str) -> KeyAnswer:
         """What is found of ``key``. Raises LookupFailed."""
         deadline = time.monotonic() + self._timeout
-        me = threading.get_ident()
         while True:
+            answer = self._find_once(key, deadline)
+            if answer is not None:
+                return answer
+
+    def _find_once(self, key: str, deadline: float) -> KeyAnswer | None:
+        """None if the one who was to ask has failed."""
+        seat, waiter = Seat(threading.get_ident()), None
+        try:
             with self._lock:
-                leads = not self._leaders and not self._queue
-                is_alone = me in self._leaders  # this thread leads already: it must not wait for itself
-                waiter = None
+                is_alone = self._leaders.is_owner(seat.owner)  # it leads already: it must not wait for itself
+                leads = not (is_alone or len(self._leaders) or self._queue)
                 if leads:
-                    self._leaders.append(me)
+                    self._leaders.take(seat)
                 elif not is_alone and len(self._queue) < MAX_WAITING:
-                    waiter = _Waiter(key, deadline, me)
+                    waiter = _Waiter(key, deadline, seat)
                     self._queue.append(waiter)
-            if leads:
-                try:
-                    return self._ask_key(key, deadline)
-                finally:
-                    self._land(me)
-            if is_alone:
+            if leads or is_alone:
                 return self._ask_key(key, deadline)
             if waiter is None:
                 raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
             answer = self._await(waiter)
-            if answer is not None:
-                return answer.take(key)
+            return answer.take(key) if answer is not None else None
+        finally:
+            if waiter is not None:
+                self._end_wait(waiter)
+            self._leave(seat)
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
         """The answer; None if its leader has failed."""
         seconds = PATIENCE_SECONDS
-        try:
-            while not waiter.lock.acquire(timeout=max(0.0, min(seconds, waiter.deadline - time.monotonic()))):
-                seconds = self._timeout
-                with self._lock:
-                    waiter.is_impatient = True
-                    if waiter.is_settled:
-                        continue
-                    is_late = time.monotonic() >= waiter.deadline
-                    if is_late or len(self._leaders) < MAX_FLIGHTS:
-                        self._pull(waiter, is_late=is_late)
-                    if waiter.batch:
-                        break
-                if is_late:
-                    raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
-            if waiter.batch:
-                return self._lead(waiter.batch, waiter)
-        except BaseException:
-            self._withdraw(waiter)
-            raise
-        return waiter.answer
+        while not waiter.lock.acquire(timeout=max(0.0, min(seconds, waiter.deadline - time.monotonic()))):
+            seconds = self._timeout
+            with self._lock:
+                waiter.is_impatient = True
+                if waiter.is_settled:
+                    continue
+                is_late = time.monotonic() >= waiter.deadline
+                if is_late or len(self._leaders) < MAX_FLIGHTS:
+                    self._pull(waiter, is_late=is_late)
+                if waiter.batch:
+                    break
+            if is_late:
+                raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
+        if waiter.batch:
+            waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline)
+            return waiter.answer
+        answer = waiter.answer
+        if answer is not None and answer.is_late(waiter.key) and time.monotonic() < waiter.deadline:
+            return None  # the leader's time was over, and this caller's is not
+        return answer
 
     def _pull(self, waiter: _Waiter, *, is_late: bool) -> None:
         """Take ``waiter`` out of the queue, if it is there, and have it lead those with it unless it is late."""
-        if waiter not in self._queue:
+        if not waiter.is_queued:
             return
-        self._queue.remove(waiter)
+        self._dequeue(waiter)
         if not is_late:
             waiter.is_settled = True
             waiter.batch = [waiter, *self._take_batch(len(waiter.key))]
-            self._leaders.append(waiter.owner)
+            self._leaders.take(waiter.seat)
 
     def _take_batch(self, characters: int = 0) -> list[_Waiter]:
         """The first of those who wait, as many as one batch may have."""
@@ -143,43 +150,34 @@ class Combiner:
             if batch and characters > MAX_BATCH_CHARACTERS:
                 break
             batch.append(self._queue.popleft())
+            batch[-1].is_queued = False
         return batch
 
-    def _lead(self, batch: list[_Waiter], leader: _Waiter) -> SharedAnswer:
-        answer: SharedAnswer | None = None
-        try:
-            answer = self._ask_batch([waiter.key for waiter in batch], leader.deadline)
-            return answer
-        finally:
-            leader.batch = None
-            self._settle(batch, leader, answer)
-            self._land(leader.owner)
+    def _dequeue(self, waiter: _Waiter) -> None:
+        waiter.is_queued = False
+        self._queue.remove(waiter)
 
-    def _settle(self, batch: list[_Waiter], leader: _Waiter, answer: SharedAnswer | None) -> None:
-        """Give those who were led their answer; without one they ask again, each for as long as it may."""
-        for waiter in batch:
-            if waiter is not leader:
-                waiter.answer = answer
-                waiter.settle()
-
-    def _land(self, owner: int) -> None:
-        """A batch has ended: the first of those who wait leads the next."""
+    def _end_wait(self, waiter: _Waiter) -> None:
+        """A caller has its answer, or waits no longer: whom it led get what it has, and ask again if that is nothing."""
         with self._lock:
-            self._leaders.remove(owner)
-            is_due = not self._leaders or (self._queue and self._queue[0].is_impatient)
+            if waiter.is_queued:
+                self._dequeue(waiter)
+            batch, waiter.batch = waiter.batch, None
+        for led in batch or ():
+            if led is not waiter:
+                led.answer = waiter.answer
+                led.settle()
+
+    def _leave(self, seat: Seat) -> None:
+        """If it led: a batch has ended, and the first of those who wait leads the next."""
+        with self._lock:
+            if not self._leaders.has(seat):
+                return
+            self._leaders.leave(seat)
+            is_due = not len(self._leaders) or (self._queue and self._queue[0].is_impatient)
             batch = self._take_batch() if is_due else []
             if batch:
                 leader = batch[0]
                 leader.batch = batch
-                self._leaders.append(leader.owner)
+                self._leaders.take(leader.seat)
                 leader.settle()
-
-    def _withdraw(self, waiter: _Waiter) -> None:
-        """A caller waits no longer, because it was interrupted: whom it was to lead, another one leads."""
-        with self._lock:
-            if waiter in self._queue:
-                self._queue.remove(waiter)
-            batch, waiter.batch = waiter.batch, None
-        if batch:
-            self._settle(batch, waiter, None)
-            self._land(waiter.owner)

@@ -43,7 +43,7 @@ class RouterConnection:
         self.is_open = False
         try:
             self._set_timeout(deadline)
-            response = self._send(request) or self._receive(deadline)
+            response = self._send(request, deadline) or self._receive(deadline)
         except TimeoutError as error:
             raise self._describe_timeout(deadline) from error
         except OSError as error:
@@ -53,10 +53,13 @@ class RouterConnection:
         self.is_open = response.keeps_open
         return response
 
-    def _send(self, request: bytes) -> Response | None:
+    def _send(self, request: bytes, deadline: float) -> Response | None:
         """Send ``request``, and return the answer if the router gave one before it had read all, and closed."""
         try:
-            self._socket.sendall(request)
+            sent = self._socket.send(request)
+            while sent < len(request):  # no sendall: over TLS each of its parts may take as long as all of them
+                self._set_timeout(deadline)
+                sent += self._socket.send(memoryview(request)[sent:])
         except (BrokenPipeError, ConnectionResetError):
             while data := self._socket.recv(_PIECE_BYTES):
                 if response := self._reader.feed(data):
@@ -118,7 +121,7 @@ def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float)
                 break
             connection = socket.socket(family, kind, protocol)
             try:
-                return _open(connection, place, context, settings, seconds)
+                return _open(connection, place, context, settings, time.monotonic() + seconds)
             except OSError as error:
                 connection.close()
                 failure = error
@@ -137,12 +140,13 @@ def _open(
     place: tuple[object, ...],
     context: ssl.SSLContext | None,
     settings: ClientSettings,
-    seconds: float,
+    ends_at: float,
 ) -> socket.socket:
-    connection.settimeout(seconds)
+    connection.settimeout(ends_at - time.monotonic())
     connection.connect(place)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is not None:
+        connection.settimeout(max(0.001, ends_at - time.monotonic()))  # 0 would mean: do not wait at all
         connection = context.wrap_socket(connection, server_hostname=settings.address.host)
     connection.settimeout(settings.timeout)
     return connection

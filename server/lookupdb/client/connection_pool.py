@@ -10,67 +10,76 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from lookupdb.client.attempts import ConnectionFailure
 from lookupdb.client.certificates import TlsContexts
 from lookupdb.client.connection import RouterConnection
+from lookupdb.client.seats import Seat, Seats
 from lookupdb.client.settings import ClientSettings
 
 NO_CONNECTION: Final = "NoConnectionFree"
 _POLL_SECONDS: Final = 0.002
+_LOOK_SECONDS: Final = 0.25
+"""After which a caller that waits looks for itself: who was to call it may have been interrupted."""
 
 
-class _Releasable(Protocol):
-    def release(self) -> None: ...
+class Lease(Seat):
+    """The right of one caller to a connection. Made by ``ConnectionPool.begin``, ended by ``release``."""
+
+    __slots__ = ("call", "connection")
+
+    def __init__(self, owner: int) -> None:
+        super().__init__(owner)
+        self.connection: RouterConnection | None = None
+        self.call: threading.Lock | None = None
+        """While it waits: released when it has been given its seat."""
 
 
 class ConnectionPool:
-    """At most ``max_connections`` connections, the one that was used last first."""
+    """At most ``max_connections`` connections, the one that was used last first. Who waits for one is served in
+    turn."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._tls = TlsContexts(settings) if settings.address.is_tls else None
         self._lock = threading.Lock()
         self._idle: list[RouterConnection] = []
-        self._holders: list[int] = []
-        """The thread, or greenlet, of each connection that is in use."""
-        self._waiters: deque[_Releasable] = deque()
+        self._seats = Seats()
+        self._waiters: deque[Lease] = deque()
         self._is_closed = False
 
-    def acquire(self, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
-        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure."""
-        me = threading.get_ident()
-        while True:
-            with self._lock:
-                is_free = len(self._holders) < self._settings.max_connections
-                if is_free:
-                    self._holders.append(me)
-                    connection = self._idle.pop() if self._idle else None
-                    is_crowded = len(self._idle) + len(self._holders) > self._settings.max_connections
-                    surplus = self._idle.pop(0) if is_crowded and self._idle else None
-                is_own = me in self._holders
-            if is_free:
-                break
-            self._wait(deadline, is_own=is_own)
-        try:
-            if surplus is not None:
-                surplus.close()
-            if connection is not None:
-                if not is_fresh and not connection.is_closed_by_router():
-                    return connection
-                connection.close()
-            return RouterConnection(self._settings, self._tls, deadline)
-        except BaseException:
-            self._leave(me)
-            raise
+    def begin(self) -> Lease:
+        """A lease of this thread. It holds nothing yet."""
+        return Lease(threading.get_ident())
 
-    def release(self, connection: RouterConnection) -> None:
-        """Give it back, from the thread that acquired it. It is closed unless it can be used again."""
-        keeps = connection.is_open and not self._is_closed
-        if not keeps:
+    def acquire(self, lease: Lease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
+        """The connection of ``lease``, which is to be released whatever comes of this; ``is_fresh``: a new one. Raises
+        ConnectionFailure."""
+        while not self._take_seat(lease):
+            self._wait(lease, deadline)
+        connection = lease.connection
+        if connection is not None:
+            if not is_fresh and not connection.is_closed_by_router():
+                return connection
             connection.close()
-        self._leave(threading.get_ident(), connection if keeps else None)
+        connection = lease.connection = RouterConnection(self._settings, self._tls, deadline)
+        return connection
+
+    def release(self, lease: Lease) -> None:
+        """End ``lease``, in the thread that began it. Its connection is closed unless it can be used again."""
+        connection = lease.connection
+        if connection is not None and not connection.is_open:
+            connection.close()
+            connection = None
+        with self._lock:
+            if connection is not None and not self._is_closed:
+                self._idle.append(connection)
+                connection = None
+            self._seats.leave(lease)
+            self._call_next()
+        if connection is not None:
+            connection.close()
 
     def close(self) -> None:
         """Close those that are idle now, and the others when they are released."""
@@ -86,45 +95,62 @@ class ConnectionPool:
         for connection in [*self._idle]:
             connection.close()
 
-    def _leave(self, holder: int, connection: RouterConnection | None = None) -> None:
+    def _take_seat(self, lease: Lease) -> bool:
+        """Whether ``lease`` has a seat now. Who comes while others wait does not go before them, but for a greenlet
+        that cannot wait in line."""
         with self._lock:
-            self._holders.remove(holder)
-            if connection is not None:
-                self._idle.append(connection)
-            waiter = self._waiters.popleft() if self._waiters else None
-        if waiter is not None:
-            waiter.release()
+            if self._seats.has(lease):
+                return True
+            if self._waiters and not self._seats.is_owner(lease.owner):
+                self._call_next()
+                return False
+            return self._give_seat(lease)
 
-    def _wait(self, deadline: float, *, is_own: bool) -> None:
-        """Wait until a connection may be free."""
+    def _give_seat(self, lease: Lease) -> bool:
+        if len(self._seats) >= self._settings.max_connections:
+            return False
+        self._seats.take(lease)
+        lease.connection = self._idle.pop() if self._idle else None
+        return True
+
+    def _call_next(self) -> None:
+        """Give those who have waited longest the seats that are free."""
+        while self._waiters and self._give_seat(self._waiters[0]):
+            call = self._waiters.popleft().call
+            assert call is not None
+            call.release()
+
+    def _wait(self, lease: Lease, deadline: float) -> None:
+        """Wait until ``lease`` has a seat, or may take one."""
         seconds = deadline - time.monotonic()
         if seconds <= 0:
-            most = self._settings.max_connections
-            raise ConnectionFailure(NO_CONNECTION, f"all {most} connections were in use until the timeout")
-        if is_own:
+            raise self._describe_timeout()
+        if self._may_not_block(lease):
             time.sleep(min(seconds, _POLL_SECONDS))
             return
-        waiter = threading.Lock()
-        waiter.acquire()
-        with self._lock:
-            if len(self._holders) < self._settings.max_connections:
-                return
-            self._waiters.append(waiter)
+        call = lease.call = threading.Lock()
+        call.acquire()
         try:
-            is_called = waiter.acquire(timeout=seconds)
-        except BaseException:
-            self._forget(waiter, is_called=False)
-            raise
-        self._forget(waiter, is_called=is_called)
+            with self._lock:
+                self._waiters.append(lease)
+                self._call_next()
+            while not call.acquire(timeout=max(0.0, min(seconds, _LOOK_SECONDS))):
+                with self._lock:
+                    self._call_next()
+                    if self._seats.has(lease):
+                        return
+                seconds = deadline - time.monotonic()
+                if seconds <= 0:
+                    raise self._describe_timeout()
+        finally:
+            with self._lock:
+                if lease in self._waiters:
+                    self._waiters.remove(lease)
 
-    def _forget(self, waiter: _Releasable, *, is_called: bool) -> None:
-        """Take ``waiter`` out; if it was called all the same, call the next one in its place."""
-        if is_called:
-            return
+    def _may_not_block(self, lease: Lease) -> bool:
         with self._lock:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-                return
-            following = self._waiters.popleft() if self._waiters else None
-        if following is not None:
-            following.release()
+            return self._seats.is_owner(lease.owner)
+
+    def _describe_timeout(self) -> ConnectionFailure:
+        most = self._settings.max_connections
+        return ConnectionFailure(NO_CONNECTION, f"all {most} connections were in use until the timeout")

@@ -32,15 +32,17 @@ class TokenSource:
             self._look()
         return self._line
 
-    def refresh(self) -> bool:
-        """Look at the file now, because the token was not accepted. Whether there is another one now."""
+    def refresh(self, refused: bytes) -> bool:
+        """Read the file now, because the line ``refused`` was not accepted. Whether there is another one now."""
         if self._file is None:
             return False
-        line = self._line
-        self._look()
-        return self._line != line
+        if self._line == refused:  # else another caller, or the time, has been quicker
+            self._identity = None
+            self._look()
+        return self._line != refused
 
     def _look(self) -> None:
+        """Read the file if it has changed. While it cannot be read, or is half written, the token before goes on."""
         assert self._file is not None
         try:
             found = os.stat(self._file)  # noqa: PTH116 - no pathlib for so little
@@ -52,6 +54,9 @@ class TokenSource:
         except (OSError, UnicodeDecodeError) as error:
             if not self._line:
                 raise UsageError(f"the token file {os.fspath(self._file)} cannot be read: {error}") from error
+        except UsageError:
+            if not self._line:
+                raise
         self._look_at = time.monotonic() + _LOOK_SECONDS
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from lookupdb.client.address import RouterAddress
 from lookupdb.client.json_values import encode_json
@@ -15,6 +15,10 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
 _TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
+MAX_TARGET_CHARACTERS: Final = 511
+"""Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
+enough for a record, are asked for in a body."""
+_PLAIN: Final = {str}
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -59,27 +63,32 @@ class RequestRenderer:
         return b"GET %bdataset%b%b\r\n" % (self._prefix, self._fields, fields)
 
 
-def check_key(key: object) -> None:
-    """Raises TypeError or ValueError if no request can have ``key``."""
-    if not isinstance(key, str):
-        raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
+def check_key(key: object) -> str:
+    """``key`` as plain text: a subclass of str may say that it is something else, as members of an Enum do. Raises
+    TypeError or ValueError if no request can have it."""
+    if type(key) is not str:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
+        key = str.__str__(key)
     if not key.isascii():
         try:
             key.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"a key is Unicode text, found half a surrogate pair in {key!r:.60}") from error
+    return key
 
 
-def check_keys(keys: Sequence[str]) -> int:
-    """The same of each of ``keys``; returns how many characters they have together."""
-    try:
-        text = "".join(keys)
-    except TypeError:
-        text = "\ufffd"
+def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
+    """The same of each of ``keys``, each once; and how many characters they have together."""
+    listed: list[Any] = [*keys]
+    if not {*map(type, listed)} <= _PLAIN:
+        listed = [*map(check_key, listed)]
+    distinct: list[str] = [*dict.fromkeys(listed)]
+    text = "".join(distinct)
     if not text.isascii():
-        for key in keys:
+        for key in distinct:
             check_key(key)
-    return len(text)
+    return distinct, len(text)
 
 
 def render_trace(traceparent: str | None) -> bytes:

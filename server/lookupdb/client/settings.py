@@ -72,8 +72,11 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
         ("cache_bytes", 0),
         ("cache_seconds", 0),
     ):
-        if not getattr(settings, name) >= least:
-            raise UsageError(f"{name} is at least {least}, found {getattr(settings, name)!r}")
+        value = getattr(settings, name)
+        if not value >= least:
+            raise UsageError(f"{name} is at least {least}, found {value!r}")
+        if not isinstance(value, int) and name != "cache_seconds":
+            raise UsageError(f"{name} is a whole number, found {value!r}")
     if settings.token is not None and settings.token_file is not None:
         raise UsageError("a client shows one token, found both token and token_file")
     if (settings.cert_file is None) != (settings.key_file is None):

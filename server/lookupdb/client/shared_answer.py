@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from typing import Final
 
 from lookupdb.client.answers import KeyAnswer, KeysAnswer
+from lookupdb.client.attempts import DEADLINE
 from lookupdb.client.json_values import copy_value
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.results import MISSING
@@ -26,6 +27,11 @@ class SharedAnswer:
         """``keys`` are those of the callers, one each; ``pieces`` hold every one of them."""
         self._pieces = {key: piece for part, piece in pieces for key in part}
         self._repeated = set() if len(self._pieces) == len(keys) else _find_repeated(keys)
+
+    def is_late(self, key: str) -> bool:
+        """Whether nothing is known of ``key`` because the time was over of the caller who asked."""
+        piece = self._pieces[key]
+        return isinstance(piece, Unavailable) and piece.reason == DEADLINE
 
     def take(self, key: str) -> KeyAnswer:
         """The caller's own part. Raises LookupFailed."""

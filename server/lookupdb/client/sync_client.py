@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -19,10 +18,10 @@ from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionF
 from lookupdb.client.client_core import ClientCore
 from lookupdb.client.combiner import Combiner
 from lookupdb.client.connection_pool import ConnectionPool
-from lookupdb.client.fork_epoch import current_epoch
+from lookupdb.client.fork_epoch import current_epoch, process_lock
 from lookupdb.client.many_keys import Outcome, Part, Pause
 from lookupdb.client.refusals import is_of_the_connection
-from lookupdb.client.requests import RequestRenderer, check_key
+from lookupdb.client.requests import MAX_TARGET_CHARACTERS, RequestRenderer, check_key
 from lookupdb.client.response_reader import Response
 from lookupdb.client.results import DatasetDescription, Lookup, LookupResults
 from lookupdb.client.settings import ClientOptions, ClientSettings, check_settings
@@ -50,12 +49,13 @@ class RouterLink:
         attempts = Attempts(core.settings.retries)
         is_fresh = False
         while True:
+            token = core.tokens.line()
             try:
-                response = self._exchange(render, deadline, is_fresh=is_fresh)
+                response = self._exchange(render(core.render_fields(token)), deadline, is_fresh=is_fresh)
             except ConnectionFailure as error:
                 failure = error
             else:
-                if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh():
+                if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh(token):
                     continue
                 if not is_of_the_connection(response):
                     return response
@@ -64,25 +64,29 @@ class RouterLink:
                 raise failure.to_unavailable(keys) from failure
             is_fresh = True
 
-    def _exchange(self, render: Callable[[bytes], bytes], deadline: float, *, is_fresh: bool) -> Response:
-        request = render(self.core.render_fields())
+    def _exchange(self, request: bytes, deadline: float, *, is_fresh: bool) -> Response:
         pool = self._pool
-        connection = pool.acquire(deadline, is_fresh=is_fresh)
+        lease = pool.begin()
         try:
-            return connection.exchange(request, deadline)
+            return pool.acquire(lease, deadline, is_fresh=is_fresh).exchange(request, deadline)
         finally:
-            pool.release(connection)
+            pool.release(lease)
 
     def check_process(self) -> None:
         """Begin anew in a process that was forked off. Raises RuntimeError if the client is closed."""
         if self._epoch is not current_epoch():
-            self._epoch = current_epoch()
-            self._pool.abandon()
-            self._pool = ConnectionPool(self.core.settings)
-            self.combiners.clear()
-            self.core.renew_after_fork()
+            self._begin_anew()
         if self._is_closed:
             raise RuntimeError("this client is closed")
+
+    def _begin_anew(self) -> None:
+        with process_lock():
+            if self._epoch is not current_epoch():
+                self._pool.abandon()
+                self._pool = ConnectionPool(self.core.settings)
+                self.combiners = {}
+                self.core.renew_after_fork()
+                self._epoch = current_epoch()  # last: another thread that sees it goes on with all the rest
 
     def close(self) -> None:
         """Close the connections."""
@@ -118,8 +122,7 @@ class Lookups:
         return answer.value
 
     def __contains__(self, key: object) -> bool:
-        check_key(key)
-        return self.has(key)  # type: ignore[arg-type]
+        return self.has(check_key(key))
 
     def has(self, key: str) -> bool:
         """Whether a record has ``key``."""
@@ -127,7 +130,7 @@ class Lookups:
 
     def lookup(self, key: str) -> Lookup:
         """What was found of ``key``, and the generation that has it, or has it not."""
-        answer = self._find(key)
+        answer = self._find(key := check_key(key))
         if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
             answer = self._ask_key(key, time.monotonic() + self._link.core.settings.timeout)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
@@ -170,7 +173,7 @@ class Lookups:
         return Lookups(self._link, generation)
 
     def _find(self, key: str) -> KeyAnswer:
-        check_key(key)
+        key = check_key(key)
         link = self._link
         link.check_process()
         known = link.core.find_cached(key, self._generation)
@@ -190,6 +193,9 @@ class Lookups:
         return _set_bounded(self._link.combiners, self._generation, combiner)
 
     def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
+        if len(key) > MAX_TARGET_CHARACTERS:
+            answers = self._ask_part(self._renderer, (key,), deadline, partial=False)
+            return answers.of(key)
         sent_at = time.monotonic()
         response = self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
         answer = read_key_answer(response, key, self._generation)
@@ -221,7 +227,7 @@ class Lookups:
     ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._link.ask(lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline)
-        answer = read_batch_answer(response, keys, renderer.generation)
+        answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
         return answer
@@ -278,12 +284,11 @@ class Client(Lookups):
 
 
 MAX_KEPT: Final = 64
-_lock = threading.Lock()
 
 
 def _set_bounded(values: dict[str | None, T], name: str | None, value: T) -> T:
     """Keep ``value`` under ``name``, if there is none yet, and no more than MAX_KEPT; return what is kept."""
-    with _lock:
+    with process_lock():
         if len(values) >= MAX_KEPT and name not in values:
             values.pop(next(iter(values)))
         return values.setdefault(name, value)
