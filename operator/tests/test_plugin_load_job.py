@@ -64,6 +64,11 @@ def _container(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def test_what_is_given_comes_as_it_is_and_names_no_variable() -> None:
+    words = _container(_job("--header", "X-Team: $(LOOKUPDB_TOKEN) costs $$5", keys=["a"]))["args"]
+    assert any("X-Team: $$(LOOKUPDB_TOKEN) costs $$$$5" in word for word in words), "Kubernetes makes $ of each $$"
+
+
 def test_its_pod_is_restricted_and_has_no_token_of_the_api_server() -> None:
     template, pod = _shard_set()["spec"]["template"]["spec"], _pod(_job(keys=["a"]))
     (fetcher,) = template["initContainers"]

@@ -118,7 +118,9 @@ def _render_container(
 ) -> dict[str, Any]:
     fetcher = find_fetcher(shard_set)
     is_sampled = options.keys is None
-    words = ["load", endpoint, *options.words, "--json=-"]
+    # Kubernetes would write variables, such as the token, in place of $(NAME), and $ in place of $$.
+    given = [word.replace("$", "$$") for word in options.words]
+    words = ["load", endpoint, *given, "--json=-"]
     words += ["--keys=sample", *read_store_words(fetcher, dataset)] if is_sampled else [f"--keys={_KEYS_PATH}/keys"]
     mounts: list[dict[str, Any]] = [{"name": "scratch", "mountPath": path} for path in (SCRATCH, "/tmp")]  # noqa: S108 - of the pod's own
     if not is_sampled:
