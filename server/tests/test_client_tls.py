@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import authority, make_identity
 
-from lookupdb.client import AsyncClient, RequestRefused, Unavailable
+from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable
 from lookupdb.errors import UsageError
 from lookupdb.route.access.token_hashes import hash_token
 
@@ -126,3 +128,21 @@ def test_plain_http_and_tls_do_not_speak_to_each_other(url: str, table: Path, ca
 async def test_a_thousand_coroutines_over_tls(url: str, ca_file: Path) -> None:
     async with AsyncClient(url, ca_file=ca_file, token=TOKEN, timeout=60) as client:
         assert await asyncio.gather(*(client.get("a") for _ in range(1000))) == [b"value of a"] * 1000
+
+
+def test_connecting_and_the_handshake_share_one_time(ca_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.socket.connect
+
+    def connect_slowly(self: socket.socket, place: tuple[str, int]) -> None:
+        time.sleep(1.5)
+        connect(self, place)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_slowly)
+    began = time.monotonic()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Client(f"https://127.0.0.1:{silent.getsockname()[1]}", ca_file=ca_file, timeout=2.0, retries=0) as client,
+        pytest.raises(Unavailable),
+    ):
+        client.get("a")
+    assert time.monotonic() - began < 3

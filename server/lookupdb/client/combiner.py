@@ -158,7 +158,8 @@ class Combiner:
         self._queue.remove(waiter)
 
     def _end_wait(self, waiter: _Waiter) -> None:
-        """A caller has its answer, or waits no longer: whom it led get what it has, and ask again if that is nothing."""
+        """A caller has its answer, or waits no longer. Those whom it led get what it has; without,
+        they ask again."""
         with self._lock:
             if waiter.is_queued:
                 self._dequeue(waiter)

@@ -43,7 +43,7 @@ class RouterConnection:
         self.is_open = False
         try:
             self._set_timeout(deadline)
-            response = self._send(request, deadline) or self._receive(deadline)
+            response = self._send(request) or self._receive(deadline)
         except TimeoutError as error:
             raise self._describe_timeout(deadline) from error
         except OSError as error:
@@ -53,13 +53,10 @@ class RouterConnection:
         self.is_open = response.keeps_open
         return response
 
-    def _send(self, request: bytes, deadline: float) -> Response | None:
+    def _send(self, request: bytes) -> Response | None:
         """Send ``request``, and return the answer if the router gave one before it had read all, and closed."""
         try:
-            sent = self._socket.send(request)
-            while sent < len(request):  # no sendall: over TLS each of its parts may take as long as all of them
-                self._set_timeout(deadline)
-                sent += self._socket.send(memoryview(request)[sent:])
+            self._socket.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
             while data := self._socket.recv(_PIECE_BYTES):
                 if response := self._reader.feed(data):
