@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from support.clients import KINDS, Kind, blocking
@@ -44,10 +45,10 @@ async def test_two_callers_of_a_deep_value_share_nothing_of_it() -> None:
 
 
 def test_a_copy_is_equal_and_shares_nothing_that_can_change() -> None:
-    value = {"a": [1, {"b": []}, "c"], "d": {}, "e": None}
+    value: dict[str, Any] = {"a": [1, {"b": []}, "c"], "d": {}, "e": None}
     copied = copy_value(value)
     assert copied == value
     assert copied["a"] is not value["a"]
-    assert copied["a"][1]["b"] is not value["a"][1]["b"]  # type: ignore[index, call-overload]
+    assert copied["a"][1]["b"] is not value["a"][1]["b"]
     assert copied["d"] is not value["d"]
     assert copy_value(b"raw") == b"raw"

@@ -48,7 +48,7 @@ class KeysAnswer(NamedTuple):
         """The one that all are out of, or None."""
         return self.generations[0] if len(self.generations) == 1 else None
 
-    def of(self, key: str) -> KeyAnswer:
+    def to_key_answer(self, key: str) -> KeyAnswer:
         """Of one that is found or missing."""
         return KeyAnswer(self.found.get(key, MISSING), self.generation)
 

@@ -214,7 +214,7 @@ class AsyncLookups:
     async def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
         if len(key) > MAX_TARGET_CHARACTERS:
             answers = await self._ask_part(self._renderer, (key,), deadline, partial=False)
-            return answers.of(key)
+            return answers.to_key_answer(key)
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
         answer = read_key_answer(response, key, self._generation)

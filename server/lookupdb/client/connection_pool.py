@@ -24,7 +24,7 @@ _LOOK_SECONDS: Final = 0.25
 """After which a caller that waits looks for itself: who was to call it may have been interrupted."""
 
 
-class Lease(Seat):
+class ConnectionLease(Seat):
     """The right of one caller to a connection. Made by ``ConnectionPool.begin``, ended by ``release``."""
 
     __slots__ = ("call", "connection")
@@ -46,14 +46,14 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._idle: list[RouterConnection] = []
         self._seats = Seats()
-        self._waiters: deque[Lease] = deque()
+        self._waiters: deque[ConnectionLease] = deque()
         self._is_closed = False
 
-    def begin(self) -> Lease:
+    def begin(self) -> ConnectionLease:
         """A lease of this thread. It holds nothing yet."""
-        return Lease(threading.get_ident())
+        return ConnectionLease(threading.get_ident())
 
-    def acquire(self, lease: Lease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
+    def acquire(self, lease: ConnectionLease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
         """The connection of ``lease``, which is to be released whatever comes of this; ``is_fresh``: a new one. Raises
         ConnectionFailure."""
         while not self._take_seat(lease):
@@ -66,7 +66,7 @@ class ConnectionPool:
         connection = lease.connection = RouterConnection(self._settings, self._tls, deadline)
         return connection
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: ConnectionLease) -> None:
         """End ``lease``, in the thread that began it. Its connection is closed unless it can be used again."""
         connection = lease.connection
         if connection is not None and not connection.is_open:
@@ -95,7 +95,7 @@ class ConnectionPool:
         for connection in [*self._idle]:
             connection.close()
 
-    def _take_seat(self, lease: Lease) -> bool:
+    def _take_seat(self, lease: ConnectionLease) -> bool:
         """Whether ``lease`` has a seat now. Who comes while others wait does not go before them, but for a greenlet
         that cannot wait in line."""
         with self._lock:
@@ -106,7 +106,7 @@ class ConnectionPool:
                 return False
             return self._give_seat(lease)
 
-    def _give_seat(self, lease: Lease) -> bool:
+    def _give_seat(self, lease: ConnectionLease) -> bool:
         if len(self._seats) >= self._settings.max_connections:
             return False
         self._seats.take(lease)
@@ -120,7 +120,7 @@ class ConnectionPool:
             assert call is not None
             call.release()
 
-    def _wait(self, lease: Lease, deadline: float) -> None:
+    def _wait(self, lease: ConnectionLease, deadline: float) -> None:
         """Wait until ``lease`` has a seat, or may take one."""
         seconds = deadline - time.monotonic()
         if seconds <= 0:
@@ -147,7 +147,7 @@ class ConnectionPool:
                 if lease in self._waiters:
                     self._waiters.remove(lease)
 
-    def _may_not_block(self, lease: Lease) -> bool:
+    def _may_not_block(self, lease: ConnectionLease) -> bool:
         with self._lock:
             return self._seats.is_owner(lease.owner)
 
