@@ -30,6 +30,14 @@ def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
     return StoreError(message)
 
 
+def reading_error(path: Path, offset: int, number: int) -> StoreError:
+    """The error of a file that cannot be read from byte ``offset`` on because of errno ``number``."""
+    return StoreError(
+        f"cannot read {path} from byte {offset} on: {os.strerror(number)}",
+        hint="look at the disk, or at what serves the volume",
+    )
+
+
 def sync_folder(path: Path) -> None:
     """Sync the names in the folder at ``path`` to the disk, so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

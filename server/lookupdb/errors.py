@@ -12,7 +12,10 @@ LookupdbError (1)
 │   ├── GenerationMissing (5)  it holds no such whole generation
 │   ├── GenerationExists (5) the generation exists, built to another spec or by another build
 │   ├── AdoptionFailed (5)   no generation of the dataset that is named can be adopted
+│   ├── NotOnVolume (5)      the folder that is to be served from lacks it, or cannot be read, for longer than is waited
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
+├── RegistryError (5)        a registry of images does not answer, or not as one should
+│   └── RegistryDenied (5)   it refuses our credentials
 ├── NotEnoughRoom (6)        memory or disk
 ├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
 └── LookupFailed (1)         a client's request could not be answered
@@ -116,10 +119,29 @@ class AdoptionFailed(StoreError):
     reason = "AdoptionFailed"
 
 
+class NotOnVolume(StoreError):
+    """The folder that a server is to serve from lacks the generation or the shard, yet, or cannot be read."""
+
+    reason = "NotOnVolume"
+
+
 class CorruptFile(StoreError):
     """A file that does not match its checksum or format version."""
 
     reason = "CorruptFile"
+
+
+class RegistryError(LookupdbError):
+    """A registry of images does not answer, or not as one should."""
+
+    exit_code = 5
+    reason = "RegistryUnavailable"
+
+
+class RegistryDenied(RegistryError):
+    """The credentials or their rights do not suffice: a retry does not help."""
+
+    reason = "RegistryDenied"
 
 
 class NotEnoughRoom(LookupdbError):

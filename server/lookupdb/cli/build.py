@@ -22,6 +22,7 @@ from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.runtime import daemon_calls
+from lookupdb.runtime.termination_log import write_termination_log
 from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import sweep
 
@@ -285,4 +286,4 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
 def _write_outcome(result: build_report.BuildReport, termination_log: Path | None, *, printed: bool = True) -> None:
     if printed:
         click.echo(result.to_json())
-    outcome.write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))
+    write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import click
 import orjson
@@ -16,11 +15,7 @@ import orjson
 from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import F, option
 from lookupdb.errors import LookupdbError
-
-log = logging.getLogger(__name__)
-
-_MAX_MESSAGE: Final = 500
-"""Characters: with all else, and escaped, it is less than the 4096 bytes that Kubernetes keeps."""
+from lookupdb.runtime.termination_log import describe_error, write_termination_log
 
 
 def termination_log_option(command: F) -> F:
@@ -77,8 +72,9 @@ def _describe_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
         return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted, and can be run again"}
-    failure = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
-    return {"exitCode": failure.exit_code, "reason": failure.reason, "message": str(failure)[:_MAX_MESSAGE]}
+    return describe_error(
+        error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
+    )
 
 
 def _write_outcome(path: Path | None, result: dict[str, Any], *, printed: bool) -> None:
@@ -86,13 +82,3 @@ def _write_outcome(path: Path | None, result: dict[str, Any], *, printed: bool) 
     if printed:
         click.echo(line)
     write_termination_log(path, line)
-
-
-def write_termination_log(path: Path | None, line: bytes) -> None:
-    """Write ``line`` where Kubernetes reads it. A failure to do so is logged, and does not change the exit code."""
-    if path is None:
-        return
-    try:
-        path.write_bytes(line)
-    except OSError as error:
-        log.warning("cannot write the termination log", extra={"path": str(path), "reason": error.strerror})

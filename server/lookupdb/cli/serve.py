@@ -64,13 +64,30 @@ _LIMITS = ServerLimits()
     help="A client that does not read its replies for so long is closed.",
 )
 @option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Seconds for which GENERATION_DIR may lack the generation, as a volume does that somebody else fills.",
+)
+@option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
 )
+@option(
+    "--termination-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write here why the server ends, if it fails: one line of JSON.",
+)
 @log_format
 def command(
-    *, path: Path, ready_file: Path | None, password: str | None, password_sha256: str | None, **options: Any
+    *,
+    path: Path,
+    ready_file: Path | None,
+    termination_log: Path | None,
+    password: str | None,
+    password_sha256: str | None,
+    **options: Any,
 ) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
@@ -80,6 +97,10 @@ def command(
     The file must be what manifest.json beside it says: it is verified (size, SHA-256) before anything is answered.
     All workers map the same file, read-only: it is in memory once, in the page cache.
 
+    GENERATION_DIR may be a folder of a volume that is mounted read-only, such as an NFS share that shows a store.
+    Nothing is copied then. With --wait a generation that is not there yet is waited for, and not served before it is
+    whole.
+
     The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
     more while clients leave, finish what has arrived, end. A second signal ends at once.
     """
@@ -88,6 +109,7 @@ def command(
         **options,
         "path": str(path),
         "ready_file": None if ready_file is None else str(ready_file),
+        "termination_log": None if termination_log is None else str(termination_log),
         "password_sha256": _choose_hash(password, password_sha256),
         "limits": limits,
         "log_format": chosen_log_format(),

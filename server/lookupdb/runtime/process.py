@@ -60,6 +60,12 @@ class Fleet:
     liveness: LivenessLimits = field(default_factory=LivenessLimits)
 
 
+def reported_error(report: Mapping[str, Any]) -> str:
+    """What keeps a worker from being ready, or has ended it, by its ``report``; empty for nothing."""
+    failure = report.get("failed")
+    return str(failure["message"] if failure else report.get("error") or "")
+
+
 class WorkerProcess:
     """A worker's process, which may be started many times: ``run_once`` starts it and returns when it has ended."""
 

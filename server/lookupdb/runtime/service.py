@@ -20,7 +20,7 @@ from lookupdb import __version__
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.exposition import Collector
-from lookupdb.runtime.process import Fleet, WorkerState
+from lookupdb.runtime.process import Fleet, WorkerState, reported_error
 from lookupdb.runtime.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) 
             return "preparing"
         case _:
             unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
-            reason = next((f": {error}" for worker in unready_workers if (error := worker.report.get("error"))), "")
+            reason = next((f": {error}" for worker in unready_workers if (error := reported_error(worker.report))), "")
             if any(worker.state is WorkerState.STALLED for worker in unready_workers):
                 reason = ": its event loop does not run"
             return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{reason}"

@@ -12,7 +12,7 @@ import signal
 import time
 from typing import Final
 
-from lookupdb.runtime.process import Fleet, WorkerProcess, WorkerState
+from lookupdb.runtime.process import Fleet, WorkerProcess, WorkerState, reported_error
 from lookupdb.runtime.worker import BEAT_SECONDS
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,12 @@ class Supervisor:
                 raise worker.failure(status)
             log.warning(
                 "a worker ended and is started again",
-                extra={"worker": worker.index, "status": status, "delay": round(delay, 2)},
+                extra={
+                    "worker": worker.index,
+                    "status": status,
+                    "delay": round(delay, 2),
+                    **({"reason": reason} if (reason := reported_error(worker.report)) else {}),
+                },
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._draining.wait(), delay)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import shard_name
+from lookupdb.errors import LookupdbError
 from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import capacity, descriptors, listeners
@@ -18,7 +19,9 @@ from lookupdb.runtime.counters import Counters
 from lookupdb.runtime.launch import run_supervisor
 from lookupdb.runtime.process import Fleet
 from lookupdb.runtime.service import Service, run_service
+from lookupdb.runtime.termination_log import render_failure, write_termination_log
 from lookupdb.serve import metrics, shard_counters
+from lookupdb.serve.arrival import await_shard
 from lookupdb.serve.identity import ServerIdentity
 from lookupdb.serve.limits import ServerLimits, WarmPolicy
 from lookupdb.serve.verify import ServedShard, Verification, locate_shard
@@ -46,27 +49,36 @@ class ServerSettings:
     """Bytes a second at which the file is verified and warmed."""
     password_sha256: str | None
     """Of what clients must show first: 64 hexadecimal digits. None: nothing."""
+    wait: float
+    """Seconds for which the generation may be missing in its folder; 0: it has to be there."""
     ready_file: Path | None
+    termination_log: Path | None
+    """Where a failure is written as JSON. None: nowhere."""
     log_format: str
     limits: ServerLimits
 
 
 def main(settings: Mapping[str, Any]) -> None:
     """Serve until SIGTERM: the shard server's supervisor. ``settings`` are ServerSettings."""
-    ready_file = settings["ready_file"]
+    paths = {name: settings[name] for name in ("ready_file", "termination_log")}
     members = {
         **settings,
         "path": Path(settings["path"]),
-        "ready_file": None if ready_file is None else Path(ready_file),
+        **{name: None if path is None else Path(path) for name, path in paths.items()},
         "limits": ServerLimits(**settings["limits"]),
     }
-    asyncio.run(run_service(shard_service(ServerSettings(**members))))
+    server = ServerSettings(**members)
+    try:
+        asyncio.run(run_service(shard_service(server)))
+    except LookupdbError as error:
+        write_termination_log(server.termination_log, render_failure(error))
+        raise
 
 
 def shard_service(settings: ServerSettings) -> Service:
     """Return the service to run. Raises UsageError when a port cannot be listened on, CorruptFile when there is no
-    whole generation."""
-    served = locate_shard(settings.path, settings.shard)
+    whole generation, NotOnVolume when there is still none after ``settings.wait`` seconds."""
+    served = _locate(settings)
     _compare_tables(served.manifest)
     settings = replace(settings, limits=_limit_connections(settings.limits))
     sockets = [_listener(settings, index) for index in range(settings.workers)]
@@ -89,6 +101,12 @@ def shard_service(settings: ServerSettings) -> Service:
         collectors=lambda supervisor: metrics.collectors(served, counters, supervisor),
         status=lambda: _status(served, verification, settings.limits.max_connections),
     )
+
+
+def _locate(settings: ServerSettings) -> ServedShard:
+    if settings.wait:
+        return await_shard(settings.path, settings.shard, settings.wait)
+    return locate_shard(settings.path, settings.shard)
 
 
 def _compare_tables(manifest: Manifest) -> None:

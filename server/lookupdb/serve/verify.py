@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import shard_name
-from lookupdb.disk import opening_error
+from lookupdb.disk import opening_error, reading_error
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.runtime import memory, pagecache
@@ -130,7 +130,7 @@ class Verification:
 
     def run(self) -> None:
         """Read the file. Raises CorruptFile when it is not there, or size or checksum differ from the manifest's,
-        NotEnoughRoom or StoreError when it cannot be opened."""
+        NotEnoughRoom or StoreError when it cannot be opened or read."""
         path, entry = self.served.path, self.served.entry
         started = time.monotonic()
         try:
@@ -162,11 +162,18 @@ class Verification:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         # One buffer of its own, which goes back to the system: the heap would keep such pieces for as long as it lives.
         with mmap.mmap(-1, CHUNK_BYTES) as buffer:
-            while not self._stop.is_set() and (size := os.readv(file, [buffer])):
+            while not self._stop.is_set() and (size := self._read_chunk(file, buffer)):
                 with memoryview(buffer) as view, view[:size] as chunk:
                     digest.update(chunk)
                 self._note_chunk(file, size, started)
         return digest.hexdigest()
+
+    def _read_chunk(self, file: int, buffer: mmap.mmap) -> int:
+        """Read the next bytes. A network file system may lose its server in between, and a disk has bad places."""
+        try:
+            return os.readv(file, [buffer])
+        except OSError as error:
+            raise reading_error(self.served.path, self.done_bytes, error.errno or 0) from error
 
     def _note_chunk(self, file: int, size: int, started: float) -> None:
         """Drop the pages of what was read, if they are not to stay, and wait until more may be read."""

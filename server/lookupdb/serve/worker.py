@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile
 from lookupdb.runtime import listeners
 from lookupdb.runtime.worker import BEAT_SECONDS, WorkerBoot, run_worker
@@ -70,7 +71,10 @@ def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
 def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
     config = boot.config
     path = Path(config["path"])
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise opening_error(path, error.errno or 0) from error
     if size != config["bytes"]:
         # Touching a page behind the end of a file kills the process: never map a file that is too short.
         raise CorruptFile(

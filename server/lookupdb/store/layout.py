@@ -42,7 +42,7 @@ class StoreAddress:
     @property
     def path(self) -> str:
         """Relative to the store, with ``/``."""
-        return f"{self.cluster}/{self.namespace}/{self.name}-{self.uid}"
+        return dataset_path(self.cluster, self.namespace, self.name, self.uid)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -55,6 +55,11 @@ class StoreAddress:
             return cls(cluster, namespace, name, uid)
         except UsageError:
             return None
+
+
+def dataset_path(cluster: str, namespace: str, name: str, uid: str) -> str:
+    """The folder of a dataset's generations, relative to the store; ``uid`` may be whole. Nothing is checked."""
+    return f"{cluster}/{namespace}/{name}-{uid[:8]}"
 
 
 def check_cluster_id(cluster: str) -> str:
