@@ -32,6 +32,7 @@ VERBS: Final = {
     "inspect": "Show what a shard file or a generation holds.",
     "diff": "Compare the records of two generations.",
     "copy": "Copy generations from one store, or one cluster's part of it, into another.",
+    "image": "Make the shards of a generation container images, and push them to a registry.",
     "sweep": "Remove from a store what belongs to no living dataset.",
 }
 """Verb → the sentence in ``lookupdb --help``. Each is ``command`` in ``lookupdb.cli.<verb>``."""

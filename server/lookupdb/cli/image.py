@@ -1,0 +1,201 @@
+"""`lookupdb image`: a generation as container images, one for each shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from lookupdb.build.progress_display import open_progress
+from lookupdb.cli.addressing import GenerationLocator, locator_options
+from lookupdb.cli.options import F, log_format, option
+from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
+from lookupdb.errors import UsageError
+from lookupdb.image.docker_config import default_path, read_credentials
+from lookupdb.image.layout import ImageLayout
+from lookupdb.image.push import PushedImage, push_shard
+from lookupdb.image.registry import Registry, parse_repository
+from lookupdb.store.shard_fetch import PATIENCE_SECONDS
+from lookupdb.store.stored_generation import StoredGeneration
+from lookupdb.wording import format_count
+
+_REGISTRY_PATIENCE_SECONDS: Final = 60.0
+
+
+@click.group()
+def command() -> None:
+    """Make a generation container images, which Kubernetes mounts into shard servers as volumes.
+
+    Each shard is an image of two layers: manifest.json, and the shard's file. The tag is the shard's for good:
+    people-3f2b9c1e-g12-shard-00003. The same generation gives the same digests, wherever and whenever they are made.
+    """
+
+
+def _shard_option(command: F) -> F:
+    return option(
+        "--shard",
+        "selected",
+        type=click.IntRange(min=0),
+        multiple=True,
+        show_default=False,
+        help="Which shards, as often as there are.  [default: all]",
+    )(command)
+
+
+def _progress_option(command: F) -> F:
+    return option(
+        "--progress",
+        "style",
+        type=click.Choice(["auto", "rich", "plain", "none"]),
+        default="auto",
+        help="How to show progress, on standard error.",
+    )(command)
+
+
+def _patience_option(command: F) -> F:
+    return option(
+        "--patience",
+        type=click.FloatRange(min=0),
+        default=PATIENCE_SECONDS,
+        help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
+    )(command)
+
+
+@command.command()
+@click.argument("target", metavar="FOLDER|GENERATION")
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The folder of the image layout: empty, not there, or a layout, whose index.json is replaced.",
+)
+@locator_options
+@_shard_option
+@_patience_option
+@_progress_option
+@json_option
+@log_format
+def write(
+    target: str,
+    folder: Path,
+    selected: tuple[int, ...],
+    patience: float,
+    style: str,
+    as_json: bool,
+    **location: Any,
+) -> None:
+    """Write the images of a GENERATION (gN) in a store, or of the FOLDER of one, as an OCI image layout.
+
+    \b
+        lookupdb image write g12 --store s3://lookups/eu --dataset team/people --out people-g12
+        skopeo copy oci:people-g12:people-3f2b9c1e-g12-shard-00000 docker://registry.example/lookups:…
+
+    Files are verified (size, SHA-256) as they are read. What cannot be read whole is in no index.json.
+    """
+    with report_outcome(None, as_json, target=target) as result:
+        generation, shards = _find(location, target, selected)
+        layout = ImageLayout(folder)
+        with _phase(style, "writing", generation, shards, passes=1) as advance:
+            images = layout.write(generation, shards, patience, advance)
+        result.update(
+            outcome="written",
+            folder=str(folder),
+            images=[asdict(image) for image in images],
+            message=f"{folder} holds {_count(images)}",
+        )
+
+
+@command.command()
+@click.argument("target", metavar="FOLDER|GENERATION")
+@option("--repository", metavar="HOST/PATH", required=True, help="Where to: registry.example/team/lookups.")
+@option(
+    "--docker-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    show_default=False,
+    help="A file with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
+)
+@click.option("--plain-http", is_flag=True, help="Without TLS; credentials are then sent to this machine alone.")
+@locator_options
+@_shard_option
+@_patience_option
+@option(
+    "--registry-patience",
+    type=click.FloatRange(min=0),
+    default=_REGISTRY_PATIENCE_SECONDS,
+    help="Seconds for which the registry may fail before that is given up.",
+)
+@_progress_option
+@termination_log_option
+@json_option
+@log_format
+def push(
+    target: str,
+    repository: str,
+    docker_config: Path | None,
+    plain_http: bool,
+    selected: tuple[int, ...],
+    patience: float,
+    registry_patience: float,
+    style: str,
+    termination_log: Path | None,
+    as_json: bool,
+    **location: Any,
+) -> None:
+    """Push the images of a GENERATION (gN) in a store, or of the FOLDER of one, to a repository.
+
+    \b
+        lookupdb image push g12 --store s3://lookups/eu --dataset team/people --repository registry.example/lookups
+
+    Shards are read as streams and verified (size, SHA-256): nothing is written here. What the registry has is not
+    sent again, so run it again if it breaks off. Credentials come from a file alone.
+    """
+    with report_outcome(termination_log, as_json, target=target, repository=repository) as result:
+        place = parse_repository(repository)
+        path = docker_config or default_path()
+        credentials = read_credentials(path, repository, must_exist=docker_config is not None)
+        registry = Registry(place, credentials, plain_http=plain_http, patience=registry_patience)
+        generation, shards = _find(location, target, selected)
+        images: list[PushedImage] = []
+        with _phase(style, "pushing", generation, shards, passes=2) as advance:
+            images.extend(push_shard(generation, shard, registry, patience, advance) for shard in shards)
+        registry.close()
+        pushed = sum(image.outcome == "pushed" for image in images)
+        result.update(
+            outcome="pushed" if pushed else "present",
+            generation=generation.manifest.generation,
+            pushed=pushed,
+            present=len(images) - pushed,
+            sentBytes=sum(image.sent_bytes for image in images),
+            message=f"{repository} has {_count(images)} of {generation.manifest.generation}, {pushed} of them new",
+        )
+
+
+def _find(location: dict[str, Any], target: str, selected: Sequence[int]) -> tuple[StoredGeneration, tuple[int, ...]]:
+    """The generation, and which of its shards. Raises UsageError, StoreError."""
+    generation = GenerationLocator(**location).find(target)
+    shards = len(generation.manifest.shards)
+    if unknown := [shard for shard in selected if shard >= shards]:
+        raise UsageError(f"there is no shard {unknown[0]} in {generation.where}: it has 0 to {shards - 1}")
+    return generation, tuple(sorted(set(selected))) if selected else tuple(range(shards))
+
+
+@contextmanager
+def _phase(
+    style: str, verb: str, generation: StoredGeneration, shards: Sequence[int], *, passes: int
+) -> Iterator[Callable[[int], None]]:
+    """Show progress while the block runs, which reads the files ``passes`` times at most. Yields what advances it."""
+    size = passes * sum(generation.manifest.shards[shard].bytes for shard in shards)
+    with open_progress(style) as progress:
+        progress.begin_phase(f"{verb} {generation.manifest.generation}", size, "bytes")
+        yield progress.advance
+        progress.end_phase()
+
+
+def _count(images: Sequence[object]) -> str:
+    return format_count(len(images), "image")

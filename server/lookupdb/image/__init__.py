@@ -1,0 +1,12 @@
+"""A generation as container images, one for each shard, that a kubelet can mount: `lookupdb image`.
+
+reference.py      what an image is called: pure
+artifact.py       what an image consists of, as bytes: pure
+layer.py          a layer: a tar archive, made as it is read
+shard_bytes.py    the bytes of a shard's file, from a folder or a store, verified as they pass
+layout.py         an OCI image layout in a folder
+docker_config.py  the credentials for a registry
+challenge.py      how a registry asks for them: pure
+registry.py       requests to a registry
+push.py           a generation into a registry
+"""

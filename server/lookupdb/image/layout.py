@@ -1,0 +1,113 @@
+"""An OCI image layout in a folder: the images of a generation, for tools that copy them elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from lookupdb.errors import UsageError
+from lookupdb.image.artifact import (
+    LAYER_TYPE,
+    Blob,
+    list_documents,
+    plain_manifest,
+    render_image,
+    render_layout_index,
+    shard_file,
+)
+from lookupdb.image.layer import render_layer
+from lookupdb.image.shard_bytes import read_shard
+from lookupdb.store.directory import store_errors
+from lookupdb.store.stored_generation import StoredGeneration
+
+_MARK: Final = "oci-layout"
+_INDEX: Final = "index.json"
+_VERSION: Final = orjson.dumps({"imageLayoutVersion": "1.0.0"})
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenImage:
+    """An image of the layout."""
+
+    tag: str
+    digest: str
+
+
+class ImageLayout:
+    """An image layout at ``folder``. index.json comes last: what is in it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError if ``folder`` holds something else, StoreError if it cannot be made."""
+        self._folder = folder
+        self._blobs = folder / "blobs" / "sha256"
+        with store_errors(f"cannot write to {folder}"):
+            if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+                raise UsageError(f"{folder} holds no image layout", hint="give a folder that is empty, or not there")
+            self._blobs.mkdir(parents=True, exist_ok=True)
+            (folder / _MARK).write_bytes(_VERSION)
+
+    def write(
+        self,
+        generation: StoredGeneration,
+        shards: Sequence[int],
+        patience: float,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> list[WrittenImage]:
+        """Write the images of ``shards`` of ``generation``, and list them alone in index.json. ``advance`` gets the
+        number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom."""
+        manifest = plain_manifest(generation.manifest)
+        images = []
+        for shard in shards:
+            file = shard_file(manifest.shards[shard])
+            content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
+            image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
+            for blob, text in (*image.blobs, *list_documents(image)):
+                self._put(blob, text)
+            images.append(image)
+        self._replace(self._folder / _INDEX, [render_layout_index(images)])
+        return [WrittenImage(image.tag, image.digest) for image in images]
+
+    def _put(self, blob: Blob, content: bytes) -> None:
+        path = self._blobs / blob.digest.removeprefix("sha256:")
+        if not path.exists():
+            self._replace(path, [content])
+
+    def _put_stream(self, chunks: Iterable[bytes]) -> Blob:
+        """Write a layer whose digest is known at its end."""
+        digest, size = hashlib.sha256(), 0
+        partial = self._blobs / ".layer.partial"
+        try:
+            with store_errors(f"cannot write {partial}"), partial.open("wb", buffering=0) as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += len(chunk)
+                    _write_all(file.write, chunk)
+                file.flush()
+            with store_errors(f"cannot write to {self._blobs}"):
+                partial.rename(self._blobs / digest.hexdigest())
+        finally:
+            partial.unlink(missing_ok=True)
+        return Blob(LAYER_TYPE, f"sha256:{digest.hexdigest()}", size)
+
+    def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
+        partial = path.with_name(f".{path.name}.partial")
+        with store_errors(f"cannot write {path}"):
+            partial.write_bytes(b"".join(chunks))
+            partial.rename(path)
+
+
+def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterable[bytes]:
+    for chunk in chunks:
+        advance(len(chunk))
+        yield chunk
+
+
+def _write_all(write: Callable[[memoryview], int | None], chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[write(view) or 0 :]

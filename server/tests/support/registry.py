@@ -1,0 +1,201 @@
+"""A registry of images, as far as a push needs one, over real sockets: the OCI distribution specification's uploads,
+blobs and manifests, tokens, and every fault at the moment it is wished for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit
+
+Fault = Literal["lost", "dropped", "cut"] | int
+"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; or
+the status that is answered."""
+USER, PASSWORD = "pusher", "a password: with colons"
+_SMALL_BYTES = 1 << 20
+_MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/manifests/(?P<reference>[^/]+)")
+_BLOB = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/(?P<digest>sha256:[0-9a-f]{64})")
+_UPLOADS = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/uploads/")
+_UPLOAD = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/uploads/(?P<upload>[0-9]+)")
+
+
+@dataclass
+class Registry:
+    """What it holds, and what it was asked."""
+
+    host: str = ""
+    auth: Literal["none", "basic", "bearer"] = "none"
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    manifests: dict[str, bytes] = field(default_factory=dict)
+    """By tag, and by digest."""
+    asked: list[str] = field(default_factory=list)
+    """Method and path of each request, in order; of tokens too."""
+    shown: list[str] = field(default_factory=list)
+    """Each header Authorization."""
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    """By method and beginning of the path, which faults come next."""
+    keeps_blobs: bool = True
+    """Whether large blobs that are put are held; if not, they are only counted."""
+    received_bytes: int = 0
+    uploads: int = 0
+    location: Callable[[str], str] = lambda path: path
+    """What is answered as the place of an upload."""
+    tokens: int = 0
+
+    def take_fault(self, method: str, path: str) -> Fault | None:
+        for key, faults in self.faults.items():
+            wished, _, beginning = key.partition(" ")
+            if method == wished and path.split("/v2/lookups/")[-1].startswith(beginning) and faults:
+                return faults.pop(0)
+        return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    registry: Registry
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _serve(self) -> None:
+        registry, path = self.registry, urlsplit(self.path).path
+        registry.asked.append(f"{self.command} {path}")
+        if authorization := self.headers.get("Authorization"):
+            registry.shown.append(authorization)
+        fault = registry.take_fault(self.command, path)
+        if fault == "cut":
+            self.rfile.read(int(self.headers["Content-Length"]) // 2)
+        if fault in ("cut", "dropped"):
+            self._close()
+            return
+        if path == "/token":
+            self._answer_token()
+            return
+        body = self._read()
+        if isinstance(fault, int):
+            self._answer(fault, json.dumps({"errors": [{"code": "UNKNOWN", "message": "wished\x1b[2J for"}]}).encode())
+        elif not self._is_allowed():
+            self._ask_for_credentials()
+        else:
+            answer = getattr(self, f"_{self.command.lower()}")(path, body)
+            if fault == "lost":
+                self._close()
+            else:
+                self._answer(*answer)
+
+    do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - as http.server calls them
+
+    def _read(self) -> bytes:
+        remaining, parts = int(self.headers.get("Content-Length") or 0), []
+        is_kept = self.registry.keeps_blobs or remaining < _SMALL_BYTES
+        while remaining:
+            part = self.rfile.read1(min(remaining, 1 << 20))
+            if not part:
+                break
+            self.registry.received_bytes += len(part)
+            if is_kept:
+                parts.append(part)
+            remaining -= len(part)
+        return b"".join(parts)
+
+    def _close(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _is_allowed(self) -> bool:
+        shown = self.headers.get("Authorization", "")
+        basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        expected = {"none": shown, "basic": basic, "bearer": f"Bearer token-{self.registry.tokens}"}
+        return shown == expected[self.registry.auth]
+
+    def _ask_for_credentials(self) -> None:
+        host = self.registry.host
+        challenge = {
+            "basic": 'Basic realm="lookups"',
+            "bearer": f'Bearer realm="http://{host}/token",service="{host}",scope="repository:lookups:pull"',
+        }[self.registry.auth]
+        self._answer(401, b"{}", {"WWW-Authenticate": challenge})
+
+    def _answer_token(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        assert query["scope"] == ["repository:lookups:pull,push"], query
+        basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if self.headers.get("Authorization") != basic:
+            self._answer(401, b"{}")
+            return
+        self.registry.tokens += 1
+        self._answer(200, json.dumps({"token": f"token-{self.registry.tokens}"}).encode())
+
+    def _head(self, path: str, _: bytes) -> tuple[int, bytes]:
+        match = _BLOB.fullmatch(path)
+        content = self.registry.blobs.get(match["digest"]) if match else None
+        return (404, b"") if content is None else (200, content)
+
+    def _get(self, path: str, _: bytes) -> tuple[int, bytes]:
+        match = _MANIFEST.fullmatch(path)
+        content = self.registry.manifests.get(match["reference"]) if match else None
+        return (404, b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}') if content is None else (200, content)
+
+    def _post(self, path: str, _: bytes) -> tuple[int, bytes, dict[str, str]]:
+        assert _UPLOADS.fullmatch(path), path
+        self.registry.uploads += 1
+        return 202, b"", {"Location": self.registry.location(f"{path}{self.registry.uploads}?state=x")}
+
+    def _put(self, path: str, body: bytes) -> tuple[int, bytes]:
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if _UPLOAD.fullmatch(path):
+            query = parse_qs(urlsplit(self.path).query)
+            assert query["state"] == ["x"]
+            if not body:
+                self.registry.blobs[query["digest"][0]] = b""
+                return 201, b""
+            if query["digest"] != [digest]:
+                return 400, b'{"errors":[{"code":"DIGEST_INVALID"}]}'
+            self.registry.blobs[digest] = body
+            return 201, b""
+        match = _MANIFEST.fullmatch(path)
+        assert match, path
+        document = json.loads(body)
+        assert document["mediaType"] == self.headers["Content-Type"]
+        parts = document.get("manifests") or [document["config"], *document["layers"]]
+        known = self.registry.manifests if "manifests" in document else self.registry.blobs
+        missing = [part["digest"] for part in parts if part["digest"] not in known]
+        if missing or any(len(known[part["digest"]]) != part["size"] for part in parts if known[part["digest"]]):
+            return 404, b'{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN"}]}'
+        self.registry.manifests[match["reference"]] = self.registry.manifests[digest] = body
+        return 201, b""
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+@contextmanager
+def serve_registry(auth: Literal["none", "basic", "bearer"] = "none") -> Iterator[Registry]:
+    """A registry on a free port of loopback, while the block runs."""
+    registry = Registry(auth=auth)
+    handler = type("Handler", (_Handler,), {"registry": registry})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    registry.host = f"127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
