@@ -99,7 +99,9 @@ class ExistingObject:
     """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
     deleting: bool = False
     trouble: Trouble | None = None
-    """Of a Deployment: why its pods cannot be made (quota)."""
+    """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota)."""
+    is_done: bool = False
+    """Of a rollout's push: whether its images are pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,8 @@ class Observed:
     """The public keys of the cluster's service accounts, as routers read them; empty while they are not known."""
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
+    lacks_image_volumes: bool = False
+    """Whether servers are to have their shards from images, and the API server keeps no such volume."""
     announcement: AnnouncementReport = field(default_factory=AnnouncementReport)
     seconds_confirmed: float = 0.0
     """For how long this operator has seen the dataset's routing table confirmed, by a clock that nobody sets

@@ -39,6 +39,8 @@ OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
 ROUTER: Final = "router"
+PUSHER: Final = "pusher"
+"""What pushes the images of a rollout."""
 SYNC: Final = "sync"
 """What keeps the active generation in a folder of each node."""
 DIFF: Final = "diff"
@@ -89,12 +91,14 @@ _LARGEST_RECOVERED: Final = 10**8
 """Numbers beyond are claimed by nobody before long. A label that says one is somebody's own, and would use them up."""
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
-_OF_ROLLOUT: Final = re.compile(r"-(r[1-9][0-9]{0,8})(?:-s[0-9]+)?\Z")
+_OF_ROLLOUT: Final = re.compile(r"-(r[1-9][0-9]{0,8})(?:-s[0-9]+|-push)?\Z")
 _OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
 
 # Paths in pods.
 DATA_PATH: Final = "/data"
-"""In a shard server: the generation's folder, fetched by its init container."""
+"""In a shard server: the generation's folder, fetched by its init container; or a volume that shows the store."""
+DATA_VOLUME: Final = "data"
+"""The volume that is mounted there."""
 SYNC_PATH: Final = "/lookups"
 """In pods with a `lookupdb sync`: the root of the folders that it keeps."""
 SCRATCH_PATH: Final = "/scratch"
@@ -116,6 +120,9 @@ TOKENS_PATH: Final = "/etc/lookupdb/tokens"
 KEYS_PATH: Final = "/etc/lookupdb/keys"
 """In routers: the public keys of the cluster's service accounts."""
 KEYS_FILE: Final = "jwks.json"
+REGISTRY_PATH: Final = "/etc/lookupdb/registry"
+REGISTRY_FILE: Final = "config.json"
+"""In what pushes images: the credentials for their registry, as Docker has them."""
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
 """In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
@@ -145,6 +152,11 @@ def rollout(dataset: str, rollout: str) -> str:
 def shard_set(dataset: str, rollout: str, shard: int) -> str:
     """A shard's StatefulSet and PodDisruptionBudget: ``airports-r34-s3``."""
     return f"{dataset}-{rollout}-s{shard}"
+
+
+def push(dataset: str, rollout: str) -> str:
+    """The Job that pushes a rollout's images: ``airports-r34-push``."""
+    return f"{dataset}-{rollout}-push"
 
 
 def read_rollout(name: str) -> str:

@@ -76,6 +76,22 @@ def with_own_store(**store: Any) -> ObservedDataset:
     return airports(shards=1, store=own, source={"url": "s3://exports/airports.csv", "secretName": "airports-source"})
 
 
+def from_volume(path: str = "lookups/eu") -> ObservedDataset:
+    """Its servers map their shards from a volume that shows the store."""
+    volume = {"claimName": "lookups"} | ({"path": path} if path else {})
+    return airports(shards=1, serving={"delivery": {"type": "Volume", "volume": volume}})
+
+
+def from_images(**image: str) -> ObservedDataset:
+    """Its servers have their shards from images."""
+    chosen = image or {
+        "repository": "registry.example/team/lookups",
+        "pullSecretName": "lookups-pull",
+        "pushSecretName": "lookups-push",
+    }
+    return airports(shards=2, serving={"delivery": {"type": "Image", "image": chosen}})
+
+
 def with_sync(**sync: Any) -> ObservedDataset:
     """Its active generation is kept on nodes."""
     chosen = {

@@ -19,6 +19,7 @@ from operator_support.authorities import without_authorities
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Api, ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
+from lookupdb_operator.manifests import render_image_probe
 from lookupdb_operator.model import ObjectRef, RouterReport
 from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import DatasetStatus
@@ -416,3 +417,40 @@ def test_what_is_watched() -> None:
     assert kinds.SECRET not in kinds.WATCHED, "Secrets are never read in the namespaces of datasets"
     assert kinds.EVENT not in kinds.WATCHED
     assert set(kinds.OTHERS) < set(kinds.WATCHED)
+
+
+class TestImageVolumes:
+    """Whether an API server keeps them shows in a dry run, of which nothing stays."""
+
+    async def keeps(self, answer: Callable[[Json], tuple[Json, int]]) -> bool:
+        async with connected() as (server, cluster):
+            server.then(*answer(render_image_probe("maps")))
+            kept = await cluster.keeps_image_volumes("maps")
+            (asked,) = server.asked
+            assert (asked.method, asked.query["dryRun"]) == ("PATCH", "All")
+            assert asked.path.startswith("/apis/apps/v1/namespaces/maps/statefulsets/")
+            return kept
+
+    async def test_are_kept(self) -> None:
+        assert await self.keeps(lambda probe: (probe, 200))
+
+    @pytest.mark.parametrize("volumes", [[], [{"name": "data", "emptyDir": {}}]], ids=["left out", "emptied"])
+    async def test_are_left_out(self, volumes: list[Json]) -> None:
+        def without(probe: Json) -> tuple[Json, int]:
+            probe["spec"]["template"]["spec"]["volumes"] = volumes
+            return probe, 200
+
+        assert not await self.keeps(without)
+
+    @pytest.mark.parametrize(
+        ("message", "kept"),
+        [
+            ('.spec.template.spec.volumes[name="data"].image: field not declared in schema', False),
+            ('spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data"', False),
+            ("exceeded quota: sets", True),
+            ("denied by a policy", True),
+        ],
+    )
+    async def test_are_refused_or_something_else_is(self, message: str, kept: bool) -> None:
+        status = {"kind": "Status", "message": message, "reason": "Invalid", "code": 422}
+        assert await self.keeps(lambda probe: (status, 422)) is kept

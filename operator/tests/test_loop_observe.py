@@ -13,7 +13,7 @@ from lookupdb_operator import names
 from lookupdb_operator.api.client import Unreachable
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.loop.observe import NamespaceWarnings, Observer
+from lookupdb_operator.loop.observe import ImageVolumes, NamespaceWarnings, Observer
 from lookupdb_operator.loop.router_polls import ReportsPending, RouterPolls
 from lookupdb_operator.model import Observed, Predecessor, RouterReport
 from lookupdb_operator.plan import reasons
@@ -377,3 +377,43 @@ async def test_the_events_of_a_namespace_are_read_once_for_all_that_wait() -> No
     now[0] += timedelta(seconds=5)
     await warnings.read_latest("maps")
     assert asked.asked == 2
+
+
+class _Probed:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.keeps = False
+
+    async def keeps_image_volumes(self, namespace: str) -> bool:
+        self.asked.append(namespace)
+        return self.keeps
+
+
+async def test_whether_there_are_image_volumes_is_asked_once_in_a_while() -> None:
+    probed, now = _Probed(), BORN
+    images = ImageVolumes(cast(Cluster, probed), lambda: now)
+    assert [await images.are_kept("maps"), await images.are_kept("other")] == [False, False]
+    assert probed.asked == ["maps"], "it is the same everywhere"
+    probed.keeps, now = True, BORN + timedelta(minutes=5)
+    assert await images.are_kept("other")
+
+
+@pytest.mark.parametrize("delivery", ["Fetch", "Image"])
+async def test_image_volumes_are_asked_for_where_a_dataset_needs_them(delivery: str) -> None:
+    made = dataset()
+    image = {"image": {"repository": "r.example/lookups"}} if delivery == "Image" else {}
+    made["spec"] |= {"key": {"columns": ["id"]}, "serving": {"delivery": {"type": delivery, **image}}}
+    probed = _Probed()
+    polls = RouterPolls(cast(Cluster, probed), lambda key: None)
+    observed = await Observer(cached(("LookupDataset", made)), cast(Cluster, probed), polls).observe(KEY)
+    assert observed is not None
+    assert observed.lacks_image_volumes == (delivery == "Image") == bool(probed.asked)
+
+
+async def test_a_push_without_its_pod_is_explained_by_events() -> None:
+    push = body("airports-r1-push", "push-1", owner=(names.KIND, "ds-1"), component=names.PUSHER)
+    observed = await observe(cached(("LookupDataset", dataset()), ("Job", push)), Asked({"push-1": QUOTA}))
+    assert observed.jobs == ()
+    (other,) = observed.other_objects
+    assert other.trouble is not None
+    assert other.trouble.reason == reasons.QUOTA_EXCEEDED

@@ -12,7 +12,10 @@ from lookupdb_operator.plan import reasons
 
 @pytest.mark.parametrize(
     ("component", "field"),
-    [(names.BUILDER, "spec.source.volume"), (names.SHARDS, "spec.serving.storageClassName")],
+    [
+        (names.BUILDER, "spec.source.volume"),
+        (names.SHARDS, "spec.serving.storageClassName or spec.serving.delivery.volume"),
+    ],
 )
 def test_a_volume_that_does_not_come_is_told_with_the_field_that_asks_for_it(component: str, field: str) -> None:
     found = diagnose_scheduling(

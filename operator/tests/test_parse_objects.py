@@ -18,6 +18,7 @@ from lookupdb_operator.parse import (
     parse_existing,
     parse_header,
     parse_job,
+    parse_push,
     parse_shard_set,
     workloads,
 )
@@ -401,3 +402,62 @@ def test_a_quota_is_answered_by_the_field_to_set(kind: str, message: str, remedy
 def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_none(text: str, version: int) -> None:
     body = {"metadata": meta(annotations={names.TABLE_VERSION: text})}
     assert parse_existing("ConfigMap", body).table_version == version
+
+
+class TestPush:
+    def body(self, *conditions: dict[str, Any]) -> dict[str, Any]:
+        body = job(list(conditions))
+        body["metadata"] = meta(
+            name="airports-r34-push",
+            labels=names.labels("airports", "ds-1", names.PUSHER) | {names.GENERATION: "g3", names.ROLLOUT: "r34"},
+            annotations={names.DIGEST: "0123456789abcdef", names.FIELDS: "of other fields"},
+        )
+        return body
+
+    def test_is_of_its_rollout_by_its_name_and_no_build(self) -> None:
+        parsed = parse_push(self.body())
+        assert (parsed.ref.kind, parsed.rollout, parsed.generation, parsed.is_done) == ("Job", "r34", "g3", False)
+        assert parsed.changed == "", "a Job cannot be put right"
+
+    @pytest.mark.parametrize(
+        ("found", "is_done"),
+        [
+            (condition("Complete", ""), True),
+            (condition("Failed", ""), False),
+            (condition("Complete", "", "False"), False),
+        ],
+    )
+    def test_is_done_when_it_has_ended_well(self, found: dict[str, Any], is_done: bool) -> None:
+        assert parse_push(self.body(found)).is_done is is_done
+
+
+class TestServersOfImages:
+    """An API server whose feature is off leaves the volume out, or makes an empty one of it."""
+
+    IMAGE: dict[str, Any] = {"name": "data", "image": {"reference": "r.example/lookups:x"}}
+
+    def shard_set(self, *volumes: dict[str, Any], fetches: bool = False, folder: str = "/data") -> ShardSet:
+        template = {
+            "containers": [{"name": "serve", "args": ["serve", folder, "--shard", "0"]}],
+            "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
+            **({"initContainers": [{"name": "fetch"}]} if fetches else {}),
+        }
+        metadata = meta(
+            name="airports-r34-s0",
+            generation=1,
+            annotations={names.DIGEST: "0123456789abcdef", names.FIELDS: "of other fields"},
+        )
+        return parse_shard_set({"metadata": metadata, "spec": {"template": {"spec": template}}, "status": {}})
+
+    @pytest.mark.parametrize("volumes", [[], [{"name": "data"}], [{"name": "data", "emptyDir": {}}]], ids=str)
+    def test_that_have_no_image_are_in_trouble_and_not_put_right(self, volumes: list[dict[str, Any]]) -> None:
+        found = self.shard_set(*volumes)
+        assert found.trouble is not None
+        assert found.trouble.reason == "ImageVolumesMissing"
+        assert found.changed == ""
+
+    def test_others_are_not(self) -> None:
+        assert self.shard_set(self.IMAGE).trouble is None
+        assert self.shard_set({"name": "data", "emptyDir": {}}, fetches=True).trouble is None
+        claim = {"name": "data", "persistentVolumeClaim": {"claimName": "lookups"}}
+        assert self.shard_set(claim, folder="/data/c1/default/airports-8d3f6b1a/g12").trouble is None

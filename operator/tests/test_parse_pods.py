@@ -265,6 +265,52 @@ def test_a_shard_that_cannot_be_fetched(said: str, reason: str, told: str) -> No
     assert told in found.message
 
 
+def failed_server(reason: str) -> Json:
+    said = orjson.dumps({"outcome": "failed", "exitCode": 5, "reason": reason, "message": "/data holds no c1"})
+    server = container(waiting("CrashLoopBackOff"), ended(5, message=said.decode()), name="serve")
+    return {"phase": "Running", "containerStatuses": [server]}
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("NotOnVolume", "NotOnVolume"),
+        ("StoreUnavailable", "NotOnVolume"),
+        ("CorruptFile", "CorruptFile"),
+        ("InvalidUsage", "CrashLooping"),
+    ],
+)
+def test_a_shard_that_its_volume_does_not_show(said: str, reason: str) -> None:
+    found = trouble(failed_server(said))
+    assert found.reason == reason
+    assert "/data holds no c1" in found.message
+    assert found.reason not in reasons.SHARED_REASONS, "the volume is this dataset's"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("RegistryDenied", "RegistryDenied"),
+        ("RegistryUnavailable", "RegistryUnavailable"),
+        ("GenerationMissing", "GenerationMissing"),
+        ("InvalidUsage", "PushFailed"),
+    ],
+)
+def test_images_that_cannot_be_pushed(said: str, reason: str) -> None:
+    text = orjson.dumps({"outcome": "failed", "exitCode": 5, "reason": said, "message": "it answers 403"}).decode()
+    push = container(waiting("CrashLoopBackOff"), ended(5, message=text), name="push")
+    found = trouble({"phase": "Running", "containerStatuses": [push]}, names.PUSHER)
+    assert found.reason == reason
+    assert "cannot push the images of its rollout (exit code 5: it answers 403)" in found.message
+
+
+def test_the_image_of_a_volume_that_cannot_be_pulled_is_named_and_not_the_programs() -> None:
+    waits = waiting("ImagePullBackOff", 'Back-off pulling image "r.example/lookups:people-g12": not found')
+    found = trouble(with_main(waits))
+    assert found.reason == reasons.IMAGE_PULL_FAILED
+    assert "image r.example/lookups:people-g12 of pod airports-x cannot be pulled" in found.message
+
+
 def test_fetching_is_no_trouble() -> None:
     assert parse_pod(pod(with_fetch(RUNNING))).trouble is None
     fetched = with_fetch(ended(0, "Completed"), ended(5))

@@ -32,6 +32,8 @@ def test_a_generation_is_rolled_out_with_a_set_a_shard_and_a_number_of_its_own()
     assert ("ConfigMap", "airports-routing-table") not in world.things
 
 
+VOLUME: dict[str, Any] = {"serving": {"delivery": {"type": "Volume", "volume": {"claimName": "lookups"}}}}
+IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
 SAME_ROLLOUT = [
     pytest.param({"gates": {"minRecords": 5}}, id="another gate"),
     pytest.param({"router": {"replicas": 3}}, id="more routers"),
@@ -47,6 +49,8 @@ NEW_ROLLOUT = [
     pytest.param({"serving": {"workers": 2}}, id="more workers"),
     pytest.param({"serving": {"resources": {"requests": {"cpu": "2"}}}}, id="other resources"),
     pytest.param({"scheduling": {"nodeSelector": {"disk": "fast"}}}, id="other nodes"),
+    pytest.param(VOLUME, id="another delivery"),
+    pytest.param(IMAGE, id="delivery by image"),
 ]
 
 
@@ -68,6 +72,28 @@ def test_a_new_rollout_and_nothing_left_of_the_old_one_for(change: dict[str, Any
     assert [one.rollout for one in world.status.rollouts] == ["r2"]
     assert not any("-r1" in name for _, name in world.things)
     assert not any("-r1" in name for name in world.pods)
+
+
+@pytest.mark.parametrize(
+    "change", [VOLUME, VOLUME | {"image": "lookupdb:2"}], ids=["another delivery", "and another image"]
+)
+def test_another_delivery_builds_nothing_and_what_serves_goes_on_until_its_servers_are_ready(
+    change: dict[str, Any],
+) -> None:
+    world = serving()
+    world.takes.start = NEVER
+    world.edit(**change)
+    world.settle(until=lambda: world.status.last_rollout == 2)
+    assert (world.status.last_generation, world.status.build) == (1, None)
+    ready = world.status.condition("Ready")
+    assert ready is not None
+    assert ready.status == "True", "what serves goes on"
+    world.takes.start = 1
+    world.settle()
+    assert (world.status.last_generation, world.status.generation) == (1, "g1")
+    world.edit(serving={"delivery": {"type": "Fetch"}})
+    world.settle()
+    assert (world.status.last_generation, world.status.last_rollout) == (1, 3)
 
 
 class TestSuperseding:

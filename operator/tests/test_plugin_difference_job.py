@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, rendered, with_own_store
+from manifest_samples import CONFIG, GATEWAY_CONFIG, everything, from_volume, rendered, with_own_store
 from manifest_samples import generation as built_generation
 from plugin_samples import dataset, generation
 
@@ -74,6 +74,21 @@ def test_behind_a_gateway_its_pod_has_a_token_as_the_fetcher_does() -> None:
     assert volumes.keys() == {mount["name"] for mount in container["volumeMounts"]}
     (token,) = volumes[names.STORE_TOKEN_VOLUME]["projected"]["sources"]
     assert token["serviceAccountToken"]["path"] == names.STORE_TOKEN_FILE
+
+
+def test_where_servers_map_a_volume_it_reads_the_store_there() -> None:
+    shards = rendered(from_volume(), GATEWAY_CONFIG)["shards"]
+    shard_set = next(manifest for manifest in shards if manifest["kind"] == "StatefulSet")
+    both = built_generation(from_volume(), "g12"), built_generation(from_volume(), "g13")
+    pod = _pod(render_difference_job(dataset(), shard_set, both, sampled=True, samples=5, deadline_seconds=90))
+    (container,) = pod["containers"]
+    words = container["args"]
+    assert words[words.index("--store") + 1] == "/data/lookups/eu"
+    assert words[words.index("--cluster-id") + 1] == "c1"
+    assert {"name": "data", "mountPath": "/data", "readOnly": True} in container["volumeMounts"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes.keys() == {mount["name"] for mount in container["volumeMounts"]}
+    assert volumes["data"] == {"name": "data", "persistentVolumeClaim": {"claimName": "lookups", "readOnly": True}}
 
 
 def test_a_store_of_the_datasets_own_is_read_as_the_fetcher_reads_it() -> None:

@@ -15,9 +15,10 @@ import aiohttp
 import orjson
 
 from lookupdb_operator import kinds, manifests, names
-from lookupdb_operator.api.client import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, Conflict, NotFound
+from lookupdb_operator.api.client import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, ApiError, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
 from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
 
 _ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
@@ -71,6 +72,24 @@ class Cluster:
             content_type=APPLY_PATCH,
         )
         return dict(answer)
+
+    async def keeps_image_volumes(self, namespace: str) -> bool:
+        """Whether the API server would keep a volume of an image in ``namespace``: a dry run, of which nothing stays.
+        Whatever else it says of that tells nothing, and counts as yes."""
+        probe = manifests.render_image_probe(namespace)
+        name = probe["metadata"]["name"]
+        try:
+            answer = await self._api.request(
+                "PATCH",
+                kinds.STATEFUL_SET.path(namespace, name),
+                subject=_describe(kinds.STATEFUL_SET, name),
+                query={"fieldManager": names.FIELD_MANAGER, "force": "true", "dryRun": "All"},
+                body=probe,
+                content_type=APPLY_PATCH,
+            )
+        except ApiError as error:
+            return not reasons.is_about_image_volumes(error.message)
+        return manifests.has_image_volume(answer)
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
         """Conflict when there is an object of this name that ``manifest``'s owner does not own. By a list, because

@@ -12,11 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from lookupdb_operator import kinds
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.loop.router_polls import RouterPolls
-from lookupdb_operator.model import BuildJob, ObjectRef, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.manifests import uses_images
+from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, Observed, Pod, ShardSet, Trouble
 from lookupdb_operator.parse import diagnose_warning
 from lookupdb_operator.watch.cache import CachedObject, Key, ObjectCache
 
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 _QUIET_SECONDS: Final = 5.0
 """How long an object may not get on before events are read for the cause."""
 _WARNINGS_KEPT_SECONDS: Final = 5.0
+_IMAGE_VOLUMES_KNOWN_SECONDS: Final = 120.0
 
 
 class Observer:
@@ -39,6 +42,7 @@ class Observer:
     ) -> None:
         self._cache = cache
         self._warnings = NamespaceWarnings(cluster, clock)
+        self._images = ImageVolumes(cluster, clock)
         self._polls = polls
         self._clock = clock
 
@@ -57,6 +61,7 @@ class Observer:
             self._polls.forget(key)
             return None
         routers = self._polls.take_reports(observed) if ask_routers else {}
+        lacks_image_volumes = uses_images(observed.dataset) and not await self._images.are_kept(key[0])
         stuck = _find_stuck(self._cache.owned_objects(key), self._clock())
         if stuck:
             observed = _with_warnings(observed, await self._warnings.read_latest(key[0]))
@@ -65,7 +70,27 @@ class Observer:
             routers=routers,
             refusals=refusals or {},
             store=store or StoreAccess(),
+            lacks_image_volumes=lacks_image_volumes,
         )
+
+
+class ImageVolumes:
+    """Whether the API server keeps volumes of images, asked for while a dataset needs them: the same everywhere, and
+    for as long as nobody changes its flags."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._asked: datetime | None = None
+        self._are_kept = True
+
+    async def are_kept(self, namespace: str) -> bool:
+        """As of some minutes ago at most; asked in ``namespace``, where the operator may make StatefulSets."""
+        now = self._clock()
+        if self._asked is None or (now - self._asked).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS:
+            self._asked = now
+            self._are_kept = await self._cluster.keeps_image_volumes(namespace)
+        return self._are_kept
 
 
 class NamespaceWarnings:
@@ -111,11 +136,17 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     match cached.item:
         case BuildJob(state="Running", deleting=False, failure=None):
             return not pods[cached.header.uid]
+        case ExistingObject(deleting=False, is_done=False) as other if _is_push(other):
+            return not pods[cached.header.uid]
         case ShardSet(deleting=False) as shards:
             return pods[cached.header.uid] < shards.replicas
         case Pod(trouble=None, deleting=False):
             return cached.awaits_images
     return False
+
+
+def _is_push(other: ExistingObject) -> bool:
+    return other.ref.kind == kinds.JOB.name
 
 
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
@@ -131,6 +162,11 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
     return replace(
         observed,
         jobs=tuple(replace(job, failure=job.failure or explain(job.ref)) for job in observed.jobs),
-        shard_sets=tuple(replace(shard_set, trouble=explain(shard_set.ref)) for shard_set in observed.shard_sets),
+        shard_sets=tuple(
+            replace(shard_set, trouble=shard_set.trouble or explain(shard_set.ref)) for shard_set in observed.shard_sets
+        ),
         pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
+        other_objects=tuple(
+            replace(other, trouble=explain(other.ref)) if _is_push(other) else other for other in observed.other_objects
+        ),
     )

@@ -7,7 +7,9 @@ All are whole, because server-side apply takes away what we leave out that we ha
 from __future__ import annotations
 
 from lookupdb_operator.manifests.builder import adopted_address, build_digest, render_builder
+from lookupdb_operator.manifests.delivery import uses_images
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
+from lookupdb_operator.manifests.image_probe import has_image_volume, render_image_probe
 from lookupdb_operator.manifests.metadata import read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import guarding_policy, render_network_policies
 from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
@@ -31,12 +33,14 @@ __all__ = [
     "field_manager",
     "find_changer",
     "guarding_policy",
+    "has_image_volume",
     "has_room_for_both",
     "hash_held_fields",
     "is_made_once",
     "password_key",
     "read_digest",
     "render_builder",
+    "render_image_probe",
     "render_key_secret",
     "render_network_policies",
     "render_nudge",
@@ -52,6 +56,7 @@ __all__ = [
     "shard_digests",
     "take_fingerprint",
     "template_digest",
+    "uses_images",
     "uses_service_accounts",
     "with_replicas",
     "write_mark",

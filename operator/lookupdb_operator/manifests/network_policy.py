@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
+from lookupdb_operator.manifests.delivery import IMAGE, delivery_type
 from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
 
@@ -37,6 +38,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
         _render_policy(dataset, names.SHARDS, [*_allow([routers], shards), *admin]),
         _render_policy(dataset, names.ROUTER, [*_allow(clients, *public), *admin]),
         _render_policy(dataset, names.BUILDER, []),
+        *([_render_policy(dataset, names.PUSHER, [])] if delivery_type(dataset.spec) == IMAGE else []),
         *([_render_policy(dataset, names.SYNC, admin)] if "sync" in dataset.spec else []),
     )
 

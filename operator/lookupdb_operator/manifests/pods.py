@@ -13,7 +13,7 @@ from lookupdb_operator.manifests.placement import render_placement
 from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
 from lookupdb_operator.model import ObservedDataset
 
-_SECTIONS: Final = {names.BUILDER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
+_SECTIONS: Final = {names.BUILDER: "build", names.PUSHER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
 """By component, the member of the spec that is about it."""
 _SYNC_PLACEMENT: Final[Mapping[str, Any]] = {"nodeSelector": {}, "tolerations": []}
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
@@ -35,6 +35,7 @@ def render_template(
     annotations: Mapping[str, str] | None = None,
     spreads: bool = True,
     takes_volumes: bool = True,
+    pull_secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod template. ``containers`` are the members of a pod's spec that list them, and others of its own;
     ``selector`` selects its pods, or those that are like them.
@@ -51,7 +52,7 @@ def render_template(
         "enableServiceLinks": False,
         "securityContext": security,
         "volumes": [*volumes, _TMP_VOLUME],
-        **drop_empty(imagePullSecrets=_pull_secrets(dataset, config)),
+        **drop_empty(imagePullSecrets=_pull_secrets(dataset, config, pull_secrets)),
     }
     # Whatever the CRD lets through: what selects pods is ours.
     pod_labels = {**config.pod_labels, **pod.get("labels", {}), **labels}
@@ -127,6 +128,6 @@ def render_probes() -> dict[str, Any]:
     }
 
 
-def _pull_secrets(dataset: ObservedDataset, config: Config) -> list[dict[str, str]]:
+def _pull_secrets(dataset: ObservedDataset, config: Config, further: Sequence[str]) -> list[dict[str, str]]:
     own = [secret["name"] for secret in dataset.spec.get("imagePullSecrets") or ()]
-    return [{"name": name} for name in dict.fromkeys([*own, *config.image_pull_secrets])]
+    return [{"name": name} for name in dict.fromkeys([*own, *further, *config.image_pull_secrets])]

@@ -80,8 +80,9 @@ def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
     if "memory" not in declared["limits"]:
         declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
-    has_volume = "storageClassName" in serving  # then the shard does not stand on the node's disk
-    storage = {_STORAGE: TMP_STORAGE if has_volume else shard_storage(largest_shard_bytes)}
+    # On a volume of any kind, the shard does not stand on the node's disk.
+    is_on_node = serving["delivery"]["type"] == "Fetch" and "storageClassName" not in serving
+    storage = {_STORAGE: shard_storage(largest_shard_bytes) if is_on_node else TMP_STORAGE}
     return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
 
 

@@ -1,5 +1,5 @@
 """A rollout: for each shard that it has a StatefulSet and a PodDisruptionBudget, and one headless Service that names
-all pods.
+all pods; with delivery by image, the Job that pushes its images.
 
 A StatefulSet's name ends up in a label of its pods (controller-revision-hash) with 11 characters more, of which a
 label has 63: it may have 52. The dataset's name has 40 at most, which leaves eight digits for the numbers of
@@ -8,15 +8,15 @@ rollout and shard together: 9,999 rollouts of 1,024 shards, ten million of ten.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import passwords, pods, resources, store_access
-from lookupdb_operator.manifests.builder import TERMINATION_LOG
+from lookupdb_operator.manifests import delivery, passwords, pods, resources
 from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
-from lookupdb_operator.manifests.metadata import digest, render_metadata, stamp
+from lookupdb_operator.manifests.metadata import digest, drop_empty, render_metadata, stamp
+from lookupdb_operator.manifests.pusher import render_push
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.shard_ranges import select_shards
 from lookupdb_operator.status import GenerationStatus, RolloutStatus
@@ -50,6 +50,8 @@ def _render_unstamped(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[Manifest]:
     yield _render_service(dataset, rollout)
+    if delivery.delivery_type(dataset.spec) == delivery.IMAGE:
+        yield render_push(dataset, rollout, generation, config)
     for shard in select_shards(rollout.shard_ranges, generation.shards):
         template = _render_template(dataset, rollout, generation, config, shard)
         yield _render_stateful_set(dataset, rollout, shard, replicas, template, config)
@@ -90,9 +92,11 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
     The StatefulSets of a rollout differ in nothing but the shard, so that one stands for all.
     """
     template = _render_template(dataset, _ANY, generation, config, 0)
-    return digest(
-        [generation.generation, generation.shards, digest(_render_stateful_set(dataset, _ANY, 0, 1, template, config))]
-    )
+    parts: list[str | int] = [generation.generation, generation.shards]
+    parts.append(digest(_render_stateful_set(dataset, _ANY, 0, 1, template, config)))
+    if delivery.delivery_type(dataset.spec) == delivery.IMAGE:
+        parts.append(digest(render_push(dataset, _ANY, generation, config)))
+    return digest(parts)
 
 
 def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifest:
@@ -159,6 +163,7 @@ def _render_template(
 ) -> dict[str, Any]:
     labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
     amounts = resources.server(dataset.spec, generation.largest_shard_bytes)
+    delivered = delivery.render_delivery(dataset, generation, config, shard, amounts)
     selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pods.render_template(
         dataset,
@@ -168,58 +173,23 @@ def _render_template(
         labels,
         {
             "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "initContainers": [_render_fetcher(dataset, generation, config, shard, amounts)],
-            "containers": [_render_server(dataset, rollout, config, shard, amounts)],
+            **drop_empty(initContainers=list(delivered.init_containers)),
+            "containers": [_render_server(dataset, rollout, config, shard, amounts, delivered)],
         },
-        [
-            {"name": "data", **_render_volume(dataset.spec["serving"], generation)},
-            *store_access.render_volumes(dataset, config),
-        ],
+        delivered.volumes,
         annotations=pods.SAFE_TO_EVICT,
+        takes_volumes=delivered.takes_volumes,
+        pull_secrets=delivered.pull_secrets,
     )
-
-
-def _render_volume(serving: Mapping[str, Any], generation: GenerationStatus) -> dict[str, Any]:
-    """Where a server keeps its shard: on its node's disk, or on a volume that comes and goes with the pod."""
-    shard_bytes = generation.largest_shard_bytes
-    if not (storage_class := serving.get("storageClassName")):
-        return {"emptyDir": {"sizeLimit": resources.shard_storage(shard_bytes)}}
-    claim = {
-        "accessModes": ["ReadWriteOnce"],
-        "storageClassName": storage_class,
-        "resources": {"requests": {"storage": resources.shard_volume(shard_bytes)}},
-    }
-    return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
-
-
-def _render_fetcher(
-    dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: resources.Resources
-) -> dict[str, Any]:
-    """The only container of the pod that can reach the store."""
-    flags = {
-        "--store": store_access.find_url(dataset, config),
-        "--cluster-id": config.cluster,
-        "--namespace": dataset.namespace,
-        "--dataset": dataset.name,
-        "--uid": dataset.uid,
-        "--generation": generation.generation,
-        "--shard": str(shard),
-        "--termination-log": TERMINATION_LOG,
-    }
-    fetcher = pods.render_container(
-        dataset,
-        config,
-        names.SHARDS,
-        "fetch",
-        ["fetch", *(word for pair in flags.items() for word in pair), names.DATA_PATH],
-        resources.fetcher(amounts),
-        [{"name": "data", "mountPath": names.DATA_PATH}],
-    )
-    return store_access.grant(fetcher, dataset, config)
 
 
 def _render_server(
-    dataset: ObservedDataset, rollout: RolloutStatus, config: Config, shard: int, amounts: resources.Resources
+    dataset: ObservedDataset,
+    rollout: RolloutStatus,
+    config: Config,
+    shard: int,
+    amounts: resources.Resources,
+    delivered: delivery.Delivery,
 ) -> dict[str, Any]:
     workers = dataset.spec["serving"]["workers"]
     flags = {
@@ -229,6 +199,7 @@ def _render_server(
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
         **passwords.server_flags(dataset, config, rollout.rollout, shard),
+        **delivered.flags,
     }
     ports = [pods.render_port(f"resp-{i}" if i else "resp", names.SHARD_PORT + i) for i in range(workers)]
     return pods.render_container(
@@ -236,9 +207,9 @@ def _render_server(
         config,
         names.SHARDS,
         "serve",
-        ["serve", names.DATA_PATH, *(str(word) for pair in flags.items() for word in pair)],
+        ["serve", delivered.folder, *(str(word) for pair in flags.items() for word in pair)],
         amounts,
-        [{"name": "data", "mountPath": names.DATA_PATH, "readOnly": True}],
+        [{"name": names.DATA_VOLUME, "mountPath": names.DATA_PATH, "readOnly": True}],
         ports=[*ports, pods.render_port("admin", names.ADMIN_PORT)],
         terminationMessagePolicy="FallbackToLogsOnError",
         **pods.render_probes(),

@@ -8,7 +8,14 @@ from lookupdb_operator.parse.header import Header, parse_header
 from lookupdb_operator.parse.messages import diagnose_warning
 from lookupdb_operator.parse.pod_diagnosis import diagnose_pod
 from lookupdb_operator.parse.pods import awaits_images, parse_pod
-from lookupdb_operator.parse.workloads import Drift, compare_fields, parse_existing, parse_job, parse_shard_set
+from lookupdb_operator.parse.workloads import (
+    Drift,
+    compare_fields,
+    parse_existing,
+    parse_job,
+    parse_push,
+    parse_shard_set,
+)
 
 __all__ = [
     "Drift",
@@ -23,5 +30,6 @@ __all__ = [
     "parse_header",
     "parse_job",
     "parse_pod",
+    "parse_push",
     "parse_shard_set",
 ]

@@ -17,11 +17,15 @@ RESOURCE_FIELDS: Final = {
     names.BUILDER: "spec.build.resources",
     names.SHARDS: "spec.serving.resources",
     names.ROUTER: "spec.router.resources",
+    names.PUSHER: "spec.serving.resources",  # but for its memory
     names.DIFF: "spec.serving.resources",  # its Job is made from a shard server's template
     names.LOAD: "--processes",
 }
 """By component, the field, or the option, that says what its pods need."""
-VOLUME_FIELDS: Final = {names.BUILDER: "spec.source.volume", names.SHARDS: "spec.serving.storageClassName"}
+VOLUME_FIELDS: Final = {
+    names.BUILDER: "spec.source.volume",
+    names.SHARDS: "spec.serving.storageClassName or spec.serving.delivery.volume",
+}
 """By component, the field that says which volumes its pods have."""
 
 
@@ -60,11 +64,13 @@ CLAIM_UNBOUND: Final = Cause(
 SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
 VOLUME_MISSING: Final = Cause(
     reasons.VOLUME_MISSING,
-    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume or extraEnv",
+    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume, spec.serving.delivery.volume"
+    " or extraEnv",
 )
 MOUNT_FAILED: Final = Cause(
     reasons.VOLUME_MISSING,
-    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume or spec.serving.storageClassName",
+    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume, spec.serving.storageClassName or"
+    " spec.serving.delivery.volume",
 )
 IMAGE_PULL_FAILED: Final = Cause(
     reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
@@ -72,6 +78,12 @@ IMAGE_PULL_FAILED: Final = Cause(
 SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
 START_FAILED: Final = Cause(
     reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
+)
+
+IMAGE_VOLUME_DROPPED: Final = Cause(
+    reasons.IMAGE_VOLUMES_MISSING,
+    "the cluster has no image volumes: its API server has left that of StatefulSet {name} out; turn its feature"
+    " ImageVolume on (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
 )
 
 # Kubernetes ended it.
@@ -107,3 +119,19 @@ FETCH_FAILURES: Final = {
     )
 }
 """By the reason that the fetcher gives itself."""
+_NOT_SERVED: Final = "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
+SERVING_FAILURES: Final = {
+    reasons.NOT_ON_VOLUME: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
+}
+"""By the reason that a server gives itself that serves from a volume which somebody else fills. What cannot be read
+there is no fault of the store's, which other datasets share."""
+PUSH_FAILED: Final = Cause(
+    reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
+)
+PUSH_FAILURES: Final = {
+    reason: Cause(reason, PUSH_FAILED.sentence)
+    for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)
+}
+"""By the reason that what pushes gives itself."""

@@ -33,6 +33,7 @@ _NO_HELP: Final = re.compile(
 """What the scheduler tried instead."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
+_PULLED: Final = re.compile(r"^Back-off pulling image \"([^\"]+)\"")
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )
@@ -83,6 +84,8 @@ def diagnose_start(pod: str, container: str, message: str) -> Trouble:
 
 def diagnose_pull(pod: str, image: str, message: str) -> Trouble:
     """What the kubelet says of an image that it cannot pull."""
+    if named := _PULLED.search(message):  # an image volume's, perhaps, of which no container tells
+        image = named[1]
     why = _flatten_stable(_PULL_PREFIX.sub("", message))
     return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=image, why=f": {why}" if why else "")
 

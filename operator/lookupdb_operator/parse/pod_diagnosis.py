@@ -21,6 +21,8 @@ from lookupdb_operator.plan import reasons
 
 FETCH: Final = "fetch"
 """The init container of a shard server."""
+_WITHOUT_PROBES: Final = (names.BUILDER, names.PUSHER, names.DIFF, names.LOAD)
+"""Components."""
 
 _PULLING: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -134,7 +136,7 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
 
 def _is_killed_silently(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> bool:
     """Whether a container was killed that has no probes and said nothing: for its memory, though nobody says so."""
-    has_no_probes = pod.component in (names.BUILDER, names.DIFF, names.LOAD) or container == FETCH
+    has_no_probes = pod.component in _WITHOUT_PROBES or container == FETCH
     return bool(terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes)
 
 
@@ -147,6 +149,10 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
     if container == FETCH:
         cause = causes.FETCH_FAILURES.get(str(members.get("reason")), causes.FETCH_FAILED)
         return cause.trouble(pod=pod.name, how=how)
+    if pod.component == names.PUSHER:
+        return causes.PUSH_FAILURES.get(str(members.get("reason")), causes.PUSH_FAILED).trouble(pod=pod.name, how=how)
+    if pod.component == names.SHARDS and (failure := causes.SERVING_FAILURES.get(str(members.get("reason")))):
+        return failure.trouble(pod=pod.name, how=how)
     if pod.component == names.BUILDER:
         return causes.BUILD_FAILED.trouble(pod=pod.name, how=how)
     return causes.CRASH_LOOPING.trouble(container=container, pod=pod.name, how=how)

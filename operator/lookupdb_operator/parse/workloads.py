@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.manifests import find_changer, hash_held_fields, take_fingerprint
+from lookupdb_operator.manifests import find_changer, has_image_volume, hash_held_fields, take_fingerprint
 from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
@@ -51,6 +51,19 @@ def parse_job(body: Body) -> BuildJob:
     )
 
 
+def parse_push(body: Body) -> ExistingObject:
+    """The Job ``body`` that pushes a rollout's images. A Job cannot be changed, so nobody compares its fields."""
+    header = parse_header(body)
+    return ExistingObject(
+        ref=ObjectRef("Job", header.name, header.uid),
+        digest=read_annotations(body).get(names.DIGEST) or "",
+        rollout=names.read_rollout(header.name),
+        generation=read_labels(body).get(names.GENERATION) or "",
+        deleting=is_deleting(body),
+        is_done=_job_state(body) == "Succeeded",
+    )
+
+
 def _job_state(body: Body) -> Literal["Running", "Succeeded", "Failed"]:
     if find_condition(body, "Complete").get("status") == "True":
         return "Succeeded"
@@ -77,6 +90,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
     rollout = names.read_rollout(header.name)
     shard = names.read_shard(header.name) if rollout else None
     is_present = int(status.get("observedGeneration") or 0) >= int(body["metadata"].get("generation") or 0)
+    lacks_image = _lacks_image(body)
     return ShardSet(
         ref=ObjectRef("StatefulSet", header.name, header.uid),
         rollout=rollout or labels.get(names.ROLLOUT) or "",
@@ -85,12 +99,25 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
-        changed=drift.changed,
+        # The API server itself leaves out what it does not support, and would again.
+        changed="" if lacks_image else drift.changed,
         changed_by=drift.changed_by,
+        trouble=causes.IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
         deleting=is_deleting(body),
         password_key=names.recover_password_key(labels.get(names.PASSWORD_KEY) or ""),
         deletion=parse_deletion(body),
     )
+
+
+def _lacks_image(body: Body) -> bool:
+    """Whether servers that are to have their shards from images have no such volume. Where its feature is off, an API
+    server takes a volume of that kind away without a word, and its mount, or makes an empty one of it."""
+    template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
+    servers = template.get("containers") or ()
+    words = (servers[0].get("args") or ()) if servers else ()
+    if template.get("initContainers") or tuple(words[:2]) != ("serve", names.DATA_PATH):
+        return False
+    return not has_image_volume(body)
 
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:

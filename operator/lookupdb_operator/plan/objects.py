@@ -13,7 +13,7 @@ from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRe
 from lookupdb_operator.plan import lifecycle, password_keys, reasons
 from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
-from lookupdb_operator.plan.rollout import cutover, rollouts, suspension
+from lookupdb_operator.plan.rollout import cutover, pushes, rollouts, suspension
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -99,7 +99,8 @@ def _list_rollout_objects(status: DatasetStatus, situation: Situation, present: 
         stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
         if stamps <= present and _has_replicas(rollout, replicas, situation.observed):
             continue
-        yield from manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
+        rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
+        yield from pushes.without_early_servers(rendered, rollout, situation.observed)
 
 
 def _list_service_and_budgets(
@@ -279,8 +280,9 @@ def _has_shard(name: str, shard: int, status: DatasetStatus) -> bool:
 
 
 def next_retry_in(situation: Situation) -> float | None:
-    """Seconds until a write that was refused is tried again; None for none."""
-    return REFUSED_RETRY_SECONDS if situation.observed.refusals else None
+    """Seconds until a write that was refused, or would be, is tried again; None for none."""
+    observed = situation.observed
+    return REFUSED_RETRY_SECONDS if observed.refusals or observed.lacks_image_volumes else None
 
 
 def next_silent_look_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:

@@ -147,6 +147,16 @@ UNSCHEDULABLE: Final = "Unschedulable"
 """No node has room for the pod, or fits its scheduling constraints."""
 CRASH_LOOPING: Final = "CrashLooping"
 """The container ends again and again."""
+NOT_ON_VOLUME: Final = "NotOnVolume"
+"""The volume of spec.serving.delivery does not show what is to be served, or cannot be read."""
+IMAGE_VOLUMES_MISSING: Final = "ImageVolumesMissing"
+"""The cluster has no image volumes, from which servers are to have their shards."""
+REGISTRY_UNAVAILABLE: Final = "RegistryUnavailable"
+"""The registry to which images are pushed does not answer, or not as one should."""
+REGISTRY_DENIED: Final = "RegistryDenied"
+"""It refuses the credentials with which images are pushed."""
+PUSH_FAILED: Final = "PushFailed"
+"""Images could not be pushed for another reason."""
 FETCH_FAILED: Final = "FetchFailed"
 """A shard could not be fetched from the store or did not verify."""
 DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
@@ -155,7 +165,7 @@ PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
 """Pods cannot be placed: somebody else's may be in their way."""
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
 """Troubles that all datasets share, but for those with a store of their own."""
-STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED})
+STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED, PUSH_FAILED})
 """Troubles that a fresh copy of the store's address and credentials may end."""
 BUILDER_REASONS: Final = frozenset(
     {
@@ -199,6 +209,12 @@ HEALTHY_REASONS: Final = frozenset(
     }
 )
 """What tells of no failure: as it should be, or on the way there."""
+_WITHOUT_IMAGE_VOLUMES: Final = (
+    ".image: field not declared in schema",
+    "must specify a volume type",
+    'volumeMounts[0].name: Not found: "data"',
+)
+"""What an API server says of a volume of a kind that it does not know, or whose feature is off."""
 _REFRESH: Final = (
     "The newest generation is built again by itself, unless one is pinned or it is held back; anything is, at once,"
     f" when the annotation {names.REFRESH} gets another value."
@@ -218,6 +234,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     NOT_ENOUGH_ROOM: "Raise spec.build.resources.limits.memory or spec.build.scratchSize.",
     OUT_OF_DISK: "Raise spec.build.scratchSize, or make room on the nodes.",
     CONTESTED: "Let whoever that is leave it alone, and change the dataset instead.",
+    IMAGE_VOLUMES_MISSING: "Take another spec.serving.delivery, or a cluster of Kubernetes 1.33 or newer whose feature"
+    " ImageVolume is on.",
     DEADLINE_EXCEEDED: "Raise spec.build.deadlineSeconds.",
     INVALID_SPEC: "Correct the spec.",
     PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
@@ -256,6 +274,17 @@ def assess(
     return Assessment(verdict, known, find_earliest(deadlines), outlook)
 
 
+def is_about_image_volumes(why: str) -> bool:
+    """Whether an API server refuses an object because it does not know volumes of images, or their feature is off."""
+    return any(words in why for words in _WITHOUT_IMAGE_VOLUMES)
+
+
+def _name_refusal(kind: str, why: str) -> str:
+    if kind == "StatefulSet" and is_about_image_volumes(why):
+        return IMAGE_VOLUMES_MISSING
+    return QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
+
+
 def find_earliest(deadlines: Iterable[float | None]) -> float | None:
     """The first of ``deadlines``; None when there is none."""
     return min((seconds for seconds in deadlines if seconds is not None), default=None)
@@ -282,5 +311,4 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
     """Why objects cannot be written; only those of ``kind``, and whose name begins with ``prefix``."""
     for (refused_kind, name), why in observed.refusals.items():
         if kind in ("", refused_kind) and name.startswith(prefix):
-            reason = QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
-            yield Trouble(reason, f"{refused_kind} {name} cannot be written: {why}")
+            yield Trouble(_name_refusal(refused_kind, why), f"{refused_kind} {name} cannot be written: {why}")

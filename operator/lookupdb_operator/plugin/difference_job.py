@@ -3,7 +3,8 @@ machine. Pure but for a random name.
 
 It is made from the StatefulSet of a shard, whose init container has the image, the store's address (that of spec.store,
 if there is one), and a token for the gateway before it, or else the store's credentials by reference. So a person needs
-the right to make Jobs in the namespace, and none to read Secrets. The operator does not know the Job.
+the right to make Jobs in the namespace, and none to read Secrets. Servers that map their shards from a volume have no
+such container: then the Job reads the store's folders there, too. The operator does not know the Job.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lookupdb_operator.plugin.job_template import (
     SPARE_BYTES,
     STORAGE,
     find_fetcher,
-    find_store_token,
+    find_store_access,
     read_store_words,
     render_job,
 )
@@ -43,7 +44,7 @@ def render_difference_job(
 ) -> dict[str, Any]:
     """The Job that compares ``generations``, from a StatefulSet of ``dataset``, for ``deadline_seconds`` at most. Its
     log is the document that ``lookupdb diff --json`` writes. Its name is its own before it is made: it can be deleted
-    though nobody has heard that it was."""
+    though nobody has heard that it was. Raises NotPossible if the dataset's servers reach no store."""
     return render_job(
         dataset,
         shard_set,
@@ -52,7 +53,7 @@ def render_difference_job(
         _render_container(dataset, shard_set, generations, sampled=sampled, samples=samples),
         [
             _render_scratch(generations, sampled=sampled),
-            *find_store_token(shard_set["spec"]["template"]["spec"].get("volumes", ())),
+            *find_store_access(shard_set["spec"]["template"]["spec"].get("volumes", ())),
         ],
         deadline_seconds=deadline_seconds,
     )
@@ -82,7 +83,7 @@ def _render_container(
         "volumeMounts": [
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "scratch", "mountPath": "/tmp"},  # noqa: S108 - of the pod's own
-            *find_store_token(fetcher.get("volumeMounts", ())),
+            *find_store_access(fetcher.get("volumeMounts", ())),
         ],
     }
 

@@ -5,6 +5,7 @@ deleted. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -17,6 +18,8 @@ STORAGE: Final = "ephemeral-storage"
 _KEPT_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 2
 _FETCHER: Final = "fetch"
+_FOLDERS_IN_STORE: Final = 4
+"""Of a generation's folder: the cluster's, the namespace's, the dataset's, its own."""
 _STORE_FLAGS: Final = ("--store", "--cluster-id")
 _POD_MEMBERS: Final = (
     "nodeSelector",
@@ -90,22 +93,39 @@ def _read_rollout(shard_set: Members) -> str | None:
 
 
 def find_fetcher(shard_set: Members) -> Members:
-    """The init container that fetches a shard: it has the image, and what reaches the store."""
-    fetcher: Members = next(
-        container
-        for container in shard_set["spec"]["template"]["spec"]["initContainers"]
-        if container["name"] == _FETCHER
-    )
+    """The init container that fetches a shard: it has the image, and what reaches the store. Where nothing is fetched,
+    the server, which may have the store's folders on a volume."""
+    template = shard_set["spec"]["template"]["spec"]
+    containers = (*template.get("initContainers", ()), *template["containers"])
+    fetcher: Members = next((container for container in containers if container["name"] == _FETCHER), containers[-1])
     return fetcher
 
 
 def read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
-    """The options that say where the generations of ``dataset`` are."""
+    """The options that say where the generations of ``dataset`` are. Raises NotPossible if its servers have neither the
+    store nor its folders."""
+    return [*_find_store(fetcher, dataset), "--dataset", dataset.key, "--uid", dataset.uid]
+
+
+def _find_store(fetcher: Members, dataset: Dataset) -> list[str]:
     words = fetcher["args"]
-    store = [word for flag in _STORE_FLAGS for word in (flag, words[words.index(flag) + 1])]
-    return [*store, "--dataset", dataset.key, "--uid", dataset.uid]
+    if fetcher["name"] == _FETCHER:
+        return [word for flag in _STORE_FLAGS for word in (flag, words[words.index(flag) + 1])]
+    folder = PurePosixPath(words[1])
+    if len(folder.relative_to(names.DATA_PATH).parts) < _FOLDERS_IN_STORE:
+        raise NotPossible(
+            f"the servers of {dataset.key} have their shards from images, and reach no store",
+            hint="do it where the store is: lookupdb --help",
+        )
+    return ["--store", str(folder.parents[_FOLDERS_IN_STORE - 1]), "--cluster-id", folder.parts[-_FOLDERS_IN_STORE]]
 
 
-def find_store_token(members: Iterable[Members]) -> list[Members]:
-    """Of volumes or mounts that of the token for the store's gateway; none without a gateway."""
-    return [member for member in members if member["name"] == names.STORE_TOKEN_VOLUME]
+def find_store_access(members: Iterable[Members]) -> list[Members]:
+    """Of volumes or mounts that of the token for the store's gateway, if there is one, and that of the store's own
+    folders, if servers map their shards there."""
+    return [
+        member
+        for member in members
+        if member["name"] == names.STORE_TOKEN_VOLUME
+        or (member["name"] == names.DATA_VOLUME and ("persistentVolumeClaim" in member or "readOnly" in member))
+    ]

@@ -21,7 +21,7 @@ from lookupdb_operator.plugin.job_template import (
     SPARE_BYTES,
     STORAGE,
     find_fetcher,
-    find_store_token,
+    find_store_access,
     read_store_words,
     render_job,
 )
@@ -77,7 +77,7 @@ def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOption
         raise NotPossible(f"the routers of {dataset.key} want clients to have a certificate, and the Job has none")
     authority = _render_authority(options, str(tls.get("secretName", ""))) if tls else None
     template = shard_set["spec"]["template"]["spec"]
-    token = find_store_token(template.get("volumes", ())) if options.keys is None else []
+    token = find_store_access(template.get("volumes", ())) if options.keys is None else []
     return render_job(
         dataset,
         shard_set,
@@ -139,7 +139,7 @@ def _render_container(
         "resources": _render_resources(options),
         "args": words,
         "env": environment,
-        "volumeMounts": [*mounts, *(find_store_token(fetcher.get("volumeMounts", ())) if is_sampled else ())],
+        "volumeMounts": [*mounts, *(find_store_access(fetcher.get("volumeMounts", ())) if is_sampled else ())],
     }
 
 

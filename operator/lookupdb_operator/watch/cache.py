@@ -23,6 +23,7 @@ from lookupdb_operator.parse import (
     parse_header,
     parse_job,
     parse_pod,
+    parse_push,
     parse_shard_set,
 )
 
@@ -192,7 +193,8 @@ def _parse(kind: str, header: Header, body: Body, before: CachedObject | None) -
             known = before.item if before is not None and isinstance(before.item, ObservedDataset) else None
             return CachedObject(header, parse_dataset(body, known))
         case kinds.JOB.name:
-            return CachedObject(header, parse_job(body))
+            is_push = bool(names.read_rollout(header.name))
+            return CachedObject(header, parse_push(body) if is_push else parse_job(body))
         case kinds.POD.name:
             return CachedObject(header, parse_pod(body), awaits_images(body))
     drift = compare_fields(body, None if before is None else before.drift)

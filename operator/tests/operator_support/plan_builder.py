@@ -50,6 +50,23 @@ def run_job(world: World, job: Thing) -> None:
     job.manifest = {**job.manifest, "state": "Succeeded" if ended_well else "Failed"}
 
 
+def run_push(world: World, job: Thing) -> None:
+    """Let the Job of a push run, and end when its time has come and nothing keeps it. It is never given up."""
+    if job.manifest.get("state", "Running") != "Running":
+        return
+    pods = [pod for pod in world.pods.values() if pod.owner == job.uid]
+    if not pods:
+        world.add(f"{job.manifest['metadata']['name']}-{world.made}", job, names.PUSHER, job.manifest)
+        return
+    pod = pods[0]
+    if lacks_secret(world, pod) or pod.dies_at is not None or world.age(pod) < world.takes.build:
+        return
+    pod.trouble = world.fails_to_push
+    if pod.trouble is None:
+        pod.ended = True
+        job.manifest = {**job.manifest, "state": "Succeeded"}
+
+
 def need_files(world: World, pod: Process) -> None:
     """Builders and shard servers are not started without the store's Secret, nor builders without the ConfigMap that
     they have mounted, nor servers without their files; and say so."""

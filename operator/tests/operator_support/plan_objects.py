@@ -109,6 +109,11 @@ def ref(thing: Thing) -> ObjectRef:
     return ObjectRef(thing.manifest["kind"], thing.manifest["metadata"]["name"], thing.uid)
 
 
+def is_push(thing: Thing) -> bool:
+    """Whether it is the Job that pushes a rollout's images."""
+    return thing.manifest["kind"] == "Job" and bool(names.read_rollout(thing.manifest["metadata"]["name"]))
+
+
 def label(thing: Thing, name: str) -> str:
     """One of its labels; empty when it has none of that name."""
     return str(thing.manifest["metadata"]["labels"].get(name, ""))
@@ -126,4 +131,5 @@ def _observe(thing: Thing) -> ExistingObject:
     labels = rollout, label(thing, names.GENERATION) if rollout else build
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
     replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
-    return ExistingObject(ref(thing), read_digest(thing.manifest), *labels, version, replicas)
+    is_done = is_push(thing) and thing.manifest.get("state") == "Succeeded"
+    return ExistingObject(ref(thing), read_digest(thing.manifest), *labels, version, replicas, is_done=is_done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lookupdb.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
-from operator_support.plan_objects import UID
+from operator_support.plan_objects import UID, is_push
 from operator_support.plan_world import World
 
 
@@ -27,7 +27,12 @@ def check_settled(world: World) -> None:
     assert all(rollout.kept_since and rollout.generation != active.generation for rollout in kept)
     served = {key for key in world.things if key[0] == "StatefulSet"}
     assert served == {key for rollout in world.status.rollouts for key in _sets(world, rollout)}, "servers are left"
-    assert not any(key[0] == "Job" for key in world.things), "a Job is left"
+    jobs = {name: thing for (kind, name), thing in world.things.items() if kind == "Job"}
+    assert all(map(is_push, jobs.values())), "a build's Job is left"
+    assert {names.read_rollout(name) for name in jobs} <= {rollout.rollout for rollout in world.status.rollouts}, (
+        "a push is left"
+    )
+    assert bool(jobs) or world.spec["serving"].get("delivery", {}).get("type") != "Image", "nothing was pushed"
     assert parsed.uid == UID
     assert DatasetStatus.from_json(world.status.to_json()) == world.status
     writes = world.writes

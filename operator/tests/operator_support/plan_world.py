@@ -18,7 +18,7 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.confirmations import Confirmations
-from lookupdb_operator.manifests import is_made_once, read_digest
+from lookupdb_operator.manifests import is_made_once, read_digest, uses_images
 from lookupdb_operator.model import (
     BuildJob,
     BuildResult,
@@ -35,9 +35,10 @@ from lookupdb_operator.model import (
     Trouble,
     Turns,
 )
+from lookupdb_operator.parse import causes
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
-from operator_support.plan_builder import lacks_secret, need_files, refers_to_secret, run_job
+from operator_support.plan_builder import lacks_secret, need_files, refers_to_secret, run_job, run_push
 from operator_support.plan_invariants import Broken, Invariants
 from operator_support.plan_objects import (
     NAME,
@@ -48,6 +49,7 @@ from operator_support.plan_objects import (
     Thing,
     completed,
     existing,
+    is_push,
     label,
     ref,
 )
@@ -116,6 +118,12 @@ class World:
     """Generation → what it was judged by, in the store: source, gates, active generation."""
     closes_gate: Callable[[str], bool] = lambda content: False
     """Whether a gate is closed for what is built from this content."""
+    has_image_volumes: bool = True
+    """Whether the API server keeps them, as it says when it is asked."""
+    drops_image_volumes: bool = False
+    """Whether it leaves them out all the same."""
+    fails_to_push: Trouble | None = None
+    """Why nothing can be pushed."""
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
     turns: Turns = field(default_factory=Turns)
@@ -217,11 +225,13 @@ class World:
         things = self.things.values()
         return Observed(
             dataset=self.dataset,
-            jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job"),
+            jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job" and not is_push(thing)),
             shard_sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
             pods=tuple(self._pod(pod) for pod in self.pods.values()),
             other_objects=tuple(
-                existing(thing) for thing in things if thing.manifest["kind"] not in ("Job", "StatefulSet")
+                existing(thing)
+                for thing in things
+                if thing.manifest["kind"] not in ("Job", "StatefulSet") or is_push(thing)
             ),
             routers=reports if self.asked else {},
             predecessors=self.predecessors,
@@ -229,6 +239,7 @@ class World:
             store=self.store,
             account_keys=self.account_keys,
             turns=self.turns,
+            lacks_image_volumes=uses_images(self.dataset) and not self.has_image_volumes,
         )
 
     def _report(self, pod: Process) -> RouterReport:
@@ -250,7 +261,11 @@ class World:
         shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
         replicas = thing.manifest["spec"]["replicas"]
         mark = label(thing, names.PASSWORD_KEY)
-        return ShardSet(ref(thing), *labels, shard, read_digest(thing.manifest), replicas, ready, password_key=mark)
+        digest, trouble = read_digest(thing.manifest), None
+        volumes = thing.manifest["spec"]["template"]["spec"]["volumes"]
+        if any("image" in volume for volume in volumes) and self.drops_image_volumes:
+            ready, trouble = 0, causes.IMAGE_VOLUME_DROPPED.trouble(name=name)
+        return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
 
     def password_of(self, name: str) -> str | None:
         """The hash of the password that the servers of the StatefulSet ``name`` ask for; empty for none. None when
@@ -390,9 +405,9 @@ class World:
             del self.pods[ref.name]
 
     def lose(self, pod: Process) -> None:
-        """The node of ``pod`` is gone: Kubernetes deletes it, and nobody there ends it. A builder's pod is collected a
+        """The node of ``pod`` is gone: Kubernetes deletes it, and nobody there ends it. A Job's pod is collected a
         minute later; those that serve are the operator's to end."""
-        if pod.component == names.BUILDER:
+        if pod.component in (names.BUILDER, names.PUSHER):
             pod.dies_at = pod.dies_at or self.now + timedelta(seconds=60)
         elif pod.lost_at is None:
             pod.lost_at = self.now + timedelta(seconds=self.takes.stop)
@@ -410,7 +425,9 @@ class World:
         """Let time pass."""
         self.now += timedelta(seconds=seconds)
         for thing in list(self.things.values()):
-            if thing.manifest["kind"] == "Job":
+            if is_push(thing):
+                run_push(self, thing)
+            elif thing.manifest["kind"] == "Job":
                 run_job(self, thing)
             elif thing.manifest["kind"] == "StatefulSet":
                 self._keep_servers(thing)

@@ -13,7 +13,7 @@ from lookupdb.store.dataset import Inventory
 from lookupdb_operator import names
 from lookupdb_operator.plan import plan
 from operator_support.plan_invariants import Broken
-from operator_support.plan_objects import Thing, label
+from operator_support.plan_objects import Thing, is_push, label
 from operator_support.plan_world import Planner, World
 from operator_support.simulation import Simulation
 
@@ -26,7 +26,8 @@ def make_removing(world: World, begins: Callable[[], bool] = lambda: True) -> Wo
 
     def remove(_seconds: float) -> None:
         for thing in world.things.values():
-            if thing.manifest["kind"] == "Job" and thing.uid not in begun and begins():
+            is_build = thing.manifest["kind"] == "Job" and not is_push(thing)
+            if is_build and thing.uid not in begun and begins():
                 begun.add(thing.uid)
                 _remove_as_told(world, thing)
 

@@ -38,6 +38,12 @@ _POD_FIELDS: Final[tuple[dict[str, Any], ...]] = (
     {"annotations": {"team": "travel"}},
     {"nodeSelector": {"disk": "ssd"}, "priorityClassName": "serving"},
 )
+_DELIVERIES: Final[tuple[dict[str, Any], ...]] = (
+    {"type": "Fetch"},
+    {"type": "Volume", "volume": {"claimName": "lookups"}},
+    {"type": "Image", "image": {"repository": "r.example/lookups"}},
+    {"type": "Image", "image": {"repository": "r.example/others", "pushSecretName": "push"}},
+)
 _COMES_TO_REST_WITHIN: Final = 6
 """Passes, while nothing happens."""
 _REMEMBERED: Final = 3
@@ -66,6 +72,7 @@ class Simulation:
         self._nodes = random.Random(f"nodes {seed}")
         self._pods = random.Random(f"pods {seed}")
         self._clocks = random.Random(f"clocks {seed}")
+        self._deliveries = random.Random(f"deliveries {seed}")
         self._overrides = random.Random(f"overrides {seed}")
         self._verdicts = random.Random(f"verdicts {seed}")
         self._has_promotions = promotes
@@ -272,6 +279,8 @@ class Simulation:
             self._lose_node()
         if self.dresses_pods and self._pods.random() < 0.05:
             self._dress_pods()
+        if self._deliveries.random() < 0.02:
+            self._deliver()
         if self._overrides.random() < 0.15:
             self._override()
         if self._has_promotions and self._verdicts.random() < 0.2:
@@ -329,6 +338,11 @@ class Simulation:
             self.world.edit(router=router)
         else:
             self.world.edit(**{component: {**self.world.spec.get(component, {}), "pod": pick(_POD_FIELDS)}})
+
+    def _deliver(self) -> None:
+        """Servers have their shards in another way."""
+        serving = {**self.world.spec["serving"], "delivery": self._deliveries.choice(_DELIVERIES)}
+        self.world.edit(serving=serving)
 
     def _decide(self) -> None:
         """Promote or reject what waits, or something else by mistake."""

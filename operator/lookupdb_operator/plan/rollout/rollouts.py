@@ -11,7 +11,7 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, losses, promotion
-from lookupdb_operator.plan.rollout import references, shard_windows
+from lookupdb_operator.plan.rollout import pushes, references, shard_windows
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation, decided_once
 from lookupdb_operator.plan.turn import turns
@@ -301,7 +301,7 @@ def next_progress_in(status: DatasetStatus, situation: Situation) -> float | Non
 def diagnose_obstacle(
     rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
 ) -> Trouble | None:
-    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready."""
+    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready; its push, too."""
     sets = (
         shard_set.trouble
         for shard_set in observed.shard_sets
@@ -310,11 +310,15 @@ def diagnose_obstacle(
     pods = (
         pod.trouble
         for pod in observed.pods
-        if pod.rollout == rollout.rollout and not pod.ready and (shards is None or pod.shard in shards)
+        if pod.rollout == rollout.rollout
+        and not pod.ready
+        and (shards is None or pod.component == names.PUSHER or pod.shard in shards)
     )
+    cluster = pushes.diagnose_cluster(rollout, observed)
+    pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
     refused = reasons.list_refusals(observed, "StatefulSet", prefix)
-    return next((trouble for trouble in (*sets, *pods, *refused) if trouble is not None), None)
+    return next((trouble for trouble in (cluster, *sets, *pushed, *pods, *refused) if trouble is not None), None)
 
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:

@@ -11,7 +11,7 @@ from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons, store
 from lookupdb_operator.plan.generation import generations, loss_advice
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.rollout import references, rollouts, shard_windows
+from lookupdb_operator.plan.rollout import pushes, references, rollouts, shard_windows
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
@@ -87,12 +87,19 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
     progress = (
         f"{shard_windows.describe_progress(status)}{ready} of {len(shards)} shards{which} of {where} have their servers"
-        f" ready ({replicas} each).{_explain_at_once(target, status, situation)}"
+        f" ready ({replicas} each).{_explain_push(target, situation)}{_explain_at_once(target, status, situation)}"
     )
     trouble = diagnose_candidate(status, situation)
     if trouble is None:
         return Verdict("False", reasons.STARTING_SERVERS, progress)
     return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
+
+
+def _explain_push(target: RolloutStatus, situation: Situation) -> str:
+    image = situation.dataset.spec["serving"]["delivery"].get("image")
+    if image is None or pushes.is_pushed(target, situation.observed):
+        return ""
+    return f" Its images are pushed to {image['repository']} first."
 
 
 def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:

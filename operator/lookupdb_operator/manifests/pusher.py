@@ -1,0 +1,92 @@
+"""The push of a rollout: with delivery by image, the Job that pushes the images of its generation before its servers
+are made.
+
+It belongs to the rollout, and not to the build: so it comes for a generation that was built before anybody asked for
+images, for one that is pinned, and for one whose images somebody has removed. What the registry has is not sent again.
+It never gives up, as an init container that fetches does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.config import Config
+from lookupdb_operator.manifests import pods, resources, store_access
+from lookupdb_operator.manifests.builder import TERMINATION_LOG
+from lookupdb_operator.manifests.metadata import render_metadata
+from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.status import GenerationStatus, RolloutStatus
+
+_TRIES: Final = 2**31 - 1
+_GRACE_SECONDS: Final = 10
+_DOCKER_KEY: Final = ".dockerconfigjson"
+"""Of a Secret of type kubernetes.io/dockerconfigjson."""
+_CONFIG_VOLUME: Final = "registry"
+
+
+def render_push(
+    dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config
+) -> Manifest:
+    """The Job, not stamped."""
+    labels = {names.ROLLOUT: rollout.rollout, names.GENERATION: generation.generation}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": render_metadata(dataset, names.push(dataset.name, rollout.rollout), names.PUSHER, labels),
+        "spec": {"backoffLimit": _TRIES, "template": _render_template(dataset, generation, config, labels)},
+    }
+
+
+def _render_template(
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, labels: dict[str, str]
+) -> dict[str, Any]:
+    amounts = resources.fetcher(resources.server(dataset.spec, generation.largest_shard_bytes))
+    secret = dataset.spec["serving"]["delivery"]["image"].get("pushSecretName")
+    mounts = [{"name": _CONFIG_VOLUME, "mountPath": names.REGISTRY_PATH, "readOnly": True}] if secret else []
+    container = pods.render_container(
+        dataset,
+        config,
+        names.PUSHER,
+        "push",
+        _arguments(dataset, generation, config, has_credentials=bool(secret)),
+        amounts,
+        mounts,
+    )
+    volume = {"secretName": secret, "items": [{"key": _DOCKER_KEY, "path": names.REGISTRY_FILE}]}
+    return pods.render_template(
+        dataset,
+        config,
+        names.PUSHER,
+        names.selector(dataset.name, dataset.uid, names.PUSHER),
+        names.labels(dataset.name, dataset.uid, names.PUSHER) | labels,
+        {
+            "restartPolicy": "OnFailure",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "containers": [store_access.grant(container, dataset, config)],
+        },
+        [
+            *([{"name": _CONFIG_VOLUME, "secret": volume}] if secret else []),
+            *store_access.render_volumes(dataset, config),
+        ],
+        annotations=pods.SAFE_TO_EVICT,
+        spreads=False,
+    )
+
+
+def _arguments(
+    dataset: ObservedDataset, generation: GenerationStatus, config: Config, *, has_credentials: bool
+) -> list[str]:
+    flags = {
+        "--store": store_access.find_url(dataset, config),
+        "--cluster-id": config.cluster,
+        "--dataset": f"{dataset.namespace}/{dataset.name}",
+        "--uid": dataset.uid,
+        "--repository": dataset.spec["serving"]["delivery"]["image"]["repository"],
+        "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if has_credentials else None,
+        "--progress": "plain",
+        "--log-format": "json",
+        "--termination-log": TERMINATION_LOG,
+    }
+    words = [str(word) for pair in flags.items() if pair[1] is not None for word in pair]
+    return ["image", "push", generation.generation, *words]

@@ -1,0 +1,147 @@
+"""Delivery by image: a rollout pushes the images of its generation before its servers are made. Whatever becomes of
+that, what serves goes on, and nothing is built for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from operator_support.plan_objects import is_push
+from operator_support.plan_samples import condition, deleted, serving
+from operator_support.plan_world import NEVER, World
+
+from lookupdb_operator import names
+from lookupdb_operator.model import ObjectRef, Trouble
+from lookupdb_operator.plan import reasons
+
+IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
+FETCH: dict[str, Any] = {"serving": {"delivery": {"type": "Fetch"}}}
+DENIED = Trouble(reasons.REGISTRY_DENIED, "the registry refuses")
+
+
+def sets(world: World, rollout: str) -> set[str]:
+    return {name for kind, name in world.things if kind == "StatefulSet" and names.read_rollout(name) == rollout}
+
+
+def pushes(world: World) -> list[str]:
+    return [name for (_, name), thing in world.things.items() if is_push(thing)]
+
+
+def pushing() -> World:
+    """What serves was fetched; the images are about to be pushed, for as long as is liked."""
+    world = serving()
+    world.takes.build = NEVER
+    world.edit(**IMAGE)
+    world.settle(until=lambda: bool(pushes(world)))
+    world.step()
+    return world
+
+
+def test_servers_are_made_when_their_images_are_pushed() -> None:
+    world = pushing()
+    planned = world.reconcile()
+    assert sets(world, "r2") == set()
+    assert ("Service", "airports-r2") in world.things
+    rolled_out = condition(planned, "RolledOut")
+    assert "Its images are pushed to r.example/lookups first." in rolled_out.message
+    world.takes.build = 1
+    world.settle()
+    assert sets(world, "r2") == {"airports-r2-s0", "airports-r2-s1"}
+    assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+    assert world.status.last_generation == 1, "another delivery builds nothing"
+
+
+def test_every_rollout_pushes_its_own_generation_and_its_push_goes_with_it() -> None:
+    world = serving()
+    world.edit(**IMAGE)
+    world.settle()
+    assert pushes(world) == ["airports-r2-push"]
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    assert (world.status.generation, pushes(world)) == ("g2", ["airports-r3-push"])
+    world.edit(**FETCH)
+    world.settle()
+    assert (world.status.last_generation, pushes(world)) == (2, [])
+
+
+def test_a_push_that_fails_is_told_and_what_serves_goes_on() -> None:
+    world = serving()
+    world.fails_to_push = DENIED
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    planned = world.reconcile()
+    assert condition(planned, "RolledOut").reason == condition(planned, "Degraded").reason == "RegistryDenied"
+    assert condition(planned, "Ready").status == "True"
+    assert [rollout.rollout for rollout in world.status.rollouts] == ["r1", "r2"]
+    assert sets(world, "r1") == {"airports-r1-s0", "airports-r1-s1"}
+    world.fails_to_push = None
+    world.settle()
+    assert world.status.last_generation == 1
+
+
+def test_a_corrected_delivery_does_not_wait_for_the_push_that_fails() -> None:
+    world = serving()
+    world.fails_to_push = DENIED
+    world.edit(**IMAGE)
+    world.settle(until=lambda: bool(pushes(world)))
+    world.edit(**FETCH)
+    planned = world.look()
+    assert "Job/airports-r2-push" in deleted(planned)
+    world.settle()
+    assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"], "what serves is of that template"
+
+
+def test_a_job_that_somebody_removes_is_made_again_and_no_server_is_touched() -> None:
+    world = serving()
+    world.edit(**IMAGE)
+    world.settle()
+    job = world.things["Job", "airports-r2-push"]
+    before = {name: thing.uid for (kind, name), thing in world.things.items() if kind == "StatefulSet"}
+    world.delete(ObjectRef("Job", "airports-r2-push", job.uid))
+    world.takes.build = NEVER
+    planned = world.reconcile()
+    assert deleted(planned) == set()
+    assert pushes(world) == ["airports-r2-push"]
+    assert {name: thing.uid for (kind, name), thing in world.things.items() if kind == "StatefulSet"} == before
+    assert condition(world.look(), "Ready").status == "True"
+
+
+@pytest.mark.parametrize("how", ["it says so", "it leaves them out", "it refuses them"])
+def test_a_cluster_without_image_volumes_is_told_and_what_serves_goes_on(how: str) -> None:
+    world = serving()
+    why = '.spec.template.spec.volumes[name="data"].image: field not declared in schema'
+    if how == "it refuses them":
+        world.refuses = lambda manifest: why if manifest["kind"] == "StatefulSet" and "-r2-" in str(manifest) else ""
+    world.has_image_volumes, world.drops_image_volumes = how != "it says so", how == "it leaves them out"
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    for _ in range(5):
+        world.step()
+        planned = world.reconcile()
+    assert condition(planned, "Degraded").reason == condition(planned, "RolledOut").reason == "ImageVolumesMissing"
+    assert "spec.serving.delivery" in condition(planned, "Degraded").message
+    assert condition(planned, "Ready").status == "True"
+    assert bool(pushes(world)) == (how != "it says so"), "where it is known before, nothing is pushed"
+    world.edit(**FETCH)
+    world.settle()
+    assert (world.status.last_generation, [rollout.rollout for rollout in world.status.rollouts]) == (1, ["r1"])
+
+
+def test_a_cluster_that_gets_image_volumes_goes_on_by_itself() -> None:
+    world = serving()
+    world.has_image_volumes = False
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    assert world.look().next_look_in is not None
+    world.has_image_volumes = True
+    world.settle()
+    assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+
+
+def test_what_serves_from_images_goes_on_when_the_cluster_has_them_no_more() -> None:
+    world = serving()
+    world.edit(**IMAGE)
+    world.settle()
+    world.has_image_volumes = False
+    world.settle()
+    assert sets(world, "r2") == {"airports-r2-s0", "airports-r2-s1"}
