@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +25,9 @@ def main() -> None:
     library = os.memfd_create("redis.zip")
     os.write(library, base64.b64decode(request["library"]))
     sys.path.insert(0, f"/proc/self/fd/{library}")
+    # redis-py asks for this package on Pythons before 3.11.3, as Debian's, for its asyncio half alone.
+    sys.modules["async_timeout"] = types.ModuleType("async_timeout")
+    sys.modules["async_timeout"].timeout = asyncio.timeout  # type: ignore[attr-defined]
     import redis
 
     keys = request["keys"]
