@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ class Store:
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
         self.told: list[Announcement] = []
+        self.problems: Iterator[str] = itertools.repeat("the store is away")
         self.at_once = self.most_at_once = 0
 
     async def announce(self, announcement: Announcement) -> None:
@@ -44,7 +46,7 @@ class Store:
         self.at_once -= 1
         if self.failures:
             self.failures -= 1
-            raise NotAnnounced("the store is away")
+            raise NotAnnounced(next(self.problems))
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +82,23 @@ class TestAttempts:
         assert announcements.report(KEY).problem == "the store is away"
         store.failures = 0
         await until(lambda: announcements.report(KEY).written == DUE, "it has succeeded")
+        await announcements.close()
+
+    async def test_problems_that_alternate_are_told_and_logged_seldom(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Each is a write of the status, and there may be 500 datasets."""
+        store, now, woken = Store(failures=10**6), 0.0, list[object]()
+        announcements = Announcements(store, woken.append, lambda: now)
+        announcements.follow(KEY, DUE)
+        await until(lambda: len(store.told) > 20, "it was tried again")
+        assert len([record for record in caplog.records if "is not announced" in record.getMessage()]) == 1
+        now = loop.PATIENCE_SECONDS
+        await until(lambda: len(woken) == 1, "it is told")
+        store.problems = itertools.cycle(["503", "no answer"])
+        tried = len(store.told)
+        await until(lambda: len(store.told) > tried + 20, "it was tried again")
+        assert len(woken) == 1
+        now += loop.PATIENCE_SECONDS
+        await until(lambda: len(woken) == 2, "another problem is told, later")
         await announcements.close()
 
     async def test_another_one_takes_its_place(self) -> None:

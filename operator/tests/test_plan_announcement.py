@@ -91,6 +91,26 @@ def test_another_generation_is_announced_and_other_tables_of_the_same_are_not() 
     assert (second.generation, second.version > first.version) == ("g2", True)
 
 
+def test_what_was_announced_before_is_due_again_when_the_answer_of_another_one_is_lost() -> None:
+    """The store may have g2 by then, whether or not this operator, or an earlier one, has seen that it does."""
+    world = served()
+    first = world.look().announce
+    assert first is not None
+    world.status = look_with(world, AnnouncementReport(written=first)).status
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    second = world.look().announce
+    assert second is not None
+    assert second.generation == "g2"
+    assert world.status.announced is None, "nobody knows what the store has"
+    world.edit(generation="g1")
+    world.settle()
+    world.start_operator()
+    again = world.look().announce
+    assert again is not None
+    assert (again.generation, again.version > second.version) == ("g1", True)
+
+
 def test_a_report_of_an_earlier_one_is_not_taken_for_it() -> None:
     world = served()
     due = world.look().announce

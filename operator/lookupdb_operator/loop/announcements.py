@@ -88,7 +88,7 @@ class Announcements:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _announce(self, key: Key, due: Announcement, announcer: Announcer) -> None:
-        began, pause = self._clock(), FIRST_PAUSE_SECONDS
+        told_at, pause, logged = self._clock(), FIRST_PAUSE_SECONDS, ""
         while True:
             try:
                 async with self._slots:
@@ -102,8 +102,12 @@ class Announcements:
                 log.info("%s/%s: announced %s", *key, due.generation)
                 self._note(key, due, AnnouncementReport(written=due))
                 return
-            log.warning("%s/%s: %s is not announced: %s", *key, due.generation, problem)
-            if self._clock() - began >= PATIENCE_SECONDS:
+            if problem != logged:
+                log.warning("%s/%s: %s is not announced: %s", *key, due.generation, problem)
+                logged = problem
+            # Another problem is not told sooner either: what alternates would be written to status at each attempt.
+            if self._clock() - told_at >= PATIENCE_SECONDS:
+                told_at = self._clock()
                 self._note(key, due, AnnouncementReport(problem=problem))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

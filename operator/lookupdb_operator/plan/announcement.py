@@ -2,7 +2,7 @@
 router (``lookupdb sync``).
 
 It is due once every router has confirmed a table of another generation, and is written to status when the store has it.
-Until then it is written again: a write that is done twice is the same. Nothing else waits for it.
+Until then status has none, and it is written again: a write that is done twice is the same. Nothing else waits for it.
 
 A dataset with a store of its own is announced by its routing table alone, and so is every dataset where no gateway
 stands before the store: the operator has no credentials there that it could use.
@@ -19,20 +19,18 @@ from lookupdb_operator.status import AnnouncedStatus, DatasetStatus
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which is announced what the store was seen to have."""
+    """``status`` in which is announced what the store was seen to have; nothing from when on another generation is
+    due: a write whose answer is lost may have had its effect, and what was announced before is announced anew then."""
     due, done = find_due(status, situation), situation.observed.announcement.written
-    if (
-        due is None
-        or done is None
-        or (done.uid, done.generation, done.version)
-        != (
-            due.uid,
-            due.generation,
-            due.version,
-        )
-    ):
+    if due is None:
         return status
-    return replace(status, announced=AnnouncedStatus(due.generation, due.version))
+    if done is not None and _identify(done) == _identify(due):
+        return replace(status, announced=AnnouncedStatus(due.generation, due.version))
+    return status if status.announced is None else replace(status, announced=None)
+
+
+def _identify(announcement: Announcement) -> tuple[str, str, int]:
+    return announcement.uid, announcement.generation, announcement.version
 
 
 def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None:
