@@ -9,7 +9,7 @@ from types import TracebackType, new_class
 from typing import Any, Final, Self
 
 from lookupdb import native
-from lookupdb.errors import CorruptFile, LookupdbError, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.mapped.follower import Follower, open_target
 from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, choose_make_files
@@ -59,7 +59,7 @@ class MappedDataset(Mapping[str, Any]):
         raise NotImplementedError
 
     def put(self, generation: MappedFiles | None) -> None:
-        """Answer from ``generation`` from now on; None: not any more."""
+        """Answer from ``generation`` from now on; None: not any more, whatever comes later."""
         raise NotImplementedError
 
     # What is the same for both.
@@ -146,7 +146,7 @@ class MappedDataset(Mapping[str, Any]):
         if files is None:
             raise ValueError("the mapping is closed")
         if self.follower is None:
-            return _reopen, (str(files.facts.folder), False, None)
+            return _reopen_generation, (str(files.facts.folder), _describe_build(files.facts.manifest))
         return _reopen, (str(self.follower.location.path), self.follower.opener.verifies, self.follower.refresh_seconds)
 
     def __repr__(self) -> str:
@@ -223,6 +223,25 @@ def _mapping_class(files: MappedFiles) -> Any:
 def _make_class(view: type[Any]) -> Any:
     """MappedDataset with what ``view`` has for it. The view's slots come first, so that a lookup runs no Python."""
     return new_class("MappedDataset", (view, MappedDataset), {}, lambda members: members.update(__module__=__name__))
+
+
+def _describe_build(manifest: Manifest) -> tuple[str, str, str]:
+    """What no other generation has: its dataset, number and build."""
+    return manifest.uid, manifest.generation, manifest.built_at
+
+
+def _reopen_generation(path: str, build: tuple[str, str, str]) -> MappedDataset:
+    """The same generation as was pickled. Raises GenerationMissing if another one is at ``path`` by now."""
+    mapping = _reopen(path, False, None)
+    found = _describe_build(mapping.manifest)
+    if found != build:
+        mapping.close()
+        raise GenerationMissing(
+            f"{path} is {found[1]} of the dataset with uid {found[0]}, built at {found[2]}, expected"
+            + f" {build[1]} of {build[0]}, built at {build[2]}",
+            hint="a generation with the same number has taken its place: open the dataset anew",
+        )
+    return mapping
 
 
 def _reopen(path: str, verify: bool, refresh_seconds: float | None) -> MappedDataset:

@@ -9,8 +9,7 @@ import time
 from typing import Any, Final, Protocol
 
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError
-from lookupdb.manifest import FILE_NAME
-from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration
+from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, identify_manifest
 from lookupdb.mapped.location import Identity, Location
 
 log = logging.getLogger(__name__)
@@ -134,23 +133,16 @@ def open_target(location: Location, opener: Opener, present: OpenGeneration | No
     StoreError, NotEnoughRoom, OSError."""
     for attempt in range(1, _ATTEMPTS + 1):
         target = location.target()
-        if present is not None and _is_same(target / FILE_NAME, present):
+        found = identify_manifest(target)
+        if present is not None and found == present.identity:
             return None
         try:
             return opener.open(target)
         except (GenerationMissing, CorruptFile):
-            # Removed, or half of it, since it was found: then another one is there.
-            if attempt == _ATTEMPTS or location.target() == target:
+            # Removed, half of it, or replaced, since it was found: then another one is there.
+            if attempt == _ATTEMPTS or (location.target() == target and identify_manifest(target) == found):
                 raise
     return None
-
-
-def _is_same(path: os.PathLike[str], present: OpenGeneration) -> bool:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - of any kind of path
-    except OSError:
-        return False  # whoever opens it says why
-    return (status.st_dev, status.st_ino) == present.identity
 
 
 def _is_settled(identity: Identity) -> bool:

@@ -73,7 +73,10 @@ class OpenGeneration:
 
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):
-            os.close(self._descriptor)
+            status = os.fstat(self._descriptor)
+            # A program that becomes a daemon closes all descriptors, and this number may be another file's by now.
+            if (status.st_dev, status.st_ino) == self.identity:
+                os.close(self._descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Opener:
             raise opening_error(Path(str(error.filename or folder)), error.errno or 0) from error
         except ValueError as error:
             raise CorruptFile(f"{folder} holds a file that is no shard of it: {error}", hint=_AGAIN) from error
+        _check_in_place(facts)
         _warn_of_other_tables(facts)
         return files
 
@@ -184,6 +188,22 @@ def _check_sha256(path: Path, shard: ShardFile) -> None:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     if found != shard.sha256:
         raise CorruptFile(f"{path} has checksum {found}, the manifest beside it says {shard.sha256}", hint=_AGAIN)
+
+
+def _check_in_place(facts: OpenGeneration) -> None:
+    """Raises GenerationMissing if another generation has come to the folder's name since the manifest was opened: files
+    are opened by their paths, and some of them may be of that one."""
+    if identify_manifest(facts.folder) != facts.identity:
+        raise GenerationMissing(f"{facts.folder} was replaced, or removed, while it was opened", hint="open it again")
+
+
+def identify_manifest(folder: Path) -> tuple[int, int] | None:
+    """Device and inode of the manifest in ``folder``, as ``OpenGeneration.identity``; None if there is none."""
+    try:
+        status = os.stat(folder / FILE_NAME)  # noqa: PTH116 - as cheap as it can be
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
 
 
 def _check_description(files: MappedFiles, number: int, facts: OpenGeneration) -> None:

@@ -93,12 +93,14 @@ class StoreFolder:
 
     def _read_announced(self) -> Path | None:
         try:
-            content = (self.path / ANNOUNCEMENT).read_bytes()
+            file = (self.path / ANNOUNCEMENT).open("rb")
         except FileNotFoundError:
             return None
         # The store's other modules come with it: only here, where a store is read.
-        from lookupdb.store.announcement import parse_announcement
+        from lookupdb.store.announcement import MAX_ANNOUNCEMENT_BYTES, parse_announcement
 
+        with file:
+            content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
         return self.path / parse_announcement(content, str(self.path / ANNOUNCEMENT)).generation
 
     def _find_newest(self) -> Path:

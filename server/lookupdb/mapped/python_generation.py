@@ -34,8 +34,10 @@ os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_i
 class _SharedReader:
     """The reader of one file, for all generations of this process that have it. Closed with the last of them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: tuple[int, int]) -> None:
         self.path = path
+        self.name = name
+        """Device and inode of the file."""
         self.uses = 0
         self._reader = ShardReader(path)
         self._pid = os.getpid()
@@ -44,16 +46,25 @@ class _SharedReader:
         """The reader, opened anew in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
         if self._pid != os.getpid():
             self._reader.close()
+            hint = "open the mapping anew, in this process"
             try:
                 self._reader = ShardReader(self.path)
             except FileNotFoundError as error:
-                raise CorruptFile(f"{self.path} is gone", hint="open the mapping anew, in this process") from error
+                raise CorruptFile(f"{self.path} is gone", hint=hint) from error
+            if _identify(self.path) != self.name:  # another generation has come to that name
+                self._reader.close()
+                raise CorruptFile(f"{self.path} is another file than when it was opened", hint=hint)
             self._pid = os.getpid()
         return self._reader
 
     def close(self) -> None:
         """Unmap the file."""
         self._reader.close()
+
+
+def _identify(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return (status.st_dev, status.st_ino)
 
 
 class _Readers:
@@ -64,11 +75,10 @@ class _Readers:
 
     def take(self, path: Path) -> tuple[tuple[int, int], _SharedReader]:
         """The reader of ``path``, and its name for ``give_back``. Raises as ``ShardReader``."""
-        status = path.stat()
-        name = (status.st_dev, status.st_ino)
+        name = _identify(path)
         shared = self._readers.get(name)
         if shared is None:
-            shared = self._readers[name] = _SharedReader(path)
+            shared = self._readers[name] = _SharedReader(path, name)
         shared.uses += 1
         return name, shared
 

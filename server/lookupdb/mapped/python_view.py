@@ -17,14 +17,19 @@ class PythonView:
         self, generation: PythonGeneration, follower: Any | None = None, refresh_seconds: float | None = None
     ) -> None:
         self._generation: PythonGeneration | None = generation
+        self._is_closed = False
         self.follower = follower
         self._looker = None if refresh_seconds is None else follower
         self._interval = refresh_seconds or 0.0
         self._due = time.monotonic() + self._interval
 
     def put(self, generation: PythonGeneration | None) -> None:
-        """Answer from ``generation`` from now on; None: not any more."""
+        """Answer from ``generation`` from now on; None: not any more, whatever comes later."""
+        if generation is None:
+            self._is_closed = True
         self._generation = generation
+        if self._is_closed:  # also if another thread closes meanwhile
+            self._generation = None
 
     def current(self) -> PythonGeneration:
         """The generation that answers now, after a look whether there is another one. Raises ValueError if it is

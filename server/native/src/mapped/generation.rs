@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::cold::ColdSwitch;
 use super::keys::KeyEncoder;
 use super::values::{plain_value, Inflater};
+use crate::route::steps::MAX_KEY_BYTES;
 use crate::reader::{find_across, touch, Damage, Found, ShardFile};
 
 /// Keys of `get_many` that are looked up before their values are made: it bounds what is held of them.
@@ -153,6 +154,9 @@ impl MappedGeneration {
             places.clear();
             for (number, key) in keys.iter().enumerate() {
                 self.encoder.with_encoded(key, |encoded| {
+                    if encoded.len() > MAX_KEY_BYTES {
+                        return Ok(None); // no record has it, and it may be as large as the caller's memory
+                    }
                     places.push((number, self.place(encoded), texts.len()));
                     texts.extend_from_slice(encoded);
                     Ok(Some(()))

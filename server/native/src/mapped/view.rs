@@ -46,10 +46,10 @@ impl MappedView {
         self.follower.as_ref().map(|follower| follower.clone_ref(py))
     }
 
-    /// Answer from `generation` from now on; None: not any more.
+    /// Answer from `generation` from now on; None: not any more, whatever comes later.
     fn put(&self, generation: Option<Py<MappedGeneration>>) {
-        let replaced = std::mem::replace(&mut *self.lock(), generation);
-        drop(replaced); // without the lock: it may be the last reference
+        let unused = self.replace(generation);
+        drop(unused); // without the lock: it may be the last reference
     }
 
     /// The generation that answers now, after a look whether there is another one. Raises ValueError if it is closed.
@@ -127,6 +127,15 @@ impl MappedView {
     #[inline(always)]
     fn lock(&self) -> MutexGuard<'_, Option<Py<MappedGeneration>>> {
         self.generation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is not used any more: the generation before, or else the new one, for what is closed stays closed.
+    fn replace(&self, generation: Option<Py<MappedGeneration>>) -> Option<Py<MappedGeneration>> {
+        let mut present = self.lock();
+        if present.is_none() {
+            return generation;
+        }
+        std::mem::replace(&mut *present, generation)
     }
 
     /// Let the follower look, unless one did just now. It may `put` another generation.
