@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,8 @@ from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.sync.subscription import Subscription
 
 _LAST_CALLS_SECONDS: Final = 0.3
+_UMASK: Final = 0o022
+"""Others may look into a folder from the moment on at which it is there, also if this process is killed then."""
 
 
 @click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")
@@ -117,6 +120,7 @@ def command(
         ready_file=ready_file,
         wait_seconds=store_wait,
     )
+    os.umask(_UMASK)
     code = 0
     try:
         asyncio.run(_run(options, once=once))

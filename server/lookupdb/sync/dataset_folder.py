@@ -10,13 +10,14 @@ import fcntl
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, generation_number
 from lookupdb.store.dataset import check_shard_size, sort_generations
 from lookupdb.store.directory import store_errors
@@ -37,6 +38,9 @@ class DatasetFolder:
     def __init__(self, root: Path, namespace: str, name: str) -> None:
         self.path = root / namespace / name
         self._lock: int | None = None
+        self._changing = threading.Lock()
+        """Held while ``current`` is pointed, or a generation loses its name: a fetch that nobody waits for any more may
+        still make room, and must not remove what has become current."""
 
     def lock(self) -> None:
         """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it, StoreError.
@@ -65,7 +69,7 @@ class DatasetFolder:
     def recover(self) -> None:
         """Remove what an interrupted removal or swap has left. Raises StoreError."""
         with store_errors(f"cannot write to {self.path}"):
-            (self.path / _NEW_LINK).unlink(missing_ok=True)
+            self._delete(self.path / _NEW_LINK)
         for name in self._names():
             if _REMOVED.fullmatch(name):
                 self._delete(self.path / name)
@@ -114,6 +118,8 @@ class DatasetFolder:
                 if match and match[1] != generation:
                     self._delete(self.path / name)
             partial = self.path / f".{generation}.partial"
+            if partial.is_symlink() or not partial.is_dir():
+                self._delete(partial)
             _make_folder(partial)
         return partial
 
@@ -130,7 +136,7 @@ class DatasetFolder:
         removed = self.path / f".{generation}.removed"
         with store_errors(f"cannot write to {self.path}"):
             disk.sync_folder(partial)
-            if not target.exists():
+            if not os.path.lexists(target):
                 partial.rename(target)
             else:
                 self._delete(removed)
@@ -145,30 +151,48 @@ class DatasetFolder:
         self._delete(removed)
 
     def point(self, generation: str) -> None:
-        """Let ``current`` name ``generation``, by one rename. Raises StoreError, NotEnoughRoom."""
+        """Let ``current`` name ``generation``, by one rename, unless it does. Raises StoreError, NotEnoughRoom,
+        GenerationMissing if that is not there any more."""
         new = self.path / _NEW_LINK
-        with store_errors(f"cannot write to {self.path}"):
-            new.unlink(missing_ok=True)
-            new.symlink_to(generation)
-            new.rename(self.path / CURRENT)
+        with self._changing, store_errors(f"cannot write to {self.path}"):
+            if not (self.path / generation / FILE_NAME).exists():
+                raise GenerationMissing(f"{self.path / generation} is gone", hint="it is fetched again")
+            if self._pointed() != generation:
+                self._delete(new)
+                new.symlink_to(generation)
+                new.rename(self.path / CURRENT)
             disk.sync_folder(self.path)
 
+    def _pointed(self) -> str | None:
+        """What ``current`` names, whatever that is; None if it is no link."""
+        try:
+            return os.readlink(self.path / CURRENT)  # noqa: PTH115 - the name as it stands, no path
+        except OSError:
+            return None
+
     def remove(self, generation: str) -> bool:
-        """Remove ``generation`` unless somebody has mapped it; whether it is gone. Raises StoreError."""
+        """Remove ``generation`` unless it is current, or somebody has mapped it; whether it is gone. Raises
+        StoreError."""
         folder, removed = self.path / generation, self.path / f".{generation}.removed"
         with _exclusive_lock(folder / FILE_NAME) as is_ours:
             if not is_ours:
                 return False
             self._delete(removed)
-            with store_errors(f"cannot remove {folder}"):
+            with self._changing, store_errors(f"cannot remove {folder}"):
+                if self._pointed() == generation:
+                    return False
                 folder.rename(removed)
                 disk.sync_folder(self.path)
             self._delete(removed)
         return True
 
-    def _delete(self, folder: Path) -> None:
-        with store_errors(f"cannot remove {folder}"), suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+    def _delete(self, path: Path) -> None:
+        """Remove the folder at ``path``, or whatever else somebody has put there; of a link, nothing but that."""
+        with store_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _names(self) -> list[str]:
         with store_errors(f"cannot list {self.path}"):
@@ -189,9 +213,11 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
     is nobody's."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         yield True
         return
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,7 +230,8 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder that others may look into, whatever the umask."""
+    """Make a folder that others may look into, whatever the umask, also where somebody was killed in between."""
     with suppress(FileExistsError):
         folder.mkdir()
+    if folder.stat().st_mode & 0o777 != _FOLDER_MODE:
         folder.chmod(_FOLDER_MODE)

@@ -110,7 +110,7 @@ class GenerationFetch:
         """Make ``target`` another name of the store's own file, which never changes, so that both are in memory once;
         False where that cannot be. Raises CorruptFile, StoreError."""
         try:
-            about = source.stat()
+            about = source.lstat()  # a link leads elsewhere, and may lead there another time
         except OSError:
             return False  # a fetch tells what is wrong with it
         if about.st_mode & 0o777 != _READ_ONLY:
@@ -135,10 +135,12 @@ class GenerationFetch:
 def _remove_other_files(folder: Path, manifest: Manifest) -> None:
     """Remove all that is no shard's file of ``manifest``: its own manifest.json too, which comes last."""
     ours = {shard.file for shard in manifest.shards}
-    with store_errors(f"cannot write to {folder}"):
-        for path in folder.iterdir():
-            if path.name not in ours:
-                path.unlink()
+    with store_errors(f"cannot write to {folder}"), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name not in ours or entry.is_symlink():
+                os.unlink(entry.path)  # noqa: PTH108 - of an entry
 
 
 def _are_on_one_disk(folder: Path, other: Path) -> bool:

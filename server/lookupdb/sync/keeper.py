@@ -15,7 +15,7 @@ from typing import Final
 
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import Manifest
-from lookupdb.runtime.daemon_calls import call_in_thread
+from lookupdb.runtime.daemon_calls import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.file_fetch import Throttle
 from lookupdb.sync.dataset_folder import DatasetFolder, find_superseded
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 TIDY_SECONDS: Final = 5.0
 """Between two attempts to remove what somebody has mapped."""
+STORE_SECONDS: Final = 3.0
+"""For so long a store that does not answer is asked about a generation that is in the folder."""
 
 Look = Callable[[], Awaitable[SyncTarget | None]]
 
@@ -107,6 +109,8 @@ class DatasetKeeper:
         self._is_prepared = False
         self._tidy_at: float | None = None
         self._wake = asyncio.Event()
+        self._pointing = asyncio.Lock()
+        """Held from the look at the target until ``current`` names it and that is known."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -155,6 +159,7 @@ class DatasetKeeper:
             self._note_recovery()
         if self._is_prepared:
             self._drive()
+            await self._return_if_there()
         self.has_looked = True
         await self._tidy_if_due()
 
@@ -221,25 +226,44 @@ class DatasetKeeper:
         """Obtain the generation, and let ``current`` name it if it is still the active one."""
         target, began = running.target, time.monotonic()
         manifest = await call_in_thread(self._find_or_fetch, running)
-        if self.target != target:
-            return  # it was fetched for nothing, and goes with what is superseded
-        if running.progress.total_bytes or self.current is None or self.current.generation != target.generation:
+        async with self._pointing:
+            if self.target != target:
+                return  # it was fetched for nothing, and goes with what is superseded
             await call_in_thread(self._folder.point, target.generation)
-        seconds = time.monotonic() - began
-        self._note_swap(target, manifest, running.progress, seconds)
+            self._note_swap(target, manifest, running.progress, time.monotonic() - began)
         await self._tidy()
+
+    async def _return_if_there(self) -> None:
+        """Let ``current`` name the target at once if that is in the folder, while what was to be obtained before it has
+        not ended: it may wait for a store that does not answer."""
+        target, running = self.target, self.running
+        if running is None or target is None or running.target == target or self.is_settled:
+            return
+        began = time.monotonic()
+        try:
+            manifest = await call_in_thread(self._find_standing, target)
+            if manifest is None:
+                return
+            async with self._pointing:
+                await call_in_thread(self._folder.point, target.generation)
+                self._note_swap(target, manifest, FetchProgress(), time.monotonic() - began)
+        except LookupdbError as error:
+            self._note_fetch_problem(target, error)
+        else:
+            self._tidy_at = time.monotonic()
 
     def _find_or_fetch(self, running: RunningFetch) -> Manifest:
         """The manifest of the target, whose files are in the folder, whole."""
         target, folder = running.target, self._folder
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
         dataset = self._context.store.dataset_at(address)
-        standing = folder.find_whole(target.generation)
-        if standing is not None and diagnose_manifest(standing, address, target) is not None:
-            standing = None
+        standing = self._find_standing(target)
         try:
-            manifest = dataset.find_manifest(target.generation)
-        except StoreError:
+            if standing is None:
+                manifest = dataset.find_manifest(target.generation)
+            else:
+                manifest = call_interruptibly(dataset.find_manifest, target.generation, seconds=STORE_SECONDS)
+        except (StoreError, TimeoutError):
             if standing is not None:
                 return standing  # the store is not needed
             raise
@@ -259,6 +283,14 @@ class DatasetKeeper:
         fetch.run(manifest, folder.open_partial(target.generation), running.progress)
         folder.publish(target.generation)
         return manifest
+
+    def _find_standing(self, target: SyncTarget) -> Manifest | None:
+        """The manifest of the target, if that is in the folder, whole, as far as can be told without the store."""
+        address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
+        manifest = self._folder.find_whole(target.generation)
+        if manifest is None or diagnose_manifest(manifest, address, target) is not None:
+            return None
+        return manifest if target.identity in ("", manifest.built_at) else None
 
     def _make_room(self, lacking: int) -> None:
         """Remove generations that are kept to go back to, the oldest first, until so many bytes are free."""

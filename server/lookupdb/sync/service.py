@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
+from lookupdb.route.table.routing_table import InvalidTable
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.store import Store, open_store
 from lookupdb.store.file_fetch import Throttle
+from lookupdb.sync.announcement_look import AnnouncementLook
 from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.keeper import DatasetKeeper, KeeperContext, Look
 from lookupdb.sync.status import SyncCollector, SyncState, describe_state, explain_unready
@@ -192,26 +194,21 @@ class SyncService:
 
     def _table_look(self, table: TableFeed, feed: StoreFeed | None) -> Look:
         """What the table says, or what ``feed`` finds announced of its dataset, if that is newer."""
+        announced = None if feed is None else AnnouncementLook(feed, self._look_slots)
 
         async def look() -> SyncTarget | None:
-            announced = await self._look_for_announcement(feed, table)
-            target = choose_newer(table.target, announced)
+            if table.dataset is None:
+                return None
+            uid = table.dataset.uid[:8]
+            if feed is not None and feed.uid not in (None, uid):
+                raise InvalidTable(f"{table.path} is of the dataset with uid {uid}, expected {feed.uid}")
+            found = None if announced is None else await announced.find(uid)
+            target = choose_newer(table.target, found)
             if table.problem is not None and target is table.target:
                 raise table.problem
             return target
 
         return look
-
-    async def _look_for_announcement(self, feed: StoreFeed | None, table: TableFeed) -> SyncTarget | None:
-        """A store that is away keeps nobody from following the table."""
-        if feed is None or table.dataset is None:
-            return None
-        try:
-            async with self._look_slots:
-                return await call_in_thread(feed.look_for_announcement, table.dataset.uid[:8])
-        except StoreError as error:
-            log.debug("the announcement cannot be read", extra={"reason": error.message})
-            return None
 
     def _store_look(self, subscription: Subscription) -> Look:
         feed = StoreFeed(self._store, self._listings, subscription.namespace, subscription.name, subscription.uid)

@@ -62,7 +62,8 @@ class StoreFeed:
         self._listings = listings
         self._namespace = namespace
         self._name = name
-        self._uid = uid
+        self.uid = uid
+        """Of the only dataset that is looked for; None: of whichever was announced last."""
         self._newest: dict[StoreAddress, _Newest] = {}
 
     def look_for_announcement(self, uid: str) -> SyncTarget | None:
@@ -74,14 +75,16 @@ class StoreFeed:
     def look(self, *, takes_newest: bool = True) -> SyncTarget | None:
         """What is active now; None if there is no generation of the dataset that could be, or, unless the newest one is
         taken, none that is announced. Raises StoreError, CorruptFile for an announcement that is none."""
-        if self._uid is not None:
-            addresses = [StoreAddress(self._store.cluster, self._namespace, self._name, self._uid)]
+        if self.uid is not None:
+            addresses = [StoreAddress(self._store.cluster, self._namespace, self._name, self.uid)]
         else:
             addresses = self._listings.find(self._namespace, self._name)
         self._newest = {address: found for address, found in self._newest.items() if address in addresses}
         found = (self._look_at(address, takes_newest=takes_newest) for address in addresses)
         findings = [finding for finding in found if finding is not None]
-        return max(findings, key=lambda finding: finding.moment).target if findings else None
+        # Where one is announced, nobody has rolled out what was only built of another.
+        announced = [finding for finding in findings if finding.target.origin == "announcement"]
+        return max(announced or findings, key=lambda finding: finding.moment).target if findings else None
 
     def _look_at(self, address: StoreAddress, *, takes_newest: bool) -> _Finding | None:
         dataset = self._store.dataset_at(address)
