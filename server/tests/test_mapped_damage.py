@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from support.lmdb_files import LEAF, PAGE, keys_on, pages_of
+from support.mapped import run_python
 from support.shards import write_generation
 
 from lookupdb import manifest, native, shardfile
@@ -175,7 +176,7 @@ def test_a_file_of_another_format_version_is_refused(folder: Path, kernels: str)
 def test_what_is_no_shard_file_is_refused(folder: Path, kernels: str) -> None:
     (path,) = folder.glob("*.lmdb")
     overwrite(path, bytes(path.stat().st_size))
-    with pytest.raises(CorruptFile, match="is not a shard file"):
+    with pytest.raises(CorruptFile, match=r"is not a shard file|is no shard of it"):
         open_dataset(folder)
 
 
@@ -234,3 +235,23 @@ class TestFilesThatNativeKernelsDoNotKnow:
 def test_an_empty_folder(tmp_path: Path, kernels: str) -> None:
     with pytest.raises(GenerationMissing, match="holds no generation"):
         open_dataset(tmp_path)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="it is about them")
+def test_damage_that_native_kernels_refuse_is_not_tried_by_lmdb(tmp_path: Path) -> None:
+    """Which looks at less before it opens a file, and ends the process where it comes to what is damaged."""
+    folder = write_generation(tmp_path, {f"k{number}": b"v" * 100 for number in range(2000)}, generation="g1")
+    (path,) = folder.glob("*.lmdb")
+    content = bytearray(path.read_bytes())
+    content[10] = 255  # the flags of the first meta page
+    path.unlink()
+    path.write_bytes(content)
+    code = """
+import sys, lookupdb
+from lookupdb.errors import CorruptFile
+try:
+    print(len(list(lookupdb.open(sys.argv[1]))))
+except CorruptFile as error:
+    print(error.message)
+"""
+    assert run_python(code, folder).startswith(str(folder))

@@ -127,8 +127,8 @@ class TestHangingStore:
             await soon(lambda: is_obtaining(service, "g3"), "it is asked for g3")
             write_table(table, "g2", 5)
             await reads(root, "g2")
+            await soon(lambda: only_keeper(service).is_settled, "and that is known")
             assert is_obtaining(service, "g3"), "the fetch hangs still"
-            assert only_keeper(service).is_settled
             assert threading.active_count() < 20, "looks do not pile up"
             answers.set()
             hangs = False

@@ -184,7 +184,8 @@ def open_dataset(
 
 def _open_first(location: Location, verify: bool) -> tuple[Opener, MappedFiles]:
     """What opens generations, and the one that is to answer. Python takes the place of the native kernels where these
-    do not know the format of the files."""
+    do not know the format of files which are as their builder wrote them: damaged ones would let LMDB end the
+    process."""
     opener = Opener(choose_make_files(), verify)
     try:
         return opener, _open(location, opener)
@@ -193,10 +194,13 @@ def _open_first(location: Location, verify: bool) -> tuple[Opener, MappedFiles]:
             raise
         from lookupdb.mapped.python_generation import PythonGeneration
 
-        opener = Opener(PythonGeneration, verify)
-        files = _open(location, opener)
+        try:
+            _open(location, Opener(PythonGeneration, verifies=True))
+        except CorruptFile:
+            raise problem from None
         native.set_aside(problem.message)
-        return opener, files
+        opener = Opener(PythonGeneration, verify)
+        return opener, _open(location, opener)
 
 
 def _open(location: Location, opener: Opener) -> MappedFiles:
