@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.sweeps import HOUR, Clock, Place, swept
 
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, StoreError
+from lookupdb.store import StoreAddress, open_store
 from lookupdb.store.announcement import (
     ANNOUNCEMENT_NOTE,
     MAX_ANNOUNCEMENT_BYTES,
@@ -151,3 +153,33 @@ class TestInAStore:
         copy_generation(people, copied, None, place.scratch(), lambda _bytes: None)
         assert copied.generations() == ("g1",)
         assert read_announcement(copied) is None
+
+
+def test_two_writers_leave_no_half_of_one_and_no_older_version(tmp_path: Path) -> None:
+    """Two `lookupdb up` of one store, say."""
+    people = open_store(str(tmp_path), "c1").dataset_at(StoreAddress("c1", "team", "people", "3f2b9c1e"))
+    write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")
+    writers = []
+    for number in range(2):
+        writer = os.fork()
+        if not writer:
+            try:
+                for version in range(2, 400):
+                    write_announcement(people, "3f2b9c1e-77aa", "g2", 2 * version + number, "2026-11-20T02:04:00Z")
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        writers.append(writer)
+    seen = [1]
+    while seen[-1] < 2 * 399 + 1:
+        found = read_announcement(people)
+        assert found is not None
+        seen.append(found.version)
+    assert seen == sorted(seen)
+    assert [os.waitpid(writer, 0)[1] for writer in writers] == [0, 0]
+
+
+def test_a_writer_that_is_stopped_holds_nobody_up_for_long(tmp_path: Path) -> None:
+    people = open_store(str(tmp_path), "c1").dataset_at(StoreAddress("c1", "team", "people", "3f2b9c1e"))
+    with people.hold_notes(), pytest.raises(StoreError, match="another process writes to"):
+        write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")

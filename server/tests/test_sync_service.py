@@ -243,7 +243,7 @@ class TestUid:
             reader = threading.Thread(target=read)
             reader.start()
             publish(url, "g2", uid=OTHER_UID, built_at="2026-11-21T00:00:00Z")
-            await soon(lambda: seen and seen[-1] == f"{OTHER_UID} g2", "the reader has seen it")
+            await soon(lambda: failures or (seen and seen[-1] == f"{OTHER_UID} g2"), "the reader has seen it")
             ended.set()
             await asyncio.to_thread(reader.join)
         assert failures == []

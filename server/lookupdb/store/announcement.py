@@ -101,13 +101,14 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
 
     Raises StoreError.
     """
-    try:
-        standing = read_announcement(dataset)
-    except CorruptFile:
-        standing = None
-    if standing is None or standing.version < version:
-        announcement = Announcement(dataset.address.namespace, dataset.address.name, uid, generation, version, moment)
-        dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
+    announcement = Announcement(dataset.address.namespace, dataset.address.name, uid, generation, version, moment)
+    with dataset.hold_notes():
+        try:
+            standing = read_announcement(dataset)
+        except CorruptFile:
+            standing = None
+        if standing is None or standing.version < version:
+            dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
 
 
 def is_announced_for(announcement: Announcement, address: StoreAddress) -> bool:

@@ -29,7 +29,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -229,6 +229,11 @@ class StoredDataset(ABC):
     def write_note(self, name: str, content: bytes | None) -> None:
         """Write such a file, or remove it if ``content`` is None, together with a folder that is empty then. Raises
         StoreError."""
+
+    def hold_notes(self) -> AbstractContextManager[None]:
+        """While the block runs nobody else holds the notes, where the store can tell: for who reads one to write
+        another. Raises StoreError if somebody else holds them for long."""
+        return nullcontext()
 
     def find_write_obstacle(self) -> str | None:
         """Why a build could not write here, as far as a look can tell that writes nothing; None if nothing is known."""

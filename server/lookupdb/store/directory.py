@@ -7,10 +7,12 @@ lock however the process ends, so the lock tells a live builder's files from a d
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -26,6 +28,9 @@ from lookupdb.store.locks import try_lock, unlock
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20
+_NOTES_SECONDS: Final = 1.0
+"""For so long it is waited for whoever else writes a note, which takes a millisecond."""
+_NOTES_PAUSE_SECONDS: Final = 0.002
 _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -43,6 +48,17 @@ def store_errors(action: str) -> Iterator[None]:
         if error.errno in _DENIED:
             raise StoreDenied(f"{action}: {error}", hint="give this user the right, or another directory") from error
         raise StoreError(f"{action}: {error}") from error
+
+
+def _try_flock(descriptor: int) -> bool:
+    """Take the lock; False if somebody else has it. A file system without locks has nobody to wait for."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def list_addresses(root: Path, cluster: str, namespace: str = "*") -> tuple[StoreAddress, ...]:
@@ -221,6 +237,24 @@ class DirectoryDataset(StoredDataset):
             for folder in (self.folder, self.folder.parent):
                 with suppress(OSError):  # not empty, or not ours to remove
                     folder.rmdir()
+
+    @contextmanager
+    def hold_notes(self) -> Iterator[None]:
+        """By a lock on the folder itself."""
+        deadline = time.monotonic() + _NOTES_SECONDS
+        with store_errors(f"cannot write to {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            while not _try_flock(descriptor):
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        f"another process writes to {self.folder}, and does not end", hint="is it stopped? end it"
+                    )
+                time.sleep(_NOTES_PAUSE_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
 
     def find_write_obstacle(self) -> str | None:
         """The nearest folder that exists has to be one, and writable."""

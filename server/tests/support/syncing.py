@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import pytest
 
+from lookupdb.errors import CorruptFile
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset, open_store
@@ -91,13 +92,22 @@ def read_current(root: Path, name: str = "team/people") -> str | None:
         manifest = Manifest.from_json((place / FILE_NAME).read_bytes(), str(place))
         found: set[bytes] = set()
         for shard in manifest.shards:
-            with ShardReader(place / shard.file) as reader:
+            with _open_shard(place / shard.file) as reader:
                 assert reader.meta.records == shard.records
                 found |= {unframe(reader.expand(stored)) for _key, stored in reader.items()}
     (value,) = found
     text: str = orjson.loads(value)
     assert manifest.generation in text or "same" in text, f"{manifest.generation} says {text}"
     return text
+
+
+def _open_shard(path: Path) -> ShardReader:
+    try:
+        return ShardReader(path)
+    except CorruptFile as error:
+        if path.exists():
+            raise
+        raise FileNotFoundError(path) from error  # it went while LMDB opened it
 
 
 def names(folder: Path) -> list[str]:
