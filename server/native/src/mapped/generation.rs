@@ -11,8 +11,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::cold::ColdSwitch;
 use super::keys::KeyEncoder;
 use super::values::{plain_value, Inflater};
-use crate::route::steps::MAX_KEY_BYTES;
 use crate::reader::{find_across, touch, Damage, Found, ShardFile};
+use crate::route::steps::MAX_KEY_BYTES;
 
 /// Keys of `get_many` that are looked up before their values are made: it bounds what is held of them.
 const CHUNK_KEYS: usize = 1024;
