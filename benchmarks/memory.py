@@ -53,6 +53,12 @@ def resident(pid: int) -> int:
         return 0
 
 
+def proportional(pid: int) -> int:
+    """Bytes of process ``pid``, of a page that several processes map its share: of several the sum is true."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(_bytes(line.partition(":")[2]) for line in lines if line.startswith("Pss:"))
+
+
 def tree(pid: int) -> Iterator[int]:
     """``pid`` and its living descendants."""
     yield pid
