@@ -131,6 +131,21 @@ def test_empty_and_null_arrays_ask_nothing() -> None:
     assert parse(b"*0\r\n*-1\r\n" + request(b"PING")) == [[b"PING"]]
 
 
+@pytest.mark.parametrize("empty", [b"\n", b"\r\n", b" \t\r\r\n", b"*0\r\n", b"*-1\n", b"*00\r\n \n*-12\r\n"])
+def test_commands_without_a_word_are_passed_over_together(empty: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends nothing else, before it has shown a token, too, keeps nobody waiting."""
+    read: list[object] = []
+    monkeypatch.setattr(RequestParser, "_read_line", lambda *_: read.append(_))
+    requests = RequestParser(ServerLimits())
+    requests.feed(empty * ((256 << 10) // len(empty)))
+    assert requests.next() is None
+    assert requests.is_empty
+    assert not read
+    monkeypatch.undo()
+    for pieces in (1, 2, 3, 1000, None):
+        assert parse(empty * 50 + request(b"PING") + empty * 50 + request(b"A"), pieces=pieces) == [[b"PING"], [b"A"]]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
