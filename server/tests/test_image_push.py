@@ -88,7 +88,50 @@ def test_what_is_there_is_neither_read_nor_sent_again(registry: Registry, genera
     unreadable = shutil.copytree(generation, tmp_path / "copy", ignore=shutil.ignore_patterns("*.lmdb"))
     again = push(unreadable, registry)
     assert (again.outcome, again.sent_bytes, again.digest) == ("present", 0, first.digest)
-    assert registry.asked == [f"GET /v2/lookups/manifests/{first.tag}"]
+    assert {asked.split(" ")[0] for asked in registry.asked} == {"GET", "HEAD"}
+    assert len(registry.asked) == 7, "an index, two manifests, their configurations, two layers"
+
+
+@pytest.mark.parametrize("kept", ["nothing", "manifests", "all but the shard"])
+def test_what_a_retention_took_from_under_a_tag_is_pushed_again(
+    registry: Registry, generation: Path, tmp_path: Path, kept: str
+) -> None:
+    image = push(generation, registry)
+    if kept == "nothing":
+        registry.manifests = {image.tag: registry.manifests[image.tag]}
+        registry.blobs.clear()
+    elif kept == "manifests":
+        registry.blobs.clear()
+    else:
+        del registry.blobs[max(registry.blobs, key=lambda digest: len(registry.blobs[digest]))]
+    again = push(generation, registry)
+    assert again.outcome == "pushed"
+    check_whole(registry, again, generation, tmp_path)
+
+
+@pytest.mark.parametrize("members", [{}, {"manifests": 1}, {"manifests": []}, {"manifests": [{"digest": "../x"}] * 2}])
+def test_an_index_that_refers_to_nothing_is_pushed_again(
+    registry: Registry, generation: Path, tmp_path: Path, members: dict[str, Any]
+) -> None:
+    image = push(generation, registry)
+    annotations = json.loads(registry.manifests[image.tag])["annotations"]
+    registry.manifests[image.tag] = orjson.dumps({"annotations": annotations, **members})
+    assert push(generation, registry).outcome == "pushed"
+    check_whole(registry, image, generation, tmp_path)
+
+
+def test_an_answer_without_an_end_keeps_nobody(registry: Registry, generation: Path) -> None:
+    registry.faults["GET manifests/"] = ["endless"]
+    with pytest.raises(UsageError, match="of other content"):
+        push(generation, registry)
+
+
+def test_an_answer_that_comes_too_slowly_is_given_up(
+    registry: Registry, generation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_ANSWER_SECONDS", 0.1)
+    registry.faults["GET manifests/"] = ["slow"]
+    check_whole(registry, push(generation, registry), generation, tmp_path)
 
 
 def test_a_layer_that_another_generation_has_is_not_sent_again(registry: Registry, generation: Path) -> None:
@@ -211,6 +254,27 @@ class TestCredentials:
             check_whole(registry, image, generation, tmp_path)
             assert storage.asked
             assert not storage.shown
+
+    @pytest.mark.parametrize("challenge", ['Basic realm="x"', 'Bearer realm="http://{host}/token"'])
+    @pytest.mark.parametrize("leads", ["redirect", "upload"])
+    def test_are_not_for_another_host_that_asks_for_them(self, generation: Path, leads: str, challenge: str) -> None:
+        with serve_registry() as registry, serve_registry("basic") as other:
+            other.challenge = challenge.format(host=other.host)
+            if leads == "redirect":
+                registry.redirect = f"http://{other.host}"
+            else:
+                registry.location = lambda path: f"http://{other.host}{path}"
+            with pytest.raises(RegistryDenied):
+                push(generation, registry, credentials=Credentials(USER, PASSWORD))
+            assert other.asked
+            assert not other.shown
+            assert "GET /token" not in other.asked
+
+    def test_are_not_for_a_realm_without_tls(self, generation: Path) -> None:
+        with serve_registry("basic") as registry:
+            registry.challenge = 'Bearer realm="http://tokens.invalid/token"'
+            with pytest.raises(RegistryError, match=r"asks for credentials at tokens\.invalid without TLS"):
+                push(generation, registry, credentials=Credentials(USER, PASSWORD))
 
     def test_are_not_sent_over_a_network_in_plain_text(self) -> None:
         repository = client.parse_repository("registry.example/lookups")

@@ -11,6 +11,7 @@ runtime passes over images of other processors, whatever is in them.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -29,6 +30,7 @@ INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 ARCHITECTURES: Final = ("amd64", "arm64")
 FORMAT_VERSION: Final = "1"
 """Of the images: an annotation of each index."""
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _PREFIX: Final = "dev.lookupdb."
 
 
@@ -119,6 +121,17 @@ def read_annotations(index: bytes) -> Mapping[str, str]:
     except (ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def list_parts(document: bytes) -> tuple[Blob, ...]:
+    """What an index or a manifest that somebody holds refers to; nothing for what is neither."""
+    try:
+        found = orjson.loads(document)
+        parts = found["manifests"] if "manifests" in found else [found["config"], *found["layers"]]
+        blobs = tuple(Blob(str(part["mediaType"]), part["digest"], int(part["size"])) for part in parts)
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return blobs if all(_DIGEST.fullmatch(str(blob.digest)) for blob in blobs) else ()
 
 
 def render_layout_index(images: Sequence[ShardImage]) -> bytes:

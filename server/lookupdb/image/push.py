@@ -6,15 +6,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from lookupdb.errors import UsageError
 from lookupdb.image.artifact import (
+    ARCHITECTURES,
     INDEX_TYPE,
     LAYER_TYPE,
     Blob,
     describe_blob,
     list_documents,
+    list_parts,
     plain_manifest,
     read_annotations,
     render_annotations,
@@ -27,10 +29,13 @@ from lookupdb.image.registry import Registry
 from lookupdb.image.shard_bytes import read_shard
 from lookupdb.store.stored_generation import StoredGeneration
 
+_PARTS: Final = 3
+"""Of a manifest: a configuration and two layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class PushedImage:
-    """The image of a shard in a registry. Present: its tag named one of this content already."""
+    """The image of a shard in a registry. Present: its tag named one of this content, of which nothing was lacking."""
 
     outcome: Literal["pushed", "present"]
     tag: str
@@ -53,7 +58,8 @@ def push_shard(
     there = registry.get_index(tag)
     if there is not None:
         _check_ours(tag, there, render_annotations(manifest, shard), registry)
-        return PushedImage("present", tag, describe_blob(INDEX_TYPE, there).digest, 0)
+        if _is_whole(there, registry):
+            return PushedImage("present", tag, describe_blob(INDEX_TYPE, there).digest, 0)
     file = shard_file(manifest.shards[shard])
 
     def layer() -> Iterator[bytes]:
@@ -81,6 +87,22 @@ def _check_ours(tag: str, index: bytes, expected: object, registry: Registry) ->
             f"{registry.repository}:{tag} is there already, and of other content",
             hint="is it of another installation? take another repository, or remove the tag there",
         )
+
+
+def _is_whole(index: bytes, registry: Registry) -> bool:
+    """Whether the registry has all that ``index`` refers to: a retention may remove what has no tag of its own, and
+    leave the index. Raises RegistryError."""
+    blobs: dict[str, Blob] = {}
+    manifests = list_parts(index)[: len(ARCHITECTURES)]
+    for described in manifests:
+        manifest = registry.get_index(described.digest)
+        if manifest is None or describe_blob(described.media_type, manifest) != described:
+            return False
+        parts = list_parts(manifest)
+        if len(parts) != _PARTS:
+            return False
+        blobs |= {part.digest: part for part in parts}
+    return len(manifests) == len(ARCHITECTURES) and all(map(registry.has_blob, blobs.values()))
 
 
 def _measure(chunks: Iterator[bytes]) -> Blob:

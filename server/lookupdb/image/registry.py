@@ -39,6 +39,9 @@ _REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other
 """Of a blob that is looked for: the registry's storage may be elsewhere. Authorization does not go there."""
 _MAX_ANSWER_BYTES: Final = 4 << 20
 """Of a manifest or a token; what is longer is not ours."""
+_PIECE_BYTES: Final = 64 << 10
+_ANSWER_SECONDS: Final = 300.0
+"""For the body of an answer, once it has begun: they are small, and a registry may send byte after byte."""
 _SHOWN_CHARACTERS: Final = 300
 _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
@@ -196,12 +199,31 @@ class Registry:
                 method, url, headers=fields, body=content, retries=retries, preload_content=False
             )
             try:
-                return response.status, response.headers, response.read(_MAX_ANSWER_BYTES)
+                return response.status, self._believed_headers(url, response), self._read(url, response)
             finally:
-                response.drain_conn()
-                response.release_conn()
+                response.close()  # nothing that is already read whole: that has given its connection back
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise _Transient(self._unreachable(url, error)) from error
+
+    def _believed_headers(self, url: str, response: urllib3.BaseHTTPResponse) -> Mapping[str, str]:
+        """The headers of ``response``; without the wish for credentials of a host that the registry only leads to.
+        Raises RegistryError if it led there without TLS."""
+        for hop in response.retries.history if response.retries else ():
+            url = urljoin(url, hop.redirect_location or "")
+            self._check_scheme(url)
+        if self._is_own(url):
+            return response.headers
+        return {name: value for name, value in response.headers.items() if name.lower() != "www-authenticate"}
+
+    def _read(self, url: str, response: urllib3.BaseHTTPResponse) -> bytes:
+        """The body, as far as it is to be read. Raises _Transient if it comes so slowly that it might never end."""
+        deadline, body = time.monotonic() + _ANSWER_SECONDS, bytearray()
+        while len(body) < _MAX_ANSWER_BYTES and (piece := response.read1(_PIECE_BYTES)):
+            body += piece
+            if time.monotonic() > deadline:
+                late = f"{urlsplit(url).netloc} has not answered whole within {_ANSWER_SECONDS:g} seconds"
+                raise _Transient(RegistryError(late))
+        return bytes(body)
 
     def _unreachable(self, url: str, error: Exception) -> RegistryError:
         reason = getattr(error, "reason", None) or error
@@ -209,8 +231,10 @@ class Registry:
 
     def _authorization_for(self, url: str) -> Mapping[str, str]:
         """Nothing for another host than the registry's, to which an upload may lead."""
-        is_own = urlsplit(url).netloc == self.repository.host
-        return {"Authorization": self._authorization} if self._authorization and is_own else {}
+        return {"Authorization": self._authorization} if self._authorization and self._is_own(url) else {}
+
+    def _is_own(self, url: str) -> bool:
+        return urlsplit(url).netloc == self.repository.host
 
     def _authorize(self, header: str) -> bool:
         """Get what ``header`` asks for. Returns whether there is something new to show."""
@@ -225,6 +249,8 @@ class Registry:
 
     def _get_token(self, url: str) -> str:
         self._check_scheme(url)
+        if self._credentials is not None and urlsplit(url).scheme != "https" and not is_loopback(url):
+            raise RegistryError(f"{self.repository.host} asks for credentials at {urlsplit(url).netloc} without TLS")
         fields = {} if self._credentials is None else {"Authorization": self._credentials.header}
         status, _, body = self._exchange("GET", url, None, None, fields)
         self._check("get a token to push", status, body, (200,))

@@ -4,11 +4,13 @@ blobs and manifests, tokens, and every fault at the moment it is wished for."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["lost", "dropped", "cut"] | int
-"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; or
-the status that is answered."""
+Fault = Literal["lost", "dropped", "cut", "endless", "slow"] | int
+"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; the
+answer has no end, or comes byte after byte; or the status that is answered."""
 USER, PASSWORD = "pusher", "a password: with colons"
 _SMALL_BYTES = 1 << 20
 _MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/manifests/(?P<reference>[^/]+)")
@@ -49,6 +51,10 @@ class Registry:
     location: Callable[[str], str] = lambda path: path
     """What is answered as the place of an upload."""
     tokens: int = 0
+    challenge: str = ""
+    """How credentials are asked for, other than by the rules."""
+    redirect: str = ""
+    """Where who looks for something is sent to."""
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for key, faults in self.faults.items():
@@ -75,6 +81,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(int(self.headers["Content-Length"]) // 2)
         if fault in ("cut", "dropped"):
             self._close()
+            return
+        if fault in ("endless", "slow"):
+            self._answer_on_and_on(b"x" * 65_536 if fault == "endless" else b"x", 0.0 if fault == "endless" else 0.05)
+            return
+        if registry.redirect and self.command in ("GET", "HEAD"):
+            self._answer(307, b"", {"Location": f"{registry.redirect}{self.path}"})
             return
         if path == "/token":
             self._answer_token()
@@ -106,6 +118,16 @@ class _Handler(BaseHTTPRequestHandler):
             remaining -= len(part)
         return b"".join(parts)
 
+    def _answer_on_and_on(self, piece: bytes, pause: float) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                time.sleep(pause)
+
     def _close(self) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
@@ -122,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             "basic": 'Basic realm="lookups"',
             "bearer": f'Bearer realm="http://{host}/token",service="{host}",scope="repository:lookups:pull"',
         }[self.registry.auth]
-        self._answer(401, b"{}", {"WWW-Authenticate": challenge})
+        self._answer(401, b"{}", {"WWW-Authenticate": self.registry.challenge or challenge})
 
     def _answer_token(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
