@@ -382,11 +382,12 @@ async def test_the_events_of_a_namespace_are_read_once_for_all_that_wait() -> No
 class _Probed:
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.keeps = False
+        self.keeps: bool | None = False
 
-    async def keeps_image_volumes(self, namespace: str) -> bool:
+    async def keeps_image_volumes(self, namespace: str) -> bool | None:
         self.asked.append(namespace)
-        return self.keeps
+        await asyncio.sleep(0)
+        return None if namespace == "refusing" else self.keeps
 
 
 async def test_whether_there_are_image_volumes_is_asked_once_in_a_while() -> None:
@@ -396,6 +397,26 @@ async def test_whether_there_are_image_volumes_is_asked_once_in_a_while() -> Non
     assert probed.asked == ["maps"], "it is the same everywhere"
     probed.keeps, now = True, BORN + timedelta(minutes=5)
     assert await images.are_kept("other")
+
+
+async def test_nobody_goes_on_before_it_is_known_whether_there_are_image_volumes() -> None:
+    probed = _Probed()
+    images = ImageVolumes(cast(Cluster, probed), lambda: BORN)
+    assert await asyncio.gather(*(images.are_kept(f"maps-{number}") for number in range(5))) == [False] * 5
+    assert len(probed.asked) == 1
+
+
+async def test_a_namespace_that_refuses_for_another_reason_says_nothing_of_others() -> None:
+    probed, now = _Probed(), BORN
+    images = ImageVolumes(cast(Cluster, probed), lambda: now)
+    assert await images.are_kept("refusing"), "nothing is known: the StatefulSets will be refused themselves"
+    assert not await images.are_kept("maps")
+    assert not await images.are_kept("refusing")
+    assert probed.asked == ["refusing", "maps"]
+    now += timedelta(minutes=5)
+    assert not await images.are_kept("refusing"), "what was known stays until something else is told"
+    assert not await images.are_kept("maps")
+    assert probed.asked == ["refusing", "maps"] * 2
 
 
 @pytest.mark.parametrize("delivery", ["Fetch", "Image"])

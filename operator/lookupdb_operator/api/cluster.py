@@ -73,9 +73,9 @@ class Cluster:
         )
         return dict(answer)
 
-    async def keeps_image_volumes(self, namespace: str) -> bool:
+    async def keeps_image_volumes(self, namespace: str) -> bool | None:
         """Whether the API server would keep a volume of an image in ``namespace``: a dry run, of which nothing stays.
-        Whatever else it says of that tells nothing, and counts as yes."""
+        None if it says something else, that tells nothing of other namespaces, either."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:
@@ -88,7 +88,7 @@ class Cluster:
                 content_type=APPLY_PATCH,
             )
         except ApiError as error:
-            return not reasons.is_about_image_volumes(error.message)
+            return False if reasons.is_about_image_volumes(error.message) else None
         return manifests.has_image_volume(answer)
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:

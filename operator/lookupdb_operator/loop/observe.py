@@ -81,16 +81,30 @@ class ImageVolumes:
     def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._asked: datetime | None = None
+        self._asking = asyncio.Lock()
+        self._told: datetime | None = None
+        """When the API server said last what it does with such volumes."""
+        self._untold: dict[str, datetime] = {}
+        """Namespace → when it said nothing of that there, but something else."""
         self._are_kept = True
 
     async def are_kept(self, namespace: str) -> bool:
-        """As of some minutes ago at most; asked in ``namespace``, where the operator may make StatefulSets."""
-        now = self._clock()
-        if self._asked is None or (now - self._asked).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS:
-            self._asked = now
-            self._are_kept = await self._cluster.keeps_image_volumes(namespace)
-        return self._are_kept
+        """As of some minutes ago at most; asked in ``namespace``, where the operator may make StatefulSets. Yes where
+        nothing is known: what the API server refuses there it refuses of the StatefulSets themselves, too."""
+        async with self._asking:  # who comes meanwhile needs the same answer
+            now = self._clock()
+            self._untold = {name: asked for name, asked in self._untold.items() if not _is_old(asked, now)}
+            if namespace not in self._untold and (self._told is None or _is_old(self._told, now)):
+                are_kept = await self._cluster.keeps_image_volumes(namespace)
+                if are_kept is None:
+                    self._untold[namespace] = now
+                else:
+                    self._told, self._are_kept = now, are_kept
+            return self._are_kept
+
+
+def _is_old(asked: datetime, now: datetime) -> bool:
+    return (now - asked).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS
 
 
 class NamespaceWarnings:
