@@ -61,8 +61,10 @@ def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]]
     try:
         for piece in pieces:
             reader.feed(piece)
-            while (request := reader.next()) is not None:
-                commands += _list_commands(request)
+            reader.begin_turn()
+            while (request := reader.next()) is not None or reader.has_more:
+                reader.begin_turn()
+                commands += _list_commands(request) if request is not None else []
             assert reader.is_empty is not reader.is_partial
             assert reader.held_bytes < 1 << 16, f"{reader.held_bytes} bytes are held"
     except ProtocolError as error:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.resp import command
 
-from lookupdb.resp.requests import ProtocolError
+from lookupdb.resp.requests import ProtocolError, RequestParser
 from lookupdb.route.resp.codec import GETS, MGET, choose_codec
-from lookupdb.route.resp.limits import GROUP_KEYS, ReadLimits
+from lookupdb.route.resp.limits import GROUP_KEYS, SLICE_BYTES, ReadLimits
 from lookupdb.route.resp.reader import CommandReader, LookupCommands
 
 LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
@@ -22,11 +22,20 @@ def make_reader(limits: ReadLimits = LIMITS) -> CommandReader:
     return CommandReader(choose_codec(), limits)
 
 
+def next_of(reader: CommandReader) -> Any:
+    """The next, in however many turns."""
+    while True:
+        reader.begin_turn()
+        request = reader.next()
+        if request is not None or not reader.has_more:
+            return request
+
+
 def take(reader: CommandReader) -> list[Any]:
     """All that ``reader`` has whole: commands as lists of words, each GET apart; a problem's sentence as the last."""
     taken: list[Any] = []
     try:
-        while (request := reader.next()) is not None:
+        while (request := next_of(reader)) is not None:
             if not isinstance(request, LookupCommands):
                 taken.append([request[0].upper(), *request[1:]])
             else:
@@ -123,6 +132,31 @@ def test_gets_are_cut_into_groups() -> None:
         assert isinstance(request, LookupCommands)
         sizes.append(len(request.keys))
     assert sizes == [GROUP_KEYS, GROUP_KEYS, 1]
+    assert reader.is_empty
+
+
+WORDS = command("EXISTS", *["a"] * 20_000)
+SHORT = command("EXISTS", *["a"] * 100)
+
+
+@pytest.mark.parametrize("data", [WORDS, SHORT * 200, b"PING\r\n" + command("GET", "a") * 5000], ids=len)
+def test_the_parser_is_given_a_slice_a_turn(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends many words keeps nobody waiting while they are read."""
+    fed: list[int] = []
+    feed = RequestParser.feed
+    monkeypatch.setattr(RequestParser, "feed", lambda parser, data: (fed.append(len(data)), feed(parser, data)))
+    reader = make_reader(ReadLimits(100_001, 1 << 20, 1 << 16))
+    reader.feed(data)
+    turns = 0
+    while reader.has_unread:
+        reader.begin_turn()
+        while reader.next() is not None:
+            pass
+        turns += 1
+        assert len(fed) <= turns
+        assert reader.held_bytes < 8 * len(data)
+    assert max(fed) == SLICE_BYTES
+    assert sum(fed) == len(data)
     assert reader.is_empty
 
 

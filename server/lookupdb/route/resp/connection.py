@@ -33,7 +33,7 @@ from lookupdb.route.resp.exchanges import (
     RespExchange,
     describe_problem,
 )
-from lookupdb.route.resp.limits import REPLY_BYTES, TURN_COMMANDS
+from lookupdb.route.resp.limits import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS
 from lookupdb.route.resp.reader import CommandReader, LookupCommands
 from lookupdb.route.resp.service import RespService
 from lookupdb.route.resp.session import ClientSession
@@ -59,6 +59,7 @@ class RedisClientConnection(ConnectionLife):
         "_registry",
         "_replies",
         "_reply_bytes",
+        "_turn_bytes",
         "lookups",
         "service",
         "session",
@@ -81,7 +82,9 @@ class RedisClientConnection(ConnectionLife):
         self._is_advancing = False
         """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
         self._is_resting = False
-        """So much was answered at once that others have their turn first."""
+        """So much was answered at once, or has come, that others have their turn first."""
+        self._turn_bytes = 0
+        """What has come in this turn."""
         self._is_paused = False
         """Nothing is read from the socket, because something is unread that was. (A client that is blocked is not read
         either: ``life`` sees to that.)"""
@@ -117,6 +120,11 @@ class RedisClientConnection(ConnectionLife):
                 return
         reader.feed(data)
         self._advance()
+        self._turn_bytes += len(data)
+        if self._turn_bytes >= TURN_BYTES and not self._is_resting and self.phase < FINISHING:
+            self._rest()
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def _advance(self) -> None:
         """Answer what has come, as far as the bounds allow; read on once nothing is under way."""
@@ -135,9 +143,12 @@ class RedisClientConnection(ConnectionLife):
     def _take_commands(self) -> None:
         """Answer or begin one command after the other, until one is under way or others have their turn."""
         remaining = TURN_COMMANDS
+        self._reader.begin_turn()
         while self._exchange is None and not (self.is_blocked or self._is_resting) and self.phase < FINISHING:
             request = self._read_next()
             if request is None:
+                if self._reader.has_more:
+                    self._rest()
                 return
             if isinstance(request, LookupCommands):
                 self._look_up(request)
@@ -145,12 +156,17 @@ class RedisClientConnection(ConnectionLife):
                 self._execute(request)
             remaining -= 1
             if not remaining:
-                self._is_resting = True
-                asyncio.get_running_loop().call_soon(self._end_rest)
+                self._rest()
+
+    def _rest(self) -> None:
+        """Do nothing before the others had their turn."""
+        self._is_resting = True
+        asyncio.get_running_loop().call_soon(self._end_rest)
 
     def _end_rest(self) -> None:
         """Go on after the others had their turn."""
         self._is_resting = False
+        self._turn_bytes = 0
         self._advance()
 
     def _read_next(self) -> LookupCommands | Command | None:
@@ -196,7 +212,7 @@ class RedisClientConnection(ConnectionLife):
 
     def _pause_reading(self) -> None:
         """Read on only if nothing waits: a client may send one read more than what is under way."""
-        if not self._reader.is_empty:
+        if self._is_resting or not self._reader.is_empty:
             self._is_paused = True
             self._transport.pause_reading()
         elif not self.is_blocked:

@@ -11,7 +11,7 @@ from typing import Final
 from lookupdb.resp.requests import Command, CommandLimits, ProtocolError, RequestParser
 from lookupdb.route.lookups.batch_keys import BatchKeys
 from lookupdb.route.resp.codec import GETS, MAX_WORDS, MGET, PART, LookupCodec
-from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO
+from lookupdb.route.resp.limits import GROUP_KEYS, PART_RATIO, SLICE_BYTES
 
 _EMPTY: Final = b""
 
@@ -28,14 +28,16 @@ class LookupCommands:
 
 
 class CommandReader:
-    """Feed it, and take what ``next`` returns until that is None."""
+    """Feed it, and take what ``next`` returns until that is None: in this turn, if it ``has_more``."""
 
     __slots__ = (
         "_at",
+        "_backlog",
         "_codec",
         "_command",
         "_data",
         "_is_parsing",
+        "_may_feed",
         "_parser",
         "_problem",
         "_read_again",
@@ -58,6 +60,9 @@ class CommandReader:
         self._parser: RequestParser | None = None
         self._is_parsing = False
         """The parser has what has come."""
+        self._backlog = _EMPTY
+        """What the parser is given later."""
+        self._may_feed = True
         self._command: Command | None = None
         """The next one: it was read to see that it is no GET."""
         self._problem: ProtocolError | None = None
@@ -75,30 +80,35 @@ class CommandReader:
     def held_bytes(self) -> int:
         """About how many bytes of memory that takes which was not returned."""
         parsed = self._parser.held_bytes if self._parser is not None else 0
-        return len(self._data) + parsed
+        return len(self._data) + len(self._backlog) + parsed
+
+    @property
+    def has_more(self) -> bool:
+        """Whether ``next`` returned None only because others are to have their turn."""
+        return bool(self._backlog)
 
     def feed(self, data: bytes) -> None:
         """Take what the client sent."""
         self.is_empty = False
         self.has_unread = True
         if self._is_parsing:
-            assert self._parser is not None
-            self._parser.feed(data)
+            self._backlog += data
         elif not self._data:
             self._data = data
         else:
             self._data = self._data[self._at :] + data
             self._at = 0
 
+    def begin_turn(self) -> None:
+        """Others had their turn."""
+        self._may_feed = True
+
     def next(self) -> LookupCommands | Command | None:
         """The next lookups, as many as may be answered together, or the next command; None when none is whole. Raises
         ProtocolError: then nothing more can be read."""
         while True:
             if self._is_parsing:
-                parsed = self._next_parsed()
-                if parsed is None and self._is_parsing:
-                    self._rest()
-                return parsed
+                return self._next_in_turn()
             data, at = self._data, self._at
             kind, end, keys = self._codec.cut(data, at, GROUP_KEYS)
             if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
@@ -111,6 +121,25 @@ class CommandReader:
                 self._rest()
                 return None
             self._begin_parsing()
+
+    def _next_in_turn(self) -> LookupCommands | Command | None:
+        """The next out of the parser, which is given a slice more if it has nothing whole."""
+        was_partial = self.is_partial
+        parsed = self._next_parsed()
+        if parsed is None and self._backlog and self._may_feed:
+            self._feed_parser()
+            parsed = self._next_parsed()
+        if parsed is None and self._backlog:
+            self.is_partial = was_partial
+        elif parsed is None and self._is_parsing:
+            self._rest()
+        return parsed
+
+    def _feed_parser(self) -> None:
+        self._may_feed = False
+        assert self._parser is not None
+        self._parser.feed(self._backlog[:SLICE_BYTES])
+        self._backlog = self._backlog[SLICE_BYTES:]
 
     def _advance(self, end: int) -> None:
         """All up to ``end`` is returned."""
@@ -148,7 +177,7 @@ class CommandReader:
         """Leave what has come to the parser."""
         if self._parser is None:
             self._parser = RequestParser(self.limits)
-        self._parser.feed(self._data[self._at :])
+        self._backlog = self._data[self._at :]
         self._data, self._at, self._read_again = _EMPTY, 0, 0
         self._is_parsing = True
 
@@ -196,7 +225,7 @@ class CommandReader:
     def _settle_parser(self) -> None:
         """See whether the parser has anything left."""
         assert self._parser is not None
-        if self._command is None and self._problem is None and self._parser.is_empty:
+        if self._command is None and self._problem is None and self._parser.is_empty and not self._backlog:
             self._parser = None
             self._is_parsing = False
             self._finish()
