@@ -18,7 +18,7 @@ from lookupdb.route.clients import front, service
 from lookupdb.route.clients.limits import HIGH_WATER_BYTES
 from lookupdb.route.lookups.waiters import Waiter
 from lookupdb.route.resp.connection import RedisClientConnection
-from lookupdb.route.resp.limits import GROUP_KEYS, TURN_COMMANDS
+from lookupdb.route.resp.limits import GROUP_KEYS, TURN_BYTES, TURN_COMMANDS
 
 BIG = b"v" * 100_000
 VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "big": BIG, "held": b"4", "empty": b"", "late": b"5"}
@@ -61,6 +61,25 @@ def connection_of(server: RespServer) -> RedisClientConnection:
     (connection,) = server.front._connections
     assert isinstance(connection, RedisClientConnection)
     return connection
+
+
+def test_who_sends_much_is_read_no_further_before_others_had_their_turn(
+    server: RespServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, bool]] = []
+    receive = RedisClientConnection.data_received
+
+    def watch(connection: RedisClientConnection, data: bytes) -> None:
+        before = connection._turn_bytes
+        receive(connection, data)
+        seen.append((before + len(data), connection._is_paused))
+
+    monkeypatch.setattr(RedisClientConnection, "data_received", watch)
+    with server.connect() as client:
+        client.send(command("MGET", *["k" * 60] * 10_000))
+        assert "too many keys: 10000" in str(client.reply())
+    assert any(size >= TURN_BYTES for size, _ in seen)
+    assert all(is_paused for size, is_paused in seen if size >= TURN_BYTES)
 
 
 class TestLookups:
