@@ -44,6 +44,21 @@ def write(generation: Path, folder: Path, shards: tuple[int, ...] = (0, 1)) -> d
     return {image.tag: image.digest for image in written}
 
 
+def test_two_do_not_write_one_layout_at_once(generation: Path, tmp_path: Path) -> None:
+    """They would mix their bytes in one file, and name it by a digest that it has not."""
+    layout, found = ImageLayout(tmp_path), find_in_folder(generation)
+    refused: list[str] = []
+
+    def write_again(_: int) -> None:
+        with pytest.raises(UsageError, match="another process writes images to") as caught:
+            ImageLayout(tmp_path).write(found, [0], 0)
+        refused.append(str(caught.value))
+
+    layout.write(found, [0, 1], 0, write_again)
+    assert refused
+    write(generation, tmp_path)
+
+
 def blob(layout: Path, descriptor: dict[str, Any]) -> bytes:
     """The content that a descriptor names, which must be what it says."""
     content: bytes = (layout / "blobs" / "sha256" / descriptor["digest"].removeprefix("sha256:")).read_bytes()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +27,8 @@ from lookupdb.image.layer import render_layer
 from lookupdb.image.shard_bytes import read_shard
 from lookupdb.store.directory import store_errors
 from lookupdb.store.stored_generation import StoredGeneration
+
+log = logging.getLogger(__name__)
 
 _MARK: Final = "oci-layout"
 _INDEX: Final = "index.json"
@@ -59,7 +64,32 @@ class ImageLayout:
         advance: Callable[[int], None] = lambda _: None,
     ) -> list[WrittenImage]:
         """Write the images of ``shards`` of ``generation``, and list them alone in index.json. ``advance`` gets the
-        number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom."""
+        number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom; UsageError if another writes."""
+        with self._alone():
+            return self._write(generation, shards, patience, advance)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others out: two that write the same file would mix what they write."""
+        with store_errors(f"cannot write to {self._folder}"):
+            mark = (self._folder / _MARK).open("rb")
+        with mark:
+            try:
+                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy = f"another process writes images to {self._folder}"
+                raise UsageError(busy, hint="wait until it is done, or give another folder") from None
+            except OSError:
+                log.warning("the file system has no locks: nobody else may write there", extra={"path": self._folder})
+            yield
+
+    def _write(
+        self,
+        generation: StoredGeneration,
+        shards: Sequence[int],
+        patience: float,
+        advance: Callable[[int], None],
+    ) -> list[WrittenImage]:
         manifest = plain_manifest(generation.manifest)
         images = []
         for shard in shards:
