@@ -144,7 +144,12 @@ def test_the_parser_is_given_a_slice_a_turn(data: bytes, monkeypatch: pytest.Mon
     """Whoever sends many words keeps nobody waiting while they are read."""
     fed: list[int] = []
     feed = RequestParser.feed
-    monkeypatch.setattr(RequestParser, "feed", lambda parser, data: (fed.append(len(data)), feed(parser, data)))
+
+    def watch(parser: RequestParser, data: bytes) -> None:
+        fed.append(len(data))
+        feed(parser, data)
+
+    monkeypatch.setattr(RequestParser, "feed", watch)
     reader = make_reader(ReadLimits(100_001, 1 << 20, 1 << 16))
     reader.feed(data)
     turns = 0

@@ -93,7 +93,7 @@ class ImageVolumes:
         nothing is known: what the API server refuses there it refuses of the StatefulSets themselves, too."""
         async with self._asking:  # who comes meanwhile needs the same answer
             now = self._clock()
-            self._untold = {name: asked for name, asked in self._untold.items() if not _is_old(asked, now)}
+            self._untold = {name: time for name, time in self._untold.items() if not _is_old(time, now)}
             if namespace not in self._untold and (self._told is None or _is_old(self._told, now)):
                 are_kept = await self._cluster.keeps_image_volumes(namespace)
                 if are_kept is None:
@@ -103,8 +103,8 @@ class ImageVolumes:
             return self._are_kept
 
 
-def _is_old(asked: datetime, now: datetime) -> bool:
-    return (now - asked).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS
+def _is_old(time: datetime, now: datetime) -> bool:
+    return (now - time).total_seconds() >= _IMAGE_VOLUMES_KNOWN_SECONDS
 
 
 class NamespaceWarnings:

@@ -65,11 +65,11 @@ class ImageLayout:
     ) -> list[WrittenImage]:
         """Write the images of ``shards`` of ``generation``, and list them alone in index.json. ``advance`` gets the
         number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom; UsageError if another writes."""
-        with self._alone():
+        with self._lock():
             return self._write(generation, shards, patience, advance)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Keep others out: two that write the same file would mix what they write."""
         with store_errors(f"cannot write to {self._folder}"):
             mark = (self._folder / _MARK).open("rb")
@@ -80,7 +80,9 @@ class ImageLayout:
                 busy = f"another process writes images to {self._folder}"
                 raise UsageError(busy, hint="wait until it is done, or give another folder") from None
             except OSError:
-                log.warning("the file system has no locks: nobody else may write there", extra={"path": self._folder})
+                log.warning(
+                    "the file system has no locks: nobody else may write there", extra={"path": str(self._folder)}
+                )
             yield
 
     def _write(
