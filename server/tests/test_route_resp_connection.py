@@ -487,6 +487,11 @@ class TestCommonCommands:
         assert client.ask("COMMAND", "COUNT") > 10
         assert client.ask("COMMAND", "DOCS") == []
         assert client.ask("CONFIG", "GET", "save") == [b"save", b""]
+
+    def test_a_password_that_nobody_asks_for_is_taken_as_redis_takes_it(self, client: RespClient) -> None:
+        assert client.ask("AUTH", "default", "x") == b"OK"
+        assert client.ask("DBSIZE") == 3
+        assert client.ask("HELLO", "3", "AUTH", "anybody", "x") is not None
         assert str(client.ask("AUTH", "x")).startswith("ERR AUTH called without any password")
 
     def test_dbsize_and_info(self, client: RespClient) -> None:

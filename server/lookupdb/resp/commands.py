@@ -111,6 +111,8 @@ class CommandTable(Generic[SessionT]):
         return None
 
     def _auth(self, session: SessionT, command: Command) -> Reply:
+        if not session.has_passwords and len(command) == 3:
+            return (OK,)  # as Redis, whose default user then needs no password, and may show one
         if not session.has_passwords:
             return reply_error(session, f"ERR AUTH called without any password configured for {self._server}")
         user = command[1] if len(command) == 3 else b"default"
@@ -170,7 +172,8 @@ def _hello(session: RespSession, command: Command) -> Reply:
     while remaining:
         match remaining[0].upper(), len(remaining):
             case b"AUTH", length if length >= 3:
-                if (refusal := session.authorise(remaining[1], remaining[2])) is not None:
+                refusal = session.authorise(remaining[1], remaining[2]) if session.has_passwords else None
+                if refusal is not None:
                     return reply_error(session, refusal)
                 remaining = remaining[3:]
             case b"SETNAME", length if length >= 2:
