@@ -24,8 +24,8 @@ PROGRAMS: dict[str, str] = dict(
 )
 PRINTED = {
     "asyncio": "[{'iata': 'JFK', …}, {'iata': 'LHR', …}, None]\n['nowhere']\n",
-    "threads": "",
-    "gevent": "",
+    "threads": "100 lookups of ['John F Kennedy International Airport', 'London Heathrow Airport']\n",
+    "gevent": "['John F Kennedy International Airport', 'London Heathrow Airport', None]\n",
     "redis": 'John F Kennedy International Airport [b\'{"iata":"LHR", …}\', None]\n',
     "mapping": "John F Kennedy International Airport False 28298 g1\n",
 }
