@@ -102,6 +102,27 @@ def test_candidates_are_read_about_compared_rejected_and_promoted_by_the_plugin_
     story.check_version("records", keys, "third")
 
 
+def test_a_load_is_put_on_the_routers_by_a_job_that_leaves_nothing(story: Story, tmp_path: Path) -> None:
+    keys = story.source("records", version="old", records=300)
+    story.apply(story.dataset("records", "records", shards=2, router=PATIENT))
+    story.wait_settled("records", generation="g1")
+    words = ("--rate", "100", "--duration", "5", "--warmup", "1", "--fail-if", "errors>0", "-o", "json")
+
+    sampled = json.loads(_plugin(story, "load", "records", *words))
+    assert sampled["requests"]["answered"] == sampled["requests"]["scheduled"] >= 500
+    assert (sampled["keys"]["found"], sampled["keys"]["missing"]) == (sampled["keys"]["asked"], 0)
+    record("plugin", "load by a Job, 99th percentile at 100/s", sampled["latency"]["percentiles"]["99"] / 1e6, "s")
+
+    asked = tmp_path / "keys.txt"
+    asked.write_text("\n".join([*keys[:9], "absent"]))
+    of_file = json.loads(_plugin(story, "load", "records", *words, "--keys", str(asked), "--batch", "10"))
+    assert of_file["keys"]["missing"] > 0
+    assert of_file["keys"]["found"] > 5 * of_file["keys"]["missing"]
+    with pytest.raises(CommandFailed, match="exit code 7: "):
+        _plugin(story, "load", "records", *words, "--fail-if", "p50>1us")
+    assert kubectl("get", "jobs", "--namespace", story.namespace, "--output=name") == "", "a Job is left"
+
+
 def _refresh_to_candidate(story: Story, version: str) -> str:
     """Have new data built, which waits for promotion; its generation."""
     story.source("records", version=version, records=300)
