@@ -20,6 +20,7 @@ from support.waiting import soon, until
 
 from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable
 from lookupdb.client import combiner as combining
+from lookupdb.client.shared_answer import SharedAnswer
 
 
 class Gate:
@@ -275,7 +276,6 @@ def test_a_thread_waits_for_others_no_longer_than_its_timeout() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.usefixtures("patient")
 def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
     """It was led itself, until its leader's time was over, and asks for all with what is left of its own time."""
     slow = threading.Event()
@@ -306,6 +306,7 @@ def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
     assert outcomes[2] == "late"
 
 
+@pytest.mark.usefixtures("patient")
 def test_whom_a_leader_leaves_behind_ask_again() -> None:
     """A leader that is interrupted (a signal, a timeout of gevent's) neither answers nor loses the others."""
     gate = Gate()
@@ -314,11 +315,11 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
     with scripted(gate) as router, Client(router.url, timeout=60) as client:
         ask = client._ask_batch
 
-        def interrupted(keys: Any, deadline: float) -> Any:
+        def interrupted(keys: Any, deadline: float, answer_by: float) -> Any:
             if not fails.is_set():
                 fails.set()
                 raise KeyboardInterrupt
-            return ask(keys, deadline)
+            return ask(keys, deadline, answer_by)
 
         client._ask_batch = interrupted  # type: ignore[method-assign]
         with calling([lambda: client.get("first")]):
@@ -328,6 +329,59 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
                 gate.opened.set()
         kinds = [type(outcome) for outcome in outcomes]
         assert (kinds.count(KeyboardInterrupt), kinds.count(str)) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (5.0, 5.0, 5.0),  # one caller, or several of one turn
+        (4.0, 5.0, 4.0),  # all have their answers in time
+        (0.1, 5.0, 2.5),  # who has little time left does not end the others'
+        (-1.0, 5.0, 2.5),
+    ],
+)
+def test_when_the_router_should_answer_several_callers(first: float, last: float, expected: float) -> None:
+    assert combining.choose_answer_time(100.0, 100.0 + first, 100.0 + last) == 100.0 + expected
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_router_is_told_of_the_time_of_those_whose_threads_leave_together() -> None:
+    gate = Gate()
+    with scripted(gate) as router, Client(router.url, timeout=4) as client, calling([lambda: client.get("first")]):
+        until(lambda: router.asked, "the first is under way")
+        with calling([lambda: client.get("early")]):
+            until(lambda: waiting(client) == 1, "it waits")
+            time.sleep(3)
+            with calling([lambda: client.get("late")]) as outcomes:
+                until(lambda: waiting(client) == 2, "both wait")
+                gate.opened.set()
+    assert outcomes == ["late"]
+    assert router.asked[1].keys == ["early", "late"]
+    assert 1000 < int(router.asked[1].fields["lookupdb-deadline-ms"]) < 2000, "half of what the late one has"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_the_router_is_told_of_the_time_of_those_whose_coroutines_leave_together() -> None:
+    gate = Gate()
+    with scripted(gate) as router:
+        async with AsyncClient(router.url, timeout=4) as client:
+            lookups = [asyncio.create_task(client.get("first"))]
+            await soon(lambda: router.asked, "the first is under way")
+            lookups.append(asyncio.create_task(client.get("early")))
+            await asyncio.sleep(3)
+            lookups.append(asyncio.create_task(client.get("late")))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(*lookups, return_exceptions=True)
+    assert router.asked[1].keys == ["early", "late"]
+    assert 1000 < int(router.asked[1].fields["lookupdb-deadline-ms"]) < 2000, "half of what the late one has"
+
+
+def test_whom_the_router_has_told_of_a_deadline_asks_no_second_time() -> None:
+    of_router = Unavailable("", keys=("a",), reason="Deadline", detail="", shard=1)
+    of_leader = Unavailable("", keys=("a",), reason="Deadline", detail="")
+    assert not SharedAnswer(["a"], [(["a"], of_router)]).is_late("a")
+    assert SharedAnswer(["a"], [(["a"], of_leader)]).is_late("a")
 
 
 def test_a_lookup_within_a_lookup_of_the_same_thread_does_not_wait_for_itself() -> None:

@@ -197,6 +197,44 @@ async def test_an_unavailable_key_fails_only_its_own_coroutine(tmp_path: Path, t
                         assert outcome == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_timeout_below_the_routers_deadline_loses_no_key_of_a_shard_that_is_there(
+    tmp_path: Path, tables: Tables, kind: Kind
+) -> None:
+    made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
+    of_dead = {key for key in KEYS[:100] if keys.shard_number(key.encode(), 2) == 1}
+    with fleet(made) as shards:
+        tables.write(fleet_entry(made, shards))
+        # The router's own deadline is 20 s here.
+        with routing(tables.path) as router, blocking(kind, f"http://127.0.0.1:{router.port}", timeout=5) as client:
+            client.get("key-1")
+            _kill(shards)
+            results = client.get_many(KEYS[:100], partial=True)
+            assert {*results.unavailable} == of_dead
+            assert {*results.found} == {*KEYS[:100]} - of_dead
+            with pytest.raises(Unavailable) as told:
+                client.get(next(iter(of_dead)))
+            assert (told.value.reason, told.value.shard) == ("Deadline", 1), "it is the router that tells"
+
+
+async def test_coroutines_that_wait_for_less_than_the_router_lose_nothing_either(
+    tmp_path: Path, tables: Tables
+) -> None:
+    made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
+    with fleet(made) as shards:
+        tables.write(fleet_entry(made, shards))
+        with routing(tables.path) as router:
+            async with AsyncClient(f"http://127.0.0.1:{router.port}", timeout=5) as client:
+                await client.get("key-1")
+                _kill(shards)
+                outcomes = await asyncio.gather(*map(client.get, KEYS[:100]), return_exceptions=True)
+                for key, outcome in zip(KEYS, outcomes, strict=False):
+                    if keys.shard_number(key.encode(), 2) == 1:
+                        assert isinstance(outcome, Unavailable)
+                    else:
+                        assert outcome == 1
+
+
 def _kill(shards: Shards) -> None:
     for server in shards[1]:
         server.kill()

@@ -492,6 +492,7 @@ def test_the_request_says_what_it_must(kind: Kind, tmp_path: Path) -> None:
             "host": router.url.removeprefix("http://"),
             "authorization": "Bearer the-token-of-the-web-client",
             "lookupdb-generation": "g1",
+            "lookupdb-deadline-ms": "4096",  # of 5 s
             "traceparent": trace,
         }
         assert (post.method, post.target, post.body) == ("POST", "/v1/lookup", b'{"keys":["a"]}')
@@ -499,6 +500,18 @@ def test_the_request_says_what_it_must(kind: Kind, tmp_path: Path) -> None:
         with blocking(kind, f"{router.url}/people/") as client:
             client.get("key-1")
         assert router.asked[-1].target == "/people/v1/lookup/key-1"
+
+
+@pytest.mark.parametrize(("timeout", "told"), [(0.5, 416), (0.05, 40), (1, 832), (86_400, 589_824)])
+def test_the_router_is_told_less_time_than_the_caller_has_and_the_same_each_time(
+    kind: Kind, timeout: float, told: int
+) -> None:
+    with scripted() as router, blocking(kind, router.url, timeout=timeout) as client:
+        for ask in ASKS * 2:
+            with contextlib.suppress(Unavailable):  # of 50 ms, on a busy machine
+                ask(client)
+        deadlines = [int(asked.fields["lookupdb-deadline-ms"]) for asked in router.asked]
+    assert max(deadlines) == told
 
 
 @pytest.mark.parametrize("trace", ["a\r\nX: y", "ä", "", "x" * 600, None])

@@ -29,9 +29,7 @@ class Busy(ScriptedLookups):
 
     refusals = 0
 
-    def find_many(
-        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
-    ) -> None:
+    def find_many(self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, **options: Any) -> None:
         self.asked.append(",".join(keys.to_list()))
         if self.refusals:
             self.refusals -= 1

@@ -9,7 +9,7 @@ import pytest
 from support.waiting import soon
 
 from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.lookups.deadlines import Deadlines
+from lookupdb.route.lookups.deadlines import Deadlines, RequestDeadlines
 from lookupdb.route.lookups.pending import PendingLookup
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.servers.address import ServerAddress
@@ -155,3 +155,21 @@ async def test_what_is_raised_about_one_lookup_costs_no_other_its_end(counters: 
     later = Lookup()
     deadlines.add(later)
     await soon(lambda: later.is_done, "so is one that comes later")
+
+
+async def test_shorter_deadlines_are_few_and_none_is_late(counters: memoryview) -> None:
+    deadlines = RequestDeadlines(60_000, 0, counters)
+    for milliseconds in range(1, 60_000, 7):
+        deadlines.choose_watch(milliseconds)
+    assert len(deadlines._shorter) <= 112
+    assert all(
+        milliseconds * 7 // 8 <= rounded <= milliseconds
+        for milliseconds in range(1, 60_000, 7)
+        for rounded in [max(short for short in deadlines._shorter if short <= milliseconds)]
+    )
+    assert deadlines.choose_watch(60_000) == deadlines.choose_watch(600_000) == deadlines.own.add
+    lookup = Lookup()
+    deadlines.choose_watch(100)(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert lookup.given_up_after >= 0.096
+    assert lookup.tried_after

@@ -130,6 +130,29 @@ async def test_a_lookup_that_comes_when_no_server_is_connected_says_so_and_why(s
     assert "cannot be connected to" in problem.detail
 
 
+async def test_who_waits_for_less_is_told_sooner_and_nobody_else(stack: AsyncExitStack) -> None:
+    core, _ = await replicas(stack, hold)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    patient = asyncio.ensure_future(core.find("k0"))
+    alone, many = core.find("k1", deadline_ms=400), core.find_many(["k2", "k3"], deadline_ms=300)
+    for problem, seconds in ((await many, 0.288), (await alone, 0.384)):
+        assert isinstance(problem, Problem)
+        assert problem.reason == "Deadline"
+        assert problem.detail.startswith("shard 0: no answer from ")
+        assert loop.time() - began >= seconds - 0.001
+    assert not patient.done()
+    assert core.count("keys_unavailable") == 3
+    patient.cancel()
+
+
+async def test_nobody_waits_for_longer_than_the_routers_deadline(stack: AsyncExitStack) -> None:
+    core, _ = await replicas(stack, hold, limits=SHORT)
+    problem = await core.find("k1", deadline_ms=600_000)
+    assert isinstance(problem, Problem)
+    assert " for 0.4 s, to this lookup" in problem.detail
+
+
 async def test_an_answer_that_comes_after_the_deadline_is_nobodys(stack: AsyncExitStack) -> None:
     core, [shard] = await replicas(stack, late(0.5), limits=SHORT)
     assert isinstance(await core.find("k1"), Problem)

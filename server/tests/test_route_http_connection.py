@@ -364,9 +364,9 @@ class RecordingLookups(ScriptedLookups):
         super().__init__(**script)
         self.waiters: list[Any] = []
 
-    def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
+    def find(self, key: str, waiter: Waiter, generation: str | None = None, **options: Any) -> None:
         self.waiters.append(waiter)
-        super().find(key, waiter, generation)
+        super().find(key, waiter, generation, **options)
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "PATCH"])

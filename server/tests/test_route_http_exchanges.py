@@ -81,6 +81,33 @@ class TestOneKey:
         document = json.loads(response.body)
         assert (document["reason"], document["shard"]) == ("Unreachable", 1)
 
+    @pytest.mark.parametrize(
+        ("field", "told"),
+        [
+            ("400", 400),
+            (" 1 ", 1),
+            ("999", 999),
+            ("1000", None),  # the router's own
+            ("600000", None),
+            *((odd, None) for odd in ("0", "-1", "0400", "4e2", "400.5", "400ms", "400, 300", "", "9" * 4000, "\xb2")),
+        ],
+    )
+    def test_a_client_says_for_how_long_it_waits(
+        self, server: Server, client: Client, field: str, told: int | None
+    ) -> None:
+        """What is no such number is as if it were not there."""
+        line = f"Lookupdb-Deadline-Ms: {field}"
+        assert client.get("/v1/lookup/KJFK", line).body == KENNEDY
+        assert client.get("/v1/lookup/KJFK", line, method="HEAD").status == 200
+        assert client.post(b'{"keys":["KJFK"]}', line).status == 200
+        assert server.lookups.deadlines[-3:] == [told] * 3
+
+    def test_two_deadlines_are_none(self, server: Server, client: Client) -> None:
+        """A proxy may add its own. No lookup is refused for a hint."""
+        lines = ("Lookupdb-Deadline-Ms: 400", "Lookupdb-Deadline-Ms: 300")
+        assert client.get("/v1/lookup/KJFK", *lines).body == KENNEDY
+        assert server.lookups.deadlines[-1] is None
+
     @pytest.mark.parametrize("key", ["KJFK", "XXXX", "lost", "x" * 600])
     def test_head_answers_as_get_without_the_body(self, client: Client, key: str) -> None:
         get = client.get(f"/v1/lookup/{key}")

@@ -16,6 +16,7 @@ HEADS = {
     "plain": PLAIN,
     "as browsers ask": request("/v1/lookup/k1", "Accept: application/json", "Connection: keep-alive", "User-Agent: x"),
     "of a candidate": request("/v1/lookup/k1", "Lookupdb-Generation: g2"),
+    "of one who waits for less": request("/v1/lookup/k1", "Lookupdb-Deadline-Ms: 400"),
     "not acceptable": request("/v1/lookup/k1", "Accept: text/html"),
     "HTTP/1.0 that stays": b"GET /v1/lookup/k1 HTTP/1.0\r\n" + HOST + b"Connection: keep-alive\r\n\r\n",
 }
@@ -83,6 +84,16 @@ def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypat
         for _ in range(3):
             client.send(head).response()
     assert recognised == [head, head]
+
+
+def test_repeats_have_the_deadline_of_the_first(server: Server) -> None:
+    lookups = server.lookups
+    before = len(lookups.deadlines)
+    with server.connect() as client:
+        for _ in range(3):
+            client.send(request("/v1/lookup/k1", "Lookupdb-Deadline-Ms: 400")).response()
+        client.send(PLAIN).response()
+    assert lookups.deadlines[before:] == [400, 400, 400, None]
 
 
 @pytest.mark.parametrize(

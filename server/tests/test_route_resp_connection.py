@@ -361,7 +361,7 @@ class TestEnds:
         """Nothing is answered of a lookup that never ends: its connection waits, and others do not."""
 
         class Silent(ScriptedLookups):
-            def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
+            def find(self, key: str, waiter: Waiter, generation: str | None = None, **options: Any) -> None:
                 if key != "silent":
                     super().find(key, waiter, generation)
 

@@ -41,15 +41,22 @@ class AsyncRouterLink:
         self._epoch = current_epoch()
         self._is_closed = False
 
-    async def ask(self, render: Callable[[bytes], bytes], keys: tuple[str, ...], deadline: float) -> Response:
-        """The answer to the request that ``render`` makes, given further lines of its head. Raises LookupFailed."""
+    async def ask(
+        self,
+        render: Callable[[bytes], bytes],
+        keys: tuple[str, ...],
+        deadline: float,
+        answer_by: float | None = None,
+    ) -> Response:
+        """The answer to the request that ``render`` makes, given further lines of its head. Raises LookupFailed.
+        ``answer_by``: when the router should answer, if that is not ``deadline``."""
         core = self.core
         attempts = Attempts(core.settings.retries)
         is_fresh = False
         while True:
             token = core.tokens.line()
             try:
-                response = await self._exchange(render(core.render_fields(token)), deadline, is_fresh=is_fresh)
+                response = await self._exchange(render, token, deadline, answer_by or deadline, is_fresh=is_fresh)
             except ConnectionFailure as error:
                 if self._is_closed:
                     raise RuntimeError(CLOSED) from error
@@ -64,12 +71,21 @@ class AsyncRouterLink:
                 raise failure.to_unavailable(keys) from failure
             is_fresh = True
 
-    async def _exchange(self, request: bytes, deadline: float, *, is_fresh: bool) -> Response:
+    async def _exchange(
+        self,
+        render: Callable[[bytes], bytes],
+        token: bytes,
+        deadline: float,
+        answer_by: float,
+        *,
+        is_fresh: bool,
+    ) -> Response:
         pool = self._pool
         assert pool is not None
         connection = await pool.acquire(deadline, is_fresh=is_fresh)
         try:
-            return await connection.exchange(request, deadline)
+            fields = self.core.render_fields(token, answer_by - asyncio.get_running_loop().time())
+            return await connection.exchange(render(fields), deadline)
         finally:
             pool.release(connection)
 
@@ -123,6 +139,10 @@ class AsyncLookups:
         self._link = link
         self._generation = generation
         self._renderer = RequestRenderer(link.core.settings.address, generation)
+
+    def __repr__(self) -> str:
+        which = f" at {self._generation}" if self._generation is not None else ""
+        return f"<lookupdb {type(self).__name__} of {self._link.core.settings.address.url}{which}>"
 
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if no record has it."""
@@ -186,6 +206,8 @@ class AsyncLookups:
     def at(self, generation: str) -> AsyncLookups:
         """Lookups in ``generation``, such as a candidate, and in no other: they raise UnknownGeneration once the router
         does not serve it any more. They are of this client, and end with it. Nothing of them is cached."""
+        if generation is None:
+            raise TypeError("a generation's name is text like 'g12', found None; leave at() out to ask the active one")
         return AsyncLookups(self._link, generation)
 
     async def _find(self, key: str) -> KeyAnswer:
@@ -211,27 +233,27 @@ class AsyncLookups:
         combiners[self._generation] = combiner
         return combiner
 
-    async def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
+    async def _ask_key(self, key: str, deadline: float, answer_by: float | None = None) -> KeyAnswer:
         if len(key) > MAX_TARGET_CHARACTERS:
-            answers = await self._ask_part(self._renderer, (key,), deadline, partial=False)
+            answers = await self._ask_part(self._renderer, (key,), deadline, answer_by, partial=False)
             return answers.to_key_answer(key)
         sent_at = asyncio.get_running_loop().time()
-        response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
+        response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
         answer = read_key_answer(response, key, self._generation)
         if self._generation is None:
             self._link.core.learn_key(key, answer, sent_at)
         return answer
 
-    async def _ask_batch(self, keys: Sequence[str], deadline: float) -> SharedAnswer:
+    async def _ask_batch(self, keys: Sequence[str], deadline: float, answer_by: float) -> SharedAnswer:
         plan = plan_requests(keys)
         part = next(plan)
         while True:
             piece: Piece
             try:
                 if len(part) == 1:
-                    piece = await self._ask_key(part[0], deadline)
+                    piece = await self._ask_key(part[0], deadline, answer_by)
                 else:
-                    piece = await self._ask_part(self._renderer, part, deadline, partial=True)
+                    piece = await self._ask_part(self._renderer, part, deadline, answer_by, partial=True)
             except LookupFailed as error:
                 self._link.core.learn_limit(error)
                 piece = error
@@ -242,11 +264,17 @@ class AsyncLookups:
                 return shared
 
     async def _ask_part(
-        self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, *, partial: bool
+        self,
+        renderer: RequestRenderer,
+        keys: Sequence[str],
+        deadline: float,
+        answer_by: float | None = None,
+        *,
+        partial: bool,
     ) -> KeysAnswer:
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(
-            lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline
+            lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline, answer_by
         )
         answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:
@@ -275,7 +303,7 @@ class AsyncClient(AsyncLookups):
     """A client of the router at ``url``, for asyncio. It is cheap to make, and connects when it is first asked. A
     context manager: it is closed at its end. Its arguments are those of ``Client``.
 
-    Raises UsageError for arguments that cannot be used.
+    Raises UsageError for arguments that cannot be used, TypeError for those of another type.
     """
 
     def __init__(self, url: str, **options: Unpack[ClientOptions]) -> None:

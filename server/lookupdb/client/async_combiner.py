@@ -18,7 +18,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from lookupdb.client.attempts import deadline_failure
-from lookupdb.client.combiner import MAX_BATCH_CHARACTERS, MAX_FLIGHTS, MAX_WAITING, PATIENCE_SECONDS, QUEUE_FULL
+from lookupdb.client.combiner import (
+    MAX_BATCH_CHARACTERS,
+    MAX_FLIGHTS,
+    MAX_WAITING,
+    PATIENCE_SECONDS,
+    QUEUE_FULL,
+    choose_answer_time,
+)
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.shared_answer import SharedAnswer
 
@@ -34,12 +41,13 @@ class _Waiter(NamedTuple):
 
 
 class AsyncCombiner:
-    """Has ``ask_batch`` ask for the keys of several callers until the deadline given. Of one event loop."""
+    """Has ``ask_batch`` ask for the keys of several callers until the last of their deadlines, and tells it when the
+    router should answer. Of one event loop."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        ask_batch: Callable[[Sequence[str], float], Awaitable[SharedAnswer]],
+        ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]],
         max_keys: Callable[[], int],
         timeout: float,
     ) -> None:
@@ -150,7 +158,9 @@ class AsyncCombiner:
         """Ask for the keys of ``batch``, and give each caller the answer."""
         timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
         try:
-            answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline)
+            first, last = batch[0].deadline, batch[-1].deadline
+            answer_by = choose_answer_time(self._loop.time(), first, last)
+            answer = await self._ask_batch([waiter.key for waiter in batch], last, answer_by)
         except Exception as error:
             _fail(batch, error)
         except BaseException:

@@ -10,7 +10,7 @@ from lookupdb.client.answers import KeyAnswer, KeysAnswer
 from lookupdb.client.cache import GenerationCache
 from lookupdb.client.credentials import TokenSource
 from lookupdb.client.many_keys import ManyKeys
-from lookupdb.client.requests import check_keys, render_trace
+from lookupdb.client.requests import check_keys, render_deadline, render_trace
 from lookupdb.client.settings import ClientSettings
 from lookupdb.errors import RequestRefused
 
@@ -30,14 +30,14 @@ class ClientCore:
         if self.cache is not None:
             self.cache = GenerationCache(self.settings.cache_bytes, self.settings.cache_seconds)
 
-    def render_fields(self, token: bytes) -> bytes:
-        """The lines of a request's head that change: that of the ``token``, and the trace. No trace keeps a lookup from
-        being asked."""
+    def render_fields(self, token: bytes, seconds: float) -> bytes:
+        """The lines of a request's head that change: that of the ``token``, how long the router has, of the ``seconds``
+        that are left of the call, and the trace. No trace keeps a lookup from being asked."""
         trace = b""
         if self.settings.traceparent is not None:
             with contextlib.suppress(Exception):
                 trace = render_trace(self.settings.traceparent())
-        return token + trace
+        return token + render_deadline(seconds) + trace
 
     def find_cached(self, key: str, generation: str | None) -> KeyAnswer | None:
         """What is known of ``key`` already."""

@@ -30,6 +30,12 @@ MAX_BATCH_CHARACTERS: Final = 200_000
 QUEUE_FULL: Final = "ClientQueueFull"
 
 
+def choose_answer_time(now: float, first: float, last: float) -> float:
+    """When the router should answer a batch of several callers, of whom one waits until ``first``, and none for longer
+    than until ``last``: by ``first``, but who has little time left does not take more than half of the others'."""
+    return max(first, now + (last - now) / 2)
+
+
 class _Waiter:
     """A caller that waits: for its answer, or to lead."""
 
@@ -58,12 +64,13 @@ class _Waiter:
 
 
 class Combiner:
-    """Has ``ask_batch`` ask for the keys of several callers, and ``ask_key`` for one, until the deadline given."""
+    """Has ``ask_batch`` ask for the keys of several callers, and ``ask_key`` for one, until the deadline given. The
+    former is also told when the router should answer."""
 
     def __init__(
         self,
         ask_key: Callable[[str, float], KeyAnswer],
-        ask_batch: Callable[[Sequence[str], float], SharedAnswer],
+        ask_batch: Callable[[Sequence[str], float, float], SharedAnswer],
         max_keys: Callable[[], int],
         timeout: float,
     ) -> None:
@@ -124,7 +131,9 @@ class Combiner:
             if is_late:
                 raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
         if waiter.batch:
-            waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline)
+            deadlines = [led.deadline for led in waiter.batch]
+            answer_by = choose_answer_time(time.monotonic(), min(deadlines), max(deadlines))
+            waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline, answer_by)
             return waiter.answer
         answer = waiter.answer
         if answer is not None and answer.is_late(waiter.key) and time.monotonic() < waiter.deadline:

@@ -19,6 +19,12 @@ MAX_TARGET_CHARACTERS: Final = 511
 """Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
 enough for a record, are asked for in a body."""
 _PLAIN: Final = {str}
+_ROUTER_SHARE: Final = 0.85
+"""Of what is left of a call's timeout."""
+_MAX_DEADLINE_MS: Final = 600_000
+_KEPT_BITS: Final = 4
+"""The others of a deadline become 0: a request that has all of its time has the same head as the one before, which a
+router recognises."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 
 
@@ -28,10 +34,12 @@ class RequestRenderer:
     __slots__ = ("_fields", "_prefix", "generation")
 
     def __init__(self, address: RouterAddress, generation: str | None = None) -> None:
-        """Raises UsageError if ``generation`` is no generation's name."""
+        """Raises UsageError if ``generation`` is no generation's name, TypeError if it is no text."""
         self._prefix = f"{address.prefix}/v1/".encode()
         fields = f" HTTP/1.1\r\nHost: {address.authority}\r\n"
         if generation is not None:
+            if not isinstance(generation, str):
+                raise TypeError(f"a generation's name is text like 'g12', found {type(generation).__name__}")
             if not _GENERATION.fullmatch(generation):
                 raise UsageError(f"a generation's name is like g12, found {generation[:40]!r}")
             fields += f"Lookupdb-Generation: {generation}\r\n"
@@ -89,6 +97,14 @@ def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
         for key in distinct:
             check_key(key)
     return distinct, len(text)
+
+
+def render_deadline(seconds: float) -> bytes:
+    """The line of the head by which the router answers before ``seconds`` have passed: what it knows by then it tells,
+    and of the rest that nothing can be said. It is given less, for the way there and back."""
+    milliseconds = max(1, min(int(seconds * _ROUTER_SHARE * 1000), _MAX_DEADLINE_MS))
+    lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
+    return b"Lookupdb-Deadline-Ms: %d\r\n" % (milliseconds >> lost_bits << lost_bits)
 
 
 def render_trace(traceparent: str | None) -> bytes:

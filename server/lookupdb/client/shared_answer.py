@@ -29,9 +29,10 @@ class SharedAnswer:
         self._repeated = set() if len(self._pieces) == len(keys) else _find_repeated(keys)
 
     def is_late(self, key: str) -> bool:
-        """Whether nothing is known of ``key`` because the time was over of the caller who asked."""
+        """Whether nothing is known of ``key`` because the time was over of the caller who asked. A router whose own is
+        over names the shard, and is not asked again."""
         piece = self._pieces[key]
-        return isinstance(piece, Unavailable) and piece.reason == DEADLINE
+        return isinstance(piece, Unavailable) and piece.reason == DEADLINE and piece.shard is None
 
     def take(self, key: str) -> KeyAnswer:
         """The caller's own part. Raises LookupFailed."""

@@ -43,15 +43,22 @@ class RouterLink:
         self._epoch = current_epoch()
         self._is_closed = False
 
-    def ask(self, render: Callable[[bytes], bytes], keys: tuple[str, ...], deadline: float) -> Response:
-        """The answer to the request that ``render`` makes, given further lines of its head. Raises LookupFailed."""
+    def ask(
+        self,
+        render: Callable[[bytes], bytes],
+        keys: tuple[str, ...],
+        deadline: float,
+        answer_by: float | None = None,
+    ) -> Response:
+        """The answer to the request that ``render`` makes, given further lines of its head. Raises LookupFailed.
+        ``answer_by``: when the router should answer, if that is not ``deadline``."""
         core = self.core
         attempts = Attempts(core.settings.retries)
         is_fresh = False
         while True:
             token = core.tokens.line()
             try:
-                response = self._exchange(render(core.render_fields(token)), deadline, is_fresh=is_fresh)
+                response = self._exchange(render, token, deadline, answer_by or deadline, is_fresh=is_fresh)
             except ConnectionFailure as error:
                 failure = error
             else:
@@ -64,11 +71,21 @@ class RouterLink:
                 raise failure.to_unavailable(keys) from failure
             is_fresh = True
 
-    def _exchange(self, request: bytes, deadline: float, *, is_fresh: bool) -> Response:
+    def _exchange(
+        self,
+        render: Callable[[bytes], bytes],
+        token: bytes,
+        deadline: float,
+        answer_by: float,
+        *,
+        is_fresh: bool,
+    ) -> Response:
         pool = self._pool
         lease = pool.begin()
         try:
-            return pool.acquire(lease, deadline, is_fresh=is_fresh).exchange(request, deadline)
+            connection = pool.acquire(lease, deadline, is_fresh=is_fresh)
+            fields = self.core.render_fields(token, answer_by - time.monotonic())
+            return connection.exchange(render(fields), deadline)
         finally:
             pool.release(lease)
 
@@ -109,6 +126,10 @@ class Lookups:
         self._link = link
         self._generation = generation
         self._renderer = RequestRenderer(link.core.settings.address, generation)
+
+    def __repr__(self) -> str:
+        which = f" at {self._generation}" if self._generation is not None else ""
+        return f"<lookupdb {type(self).__name__} of {self._link.core.settings.address.url}{which}>"
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if no record has it."""
@@ -170,6 +191,8 @@ class Lookups:
     def at(self, generation: str) -> Lookups:
         """Lookups in ``generation``, such as a candidate, and in no other: they raise UnknownGeneration once the router
         does not serve it any more. They are of this client, and end with it. Nothing of them is cached."""
+        if generation is None:
+            raise TypeError("a generation's name is text like 'g12', found None; leave at() out to ask the active one")
         return Lookups(self._link, generation)
 
     def _find(self, key: str) -> KeyAnswer:
@@ -192,27 +215,27 @@ class Lookups:
         combiner = Combiner(self._ask_key, self._ask_batch, lambda: core.max_keys, core.settings.timeout)
         return _set_bounded(self._link.combiners, self._generation, combiner)
 
-    def _ask_key(self, key: str, deadline: float) -> KeyAnswer:
+    def _ask_key(self, key: str, deadline: float, answer_by: float | None = None) -> KeyAnswer:
         if len(key) > MAX_TARGET_CHARACTERS:
-            answers = self._ask_part(self._renderer, (key,), deadline, partial=False)
+            answers = self._ask_part(self._renderer, (key,), deadline, answer_by, partial=False)
             return answers.to_key_answer(key)
         sent_at = time.monotonic()
-        response = self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline)
+        response = self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
         answer = read_key_answer(response, key, self._generation)
         if self._generation is None:
             self._link.core.learn_key(key, answer, sent_at)
         return answer
 
-    def _ask_batch(self, keys: Sequence[str], deadline: float) -> SharedAnswer:
+    def _ask_batch(self, keys: Sequence[str], deadline: float, answer_by: float) -> SharedAnswer:
         plan = plan_requests(keys)
         part = next(plan)
         while True:
             piece: Piece
             try:
                 if len(part) == 1:
-                    piece = self._ask_key(part[0], deadline)
+                    piece = self._ask_key(part[0], deadline, answer_by)
                 else:
-                    piece = self._ask_part(self._renderer, part, deadline, partial=True)
+                    piece = self._ask_part(self._renderer, part, deadline, answer_by, partial=True)
             except LookupFailed as error:
                 self._link.core.learn_limit(error)
                 piece = error
@@ -223,10 +246,18 @@ class Lookups:
                 return shared
 
     def _ask_part(
-        self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, *, partial: bool
+        self,
+        renderer: RequestRenderer,
+        keys: Sequence[str],
+        deadline: float,
+        answer_by: float | None = None,
+        *,
+        partial: bool,
     ) -> KeysAnswer:
         sent_at = time.monotonic()
-        response = self._link.ask(lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline)
+        response = self._link.ask(
+            lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline, answer_by
+        )
         answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:
             self._link.core.learn_batch(answer, sent_at)
@@ -266,7 +297,7 @@ class Client(Lookups):
     ``cache_seconds``      how long that is trusted after the generation was last seen to be the active one
     ``max_keys``           keys in one request; less if the router says so
 
-    Raises UsageError for arguments that cannot be used.
+    Raises UsageError for arguments that cannot be used, TypeError for those of another type.
     """
 
     def __init__(self, url: str, **options: Unpack[ClientOptions]) -> None:

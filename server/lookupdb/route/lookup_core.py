@@ -13,7 +13,7 @@ from lookupdb.route.budget import RouterBudget
 from lookupdb.route.counters import INDEX
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookups.batch_keys import BatchKeys, ShardKeys
-from lookupdb.route.lookups.deadlines import Deadlines
+from lookupdb.route.lookups.deadlines import RequestDeadlines
 from lookupdb.route.lookups.pending import CANDIDATE_KEYS_UNAVAILABLE, KEYS_UNAVAILABLE, SingleKey
 from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
 from lookupdb.route.lookups.waiters import NO_TABLE, OVERLOADED, BatchWaiter, Waiter
@@ -53,11 +53,13 @@ class LookupCore:
         """Was active before the last cutover, and may still be asked by name."""
         self._counters = counters
         self.budget = budget
-        self._watch = Deadlines(limits.deadline_seconds, limits.hedge_seconds, counters).add
+        deadlines = RequestDeadlines(limits.deadline_milliseconds, limits.hedge_seconds, counters)
+        self._watch, self._choose_watch = deadlines.own.add, deadlines.choose_watch
         self._now = asyncio.get_running_loop().time
 
-    def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
-        """Look ``key`` up in the active generation, or in the one of that name. May call the waiter at once.
+    def find(self, key: str, waiter: Waiter, generation: str | None = None, *, deadline_ms: int | None = None) -> None:
+        """Look ``key`` up in the active generation, or in the one of that name. May call the waiter at once, and does
+        within the router's deadline, or within ``deadline_ms``, if that is less.
 
         A key that no record can have (``keys.InvalidKey``) is missing.
         """
@@ -85,14 +87,20 @@ class LookupCore:
         lookup = SingleKey(encoded, waiter, shard, self._now())
         shard.submit(lookup)
         if not lookup.is_done:
-            self._watch(lookup)
+            (self._watch if deadline_ms is None else self._choose_watch(deadline_ms))(lookup)
 
     def find_many(
-        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
+        self,
+        keys: BatchKeys,
+        waiter: BatchWaiter,
+        generation: str | None = None,
+        *,
+        are_single: bool = False,
+        deadline_ms: int | None = None,
     ) -> ScatterGather | None:
         """Look all ``keys`` up in the active generation, or in the one of that name, retries included. All come from
         one routing table. May call the waiter at once. ``are_single``: they are lookups of one key each, which do not
-        make way before other such lookups do.
+        make way before other such lookups do. ``deadline_ms`` is that of ``find``.
 
         What comes back, if anything, may be abandoned until the waiter is called.
         """
@@ -117,10 +125,11 @@ class LookupCore:
             gather.finish()
             return None
         gather.await_slices(slices)
+        watch = self._watch if deadline_ms is None else self._choose_watch(deadline_ms)
         for shard_slice in slices:
             shard_slice.replicas.submit(shard_slice)
             if not shard_slice.is_done:
-                self._watch(shard_slice)
+                watch(shard_slice)
         return gather
 
     def _find_generation(self, live: LiveTable, name: str) -> RoutedGeneration | None:

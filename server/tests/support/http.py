@@ -78,13 +78,16 @@ class ScriptedLookups:
     """Keys that were asked for alone."""
     batches: list[list[str]] = field(default_factory=list)
     """Those that were asked for together."""
+    deadlines: list[int | None] = field(default_factory=list)
+    """Of either: the milliseconds that the router was told, if they are less than its own."""
     live: Any = True
     """Whether a routing table is in effect."""
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 
-    def find(self, key: str, waiter: Waiter, generation: str | None = None) -> None:
+    def find(self, key: str, waiter: Waiter, generation: str | None = None, *, deadline_ms: int | None = None) -> None:
         self.asked.append(key)
+        self.deadlines.append(deadline_ms)
         chosen = self._choose(generation)
         if chosen is None:
             waiter.unknown_generation(generation or "", self.active)
@@ -121,8 +124,15 @@ class ScriptedLookups:
             waiter.missing(chosen)
 
     def find_many(
-        self, keys: BatchKeys, waiter: BatchWaiter, generation: str | None = None, *, are_single: bool = False
+        self,
+        keys: BatchKeys,
+        waiter: BatchWaiter,
+        generation: str | None = None,
+        *,
+        are_single: bool = False,
+        deadline_ms: int | None = None,
     ) -> None:
+        self.deadlines.append(deadline_ms)
         chosen = self._choose(generation)
         texts = keys.to_list()
         self.batches.append(texts)

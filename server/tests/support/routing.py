@@ -166,16 +166,24 @@ class Core:
             f"routing table {routing_table.version} is in effect",
         )
 
-    def find(self, key: str, generation: str | None = None) -> Answer:
+    def find(self, key: str, generation: str | None = None, *, deadline_ms: int | None = None) -> Answer:
         """One lookup."""
         answer = Answer()
-        self.lookups.find(key, answer, generation)
+        self.lookups.find(key, answer, generation, deadline_ms=deadline_ms)
         return answer
 
-    def find_many(self, keys: list[str], generation: str | None = None, *, are_single: bool = False) -> Answer:
+    def find_many(
+        self,
+        keys: list[str],
+        generation: str | None = None,
+        *,
+        are_single: bool = False,
+        deadline_ms: int | None = None,
+    ) -> Answer:
         """One batch."""
         answer = Answer()
-        self.lookups.find_many(make_keys(keys), answer, generation, are_single=are_single)
+        batch_keys = make_keys(keys)
+        self.lookups.find_many(batch_keys, answer, generation, are_single=are_single, deadline_ms=deadline_ms)
         return answer
 
     def close(self) -> None:

@@ -278,10 +278,34 @@ class LookupExchange(Exchange):
         )
 
 
+class ShorterLookupExchange(LookupExchange):
+    """One key, whose client waits for ``deadline_ms`` milliseconds. A class of its own: others carry no deadline."""
+
+    __slots__ = ("deadline_ms",)
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        connection_field: bytes,
+        key: str,
+        generation: str | None = None,
+        accept: AcceptField | None = None,
+        *,
+        deadline_ms: int,
+        bodyless: bool = False,
+    ) -> None:
+        super().__init__(connection, connection_field, key, generation, accept, bodyless=bodyless)
+        self.deadline_ms = deadline_ms
+
+    def start(self) -> None:
+        """Ask the lookup core."""
+        self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
+
+
 class BatchExchange(Exchange):
     """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
 
-    __slots__ = ("body_bytes", "gather", "generation", "keys", "partial")
+    __slots__ = ("body_bytes", "deadline_ms", "gather", "generation", "keys", "partial")
     is_alone = True
 
     def __init__(
@@ -293,12 +317,14 @@ class BatchExchange(Exchange):
         *,
         partial: bool,
         body_bytes: int = 0,
+        deadline_ms: int | None = None,
     ) -> None:
         super().__init__(connection, connection_field, bodyless=False)
         self.keys = keys
         self.generation = generation
         self.partial = partial
         self.body_bytes = body_bytes
+        self.deadline_ms = deadline_ms
         self.gather: ScatterGather | None = None
 
     def cost(self) -> int:
@@ -308,7 +334,8 @@ class BatchExchange(Exchange):
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.charge(self)
-        self.gather = self.connection.lookups.find_many(self.keys, self, self.generation)
+        lookups = self.connection.lookups
+        self.gather = lookups.find_many(self.keys, self, self.generation, deadline_ms=self.deadline_ms)
 
     def abandon(self) -> None:
         """Stop: the client has gone. No further shard is asked, and nothing is kept."""

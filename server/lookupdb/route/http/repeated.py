@@ -12,9 +12,9 @@ from typing import Final
 from lookupdb.keys import MAX_KEY_BYTES
 from lookupdb.route.http import target
 from lookupdb.route.http.answers import CLOSE
-from lookupdb.route.http.exchanges import ClientConnection, Exchange, LookupExchange
+from lookupdb.route.http.exchanges import ClientConnection, Exchange, LookupExchange, ShorterLookupExchange
 from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES
-from lookupdb.route.http.request import ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, HOST, Request
+from lookupdb.route.http.request import ACCEPT, AUTHORIZATION, CONNECTION, DEADLINE, GENERATION, HOST, Request
 
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
@@ -22,7 +22,7 @@ _BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
 """The smallest bytes greater than all that begin so: to compare with both costs half of ``startswith``."""
 _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
-_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION))
+_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE))
 """None of them announces a body, an upgrade or an expectation. What was accepted of Authorization is accepted until the
 connection is told to forget it (``HttpConnection.forget_access``)."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
@@ -32,7 +32,7 @@ _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0x
 class RepeatedRequest:
     """The part that the requests of one connection share: the bytes behind the key, and what they mean."""
 
-    __slots__ = ("_accept", "_connection_field", "_generation", "_key", "_tail")
+    __slots__ = ("_accept", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
@@ -41,6 +41,7 @@ class RepeatedRequest:
         self._connection_field = lookup.connection_field
         self._generation = lookup.generation
         self._accept = lookup.accept
+        self._deadline_ms = lookup.deadline_ms if isinstance(lookup, ShorterLookupExchange) else None
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """The lookup that ``data``, which begins a request, asks for; None if it is another request."""
@@ -49,6 +50,15 @@ class RepeatedRequest:
         key = data[self._key]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
+        if self._deadline_ms is not None:
+            return ShorterLookupExchange(
+                connection,
+                self._connection_field,
+                key.decode(),
+                self._generation,
+                self._accept,
+                deadline_ms=self._deadline_ms,
+            )
         return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)
 
 
@@ -56,7 +66,7 @@ def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> Repe
     """A recogniser of ``request``, if ``data`` holds nothing else and it is a lookup that keeps the connection open."""
     if len(data) > MAX_REPEATED_HEAD_BYTES:
         return None
-    if request.method != b"GET" or request.connection_field is CLOSE or type(exchange) is not LookupExchange:
+    if request.method != b"GET" or request.connection_field is CLOSE or not isinstance(exchange, LookupExchange):
         return None
     head = _GET + request.target
     tail = data[len(head) :]

@@ -36,18 +36,19 @@ CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
 CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
+DEADLINE: Final = "lookupdb-deadline-ms"
 _LENGTH: Final = "content-length"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
-_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING))
-"""Fields that may be repeated: the values are then one list."""
+_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE))
+"""Fields that may be repeated: the values are then one list. No deadline is one, and a list is ignored as such."""
 
 _LOWER: Final = {
     name.encode(): name
     for name in (
-        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, AUTHORIZATION),
+        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION),
         *(_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from lookupdb.route.http import problems, target
@@ -15,9 +16,10 @@ from lookupdb.route.http.exchanges import (
     LookupExchange,
     OptionsExchange,
     RefusalExchange,
+    ShorterLookupExchange,
 )
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, GENERATION, Request
+from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, DEADLINE, GENERATION, Request
 
 METHODS: Final = {
     target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
@@ -28,6 +30,7 @@ METHODS: Final = {
 """Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
 
 _KEY_AT: Final = len(target.LOOKUP_KEY)
+_DEADLINE_MS: Final = re.compile(rb"[1-9][0-9]{0,5}")
 
 _JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
 """The second is what ``curl -d`` says of whatever it sends."""
@@ -90,19 +93,27 @@ def _refuse_query(question: bytes) -> None:
 
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
     fields = request.fields
-    return LookupExchange(
-        connection,
-        request.connection_field,
-        key,
-        _requested_generation(fields),
-        parse_accept(fields.get(ACCEPT)),
-        bodyless=request.method == b"HEAD",
-    )
+    generation, accept = _requested_generation(fields), parse_accept(fields.get(ACCEPT))
+    deadline_ms, bodyless = _shorter_deadline(request, connection), request.method == b"HEAD"
+    field = request.connection_field
+    if deadline_ms is None:
+        return LookupExchange(connection, field, key, generation, accept, bodyless=bodyless)
+    return ShorterLookupExchange(connection, field, key, generation, accept, deadline_ms=deadline_ms, bodyless=bodyless)
 
 
 def _requested_generation(fields: dict[str, bytes]) -> str | None:
     field = fields.get(GENERATION)
     return None if field is None else field.strip().decode("latin-1")
+
+
+def _shorter_deadline(request: Request, connection: ClientConnection) -> int | None:
+    """Milliseconds for which the client waits, if the router would take longer. What is no such number is ignored: the
+    router's own deadline holds anyway, and no lookup is refused for a hint."""
+    field = request.fields.get(DEADLINE)
+    if field is None or not _DEADLINE_MS.fullmatch(field.strip()):
+        return None
+    milliseconds = int(field)
+    return milliseconds if milliseconds < connection.limits.deadline_milliseconds else None
 
 
 def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange:
@@ -112,8 +123,15 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
         raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
     keys, partial = connection.service.batches.parse(request.body, connection.limits.max_keys)
     generation = _requested_generation(request.fields)
-    size = len(request.body)
-    return BatchExchange(connection, request.connection_field, keys, generation, partial=partial, body_bytes=size)
+    return BatchExchange(
+        connection,
+        request.connection_field,
+        keys,
+        generation,
+        partial=partial,
+        body_bytes=len(request.body),
+        deadline_ms=_shorter_deadline(request, connection),
+    )
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:

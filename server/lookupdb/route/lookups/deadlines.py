@@ -1,12 +1,14 @@
 """Deadlines of all lookups, by a coarse sweep: no lookup has a timer of its own, and none is ever forgotten.
 
-All lookups have the same deadline, so that they end in the order in which they began: two queues suffice.
+All lookups of one deadline end in the order in which they began: two queues suffice. Nearly all have the router's own;
+those of clients that wait for less are kept apart by how long.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from lookupdb.route.counters import INDEX
@@ -16,8 +18,36 @@ from lookupdb.route.lookups.waiters import Problem
 _DEADLINES: Final = INDEX["deadlines"]
 _MAX_TICK_SECONDS: Final = 0.05
 _MIN_TICK_SECONDS: Final = 0.001
+_KEPT_BITS: Final = 4
+"""Of a shorter deadline in milliseconds; the others become 0."""
 _COMPACT_AT: Final = 4096
 """Lookups in a queue, beyond which those that are done are sought behind one that is not."""
+
+
+class RequestDeadlines:
+    """The router's own deadline, and the shorter ones that requests ask for.
+
+    A shorter one is rounded down, by an eighth at most, to one of some hundred, which is how many there can be.
+    """
+
+    def __init__(self, milliseconds: int, hedge: float, counters: memoryview) -> None:
+        self.own = Deadlines(milliseconds / 1000, hedge, counters)
+        self._milliseconds = milliseconds
+        self._hedge = hedge
+        self._counters = counters
+        self._shorter: dict[int, Deadlines] = {}
+
+    def choose_watch(self, milliseconds: int) -> Callable[[PendingLookup], None]:
+        """What watches over a lookup that ends after ``milliseconds``, or after the router's own deadline if that is
+        less."""
+        if milliseconds >= self._milliseconds:
+            return self.own.add
+        lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
+        rounded = milliseconds >> lost_bits << lost_bits
+        shorter = self._shorter.get(rounded)
+        if shorter is None:
+            shorter = self._shorter[rounded] = Deadlines(rounded / 1000, self._hedge, self._counters)
+        return shorter.add
 
 
 class Deadlines:
