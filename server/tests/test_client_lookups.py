@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 
 import pytest
 from support.clients import KINDS, BlockingClient, Kind, blocking
 from support.fleets import fleet, fleet_entry
-from support.routers import routing
+from support.routers import Router, routing
 from support.routing import table_file
 from support.shards import write_generation
 
-from lookupdb.client import AsyncClient, Client, RequestRefused, UnknownGeneration
+from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
 
 ODD = [
@@ -62,6 +62,16 @@ def raw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
         with routing(home / "table.json") as router:
             yield f"http://127.0.0.1:{router.port}"
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    home = tmp_path_factory.mktemp("ports")
+    made = write_generation(home, RAW)
+    with fleet(made) as shards:
+        (home / "table.json").write_bytes(table_file(fleet_entry(made, shards)))
+        with routing(home / "table.json", "--resp-port", "0") as router:
+            yield router
 
 
 @pytest.fixture(params=KINDS)
@@ -271,6 +281,72 @@ def test_arguments_that_cannot_be_used_are_told(url: str, options: dict[str, obj
         with pytest.raises(UsageError, match=message) as told:
             make(url, **options)  # type: ignore[arg-type]
         assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": "5"}, "timeout is a number of seconds, found str"),
+        ({"timeout": None}, "timeout is a number of seconds, found NoneType"),
+        ({"timeout": True}, "timeout is a number of seconds, found bool"),
+        ({"read_timeout": "5"}, "read_timeout is a number of seconds or None, found str"),
+        ({"retries": None}, "retries is a whole number, found NoneType"),
+        ({"max_keys": "10"}, "max_keys is a whole number, found str"),
+        ({"cache_bytes": "64MiB"}, "cache_bytes is a whole number, found str"),
+        ({"token": b"secret"}, "token is text or None, found bytes"),
+        ({"token_file": 7}, "token_file is a path or None, found int"),
+        ({"traceparent": "00-secret"}, "traceparent is a function, found str"),
+        ({"tiemout": 5}, "a client has no argument tiemout; it has timeout, connect_timeout, "),
+    ],
+)
+def test_arguments_of_another_type_are_told_by_their_names(options: dict[str, object], message: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(TypeError, match=message) as told:
+            make("http://router", **options)  # type: ignore[arg-type]
+        assert "secret" not in str(told.value)
+        with pytest.raises(TypeError, match="URL is text, found int"):
+            make(8080)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [1, None, b"g1"])
+def test_a_name_of_a_generation_is_text(name: str) -> None:
+    for make in (Client, AsyncClient):
+        with pytest.raises(TypeError, match="a generation's name is text like 'g12', found "):
+            make("http://router").at(name)
+
+
+def test_what_is_printed_of_a_client_has_its_url_and_no_token() -> None:
+    client = Client("http://127.0.0.1:8080/people", token="secret")
+    assert repr(client) == "<lookupdb Client of http://127.0.0.1:8080/people>"
+    assert repr(client.at("g2")) == "<lookupdb Lookups of http://127.0.0.1:8080/people at g2>"
+    asynchronous = AsyncClient("https://[::1]:8443", token="secret")
+    assert repr(asynchronous) == "<lookupdb AsyncClient of https://[::1]:8443>"
+    assert repr(asynchronous.at("g2")) == "<lookupdb AsyncLookups of https://[::1]:8443 at g2>"
+
+
+def test_results_are_no_dictionary_and_say_so(client: BlockingClient) -> None:
+    results = client.get_many(["key-1", "nowhere"])
+    with pytest.raises(TypeError, match=r"write results\.found\['key-1'\]"):
+        results["key-1"]
+    found, missing, *_ = results
+    assert results[0] is found is results.found
+    assert results[1:2] == (missing,)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["admin port", "Redis port", "no TLS"])
+@pytest.mark.parametrize("ask", [lambda client: client.get("key-1"), lambda client: client.get_many(["key-1", "b"])])
+def test_another_port_than_that_of_lookups_is_no_outage(
+    ports: Router, kind: Kind, place: str, ask: Callable[[BlockingClient], object]
+) -> None:
+    urls = {
+        "admin port": f"http://127.0.0.1:{ports.admin}",
+        "Redis port": f"http://127.0.0.1:{ports.resp}",
+        "no TLS": f"https://127.0.0.1:{ports.port}",
+    }
+    with blocking(kind, urls[place]) as client, pytest.raises(InvalidAnswer) as told:
+        ask(client)
+    assert told.value.hint
 
 
 @pytest.mark.parametrize("kind", KINDS)

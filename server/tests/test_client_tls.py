@@ -16,7 +16,7 @@ from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import authority, make_identity
 
-from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable
+from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, Unavailable
 from lookupdb.errors import UsageError
 from lookupdb.route.access.token_hashes import hash_token
 
@@ -121,8 +121,10 @@ def test_plain_http_and_tls_do_not_speak_to_each_other(url: str, table: Path, ca
         client.get("a")
     with routing(table) as router:
         url = f"https://localhost:{router.port}"
-        with blocking(kind, url, ca_file=ca_file, timeout=30) as client, pytest.raises(Unavailable):
-            client.get("a")
+        with blocking(kind, url, ca_file=ca_file, timeout=30) as client:
+            with pytest.raises(InvalidAnswer, match="does not speak TLS") as told:
+                client.get("a")
+            assert f"http://localhost:{router.port}" in str(told.value)
 
 
 async def test_a_thousand_coroutines_over_tls(url: str, ca_file: Path) -> None:

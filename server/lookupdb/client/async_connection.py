@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFailure, deadline_failure
 from lookupdb.client.certificates import TlsContexts
-from lookupdb.client.connection import describe_socket_error
+from lookupdb.client.connection import connecting_error, describe_socket_error
 from lookupdb.client.connection_pool import NO_CONNECTION
 from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
@@ -210,7 +210,7 @@ class AsyncConnectionPool:
                 raise deadline_failure(settings.timeout) from error
             raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
         except OSError as error:
-            raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
+            raise connecting_error(error, settings) from error
         finally:
             self._connecting -= 1
             if connection is None:

@@ -11,6 +11,7 @@ from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFai
 from lookupdb.client.certificates import TlsContexts
 from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
+from lookupdb.errors import InvalidAnswer
 
 if TYPE_CHECKING:
     import ssl
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 1 << 18
 _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is looked at before it is used: the router may have closed it."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+"""What OpenSSL, of one version or another, calls an answer to its greeting that is no TLS."""
 _TOLERANCE: Final = 0.01
 """A timeout that is this near to the socket's, as a part of it, is not set anew: that is a system call."""
 
@@ -28,7 +31,8 @@ class RouterConnection:
     __slots__ = ("_idle_since", "_reader", "_settings", "_socket", "_timeout", "_was_used", "is_open")
 
     def __init__(self, settings: ClientSettings, tls: TlsContexts | None, deadline: float) -> None:
-        """Connect. Raises ConnectionFailure, and UsageError for certificates that cannot be used."""
+        """Connect. Raises ConnectionFailure, InvalidAnswer where nobody speaks TLS, and UsageError for certificates
+        that cannot be used."""
         self._settings = settings
         self._socket = _connect(settings, tls, deadline)
         self._timeout = self._socket.gettimeout() or 0.0
@@ -129,7 +133,7 @@ def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float)
         failure = error
     if failure is None:
         raise deadline_failure(settings.timeout)
-    raise ConnectionFailure(UNREACHABLE, describe_socket_error(failure, settings)) from failure
+    raise connecting_error(failure, settings) from failure
 
 
 def _open(
@@ -147,6 +151,17 @@ def _open(
         connection = context.wrap_socket(connection, server_hostname=settings.address.host)
     connection.settimeout(settings.timeout)
     return connection
+
+
+def connecting_error(error: OSError, settings: ClientSettings) -> ConnectionFailure | InvalidAnswer:
+    """The error of a connection that could not be made. Who answers, and not in TLS, will never."""
+    if getattr(error, "reason", None) in _NO_TLS:
+        plain = settings.address.url.replace("https:", "http:", 1)
+        return InvalidAnswer(
+            f"{settings.address.authority} does not speak TLS",
+            hint=f"a router without a certificate of its own is {plain}",
+        )
+    return ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings))
 
 
 def describe_socket_error(error: BaseException, settings: ClientSettings) -> str:

@@ -14,7 +14,7 @@ _MAX_CHARACTERS: Final = 1000
 _HINTS: Final = {
     "unauthenticated": "give the token that this client was given, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",
-    "no-such-resource": "is the URL the router's own, up to before /v1?",
+    "no-such-resource": "is the URL the router's own, up to before /v1, and of its public port?",
     "answer-too-large": "ask for fewer keys at once, or for a large value alone",
 }
 
@@ -59,7 +59,7 @@ def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
         return _unavailable(status, problem, keys)
     answered = f"the router answered {status}"
     if not problem.name:
-        if status == 404 or status < 400:
+        if status in (404, 405) or status < 400:  # 405: an admin port, of a batch
             return InvalidAnswer(f"{answered}, not as a router does", hint=_HINTS["no-such-resource"])
         return RequestRefused(f"{answered} without saying why", status=status)
     text = f"{answered} {problem.name}: {problem.detail}"

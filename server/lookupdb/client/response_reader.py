@@ -16,6 +16,7 @@ _MAX_TRAILER_BYTES: Final = 4 << 10
 _MAX_INTERIM: Final = 8
 """Answers 1xx before the real one."""
 _MAX_CHUNK_LINE_BYTES: Final = 1 << 10
+_BEGINNING: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80-\xff]*)?")
 _TOKEN_BYTES: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROL_BYTES: Final = bytes(byte for byte in range(0x20) if byte != 0x09) + b"\x7f"
@@ -116,6 +117,8 @@ class ResponseReader:
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0:
+                if not data.startswith(_BEGINNING[: len(data)]):  # of Redis' protocol, say: its end would not come
+                    raise _fault(f"begins with {data[:60]!r}, not as HTTP/1.1 does")
                 if len(data) > MAX_HEAD_BYTES:
                     raise _fault(f"has a head of more than {MAX_HEAD_BYTES} bytes")
                 self._held = data

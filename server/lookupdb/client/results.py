@@ -43,6 +43,11 @@ class LookupResults(NamedTuple):
     generations: tuple[str, ...]
     """Those that they are out of, in the order of their numbers."""
 
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            raise TypeError(f"results have three parts, and no keys of their own: write results.found[{place!r:.60}]")
+        return tuple.__getitem__(self, place)
+
 
 class DatasetDescription(NamedTuple):
     """The dataset that a router serves."""

@@ -58,8 +58,24 @@ class ClientSettings(NamedTuple):
     max_keys: int = DEFAULT_MAX_KEYS
 
 
+_TEXTS: Final = (str,)
+_PATHS: Final = (str, PathLike)
+_TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    **dict.fromkeys(("timeout", "connect_timeout", "read_timeout"), ((int, float), "a number of seconds")),
+    **dict.fromkeys(("max_connections", "retries", "max_keys"), ((int, float), "a whole number")),
+    "cache_bytes": ((int, float), "a whole number"),
+    "cache_seconds": ((int, float), "a number of seconds"),
+    "token": (_TEXTS, "text"),
+    **dict.fromkeys(("token_file", "ca_file", "cert_file", "key_file"), (_PATHS, "a path")),
+}
+"""Of what kind an argument is, and how that is called. ``traceparent`` is a function."""
+
+
 def check_settings(url: str, options: ClientOptions) -> ClientSettings:
-    """Raises UsageError for what cannot be used."""
+    """Raises TypeError for arguments of another kind, UsageError for others that cannot be used."""
+    if not isinstance(url, str):
+        raise TypeError(f"a router's URL is text, found {type(url).__name__}")
+    _check_types(options)
     settings = ClientSettings(parse_url(url), **options)
     for name in ("timeout", "connect_timeout", "read_timeout"):
         seconds = getattr(settings, name)
@@ -84,3 +100,19 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
     if not settings.address.is_tls and (settings.ca_file is not None or settings.cert_file is not None):
         raise UsageError("certificates are for https, found a URL with http")
     return settings
+
+
+def _check_types(options: ClientOptions) -> None:
+    for name, value in options.items():
+        if name not in ClientOptions.__annotations__:
+            known = ", ".join(ClientOptions.__annotations__)
+            raise TypeError(f"a client has no argument {name}; it has {known}")
+        if name == "traceparent":
+            if value is not None and not callable(value):
+                raise TypeError(f"traceparent is a function, found {type(value).__name__}")
+            continue
+        types, kind = _TYPES[name]
+        may_be_none = ClientSettings._field_defaults[name] is None
+        if not (isinstance(value, types) and not isinstance(value, bool)) and not (value is None and may_be_none):
+            # Not the value: it may be a token.
+            raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
