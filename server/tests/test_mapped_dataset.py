@@ -135,6 +135,13 @@ def test_many_keys_of_any_number_and_order(mapping: MappedDataset) -> None:
         mapping.get_many(7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("text", ["key-3", b"key-3", ""])
+def test_one_text_is_not_many_keys(mapping: MappedDataset, text: str) -> None:
+    """Its letters would all be missing."""
+    with pytest.raises(TypeError, match=r"keys are several texts, found one: b?'.*get\(\) takes one"):
+        mapping.get_many(text)
+
+
 def test_facts_of_the_generation(mapping: MappedDataset, tmp_path: Path) -> None:
     assert mapping.generation == "g1"
     assert mapping.manifest.totals.records == 500

@@ -77,6 +77,36 @@ def test_without_that_folder_a_name_is_a_path(tmp_path: Path, monkeypatch: pytes
         open_dataset("people")
 
 
+def test_what_lookupdb_up_has_built_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("default/people-local", "team/routes-local"):
+        (tmp_path / ".lookupdb/store/local" / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for root in (None, tmp_path / "synced"):
+        if root is not None:
+            monkeypatch.setenv("LOOKUPDB_SYNC_DIR", str(root))
+        for name, folder in (("people", "default/people-local"), ("team/routes", "team/routes-local")):
+            with pytest.raises(GenerationMissing, match=rf"is in \.lookupdb/store/local/{folder}$"):
+                open_dataset(name)
+        with pytest.raises(GenerationMissing, match=r"fetched it yet\?$"):
+            open_dataset("routes")
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://127.0.0.1:8080", "lookupdb.client"),
+        ("HTTPS://user:secret@router", "lookupdb.client"),
+        ("s3://secret/eu", "lookupdb sync"),
+        ("file:///data/secret", "the folder's path"),
+    ],
+)
+def test_a_url_is_no_folder(url: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="maps folders of this machine, found a URL of ") as told:
+        open_dataset(url)
+    assert hint in str(told.value)
+    assert "secret" not in str(told.value)
+
+
 def test_what_is_none(tmp_path: Path) -> None:
     with pytest.raises(GenerationMissing, match=r"holds no generation: expected manifest\.json, current, "):
         open_dataset(tmp_path)

@@ -38,7 +38,7 @@ class MappedDataset(Mapping[str, Any]):
     def get_many(self, keys: Iterable[str], *, raw: bool = False) -> dict[str, Any]:
         """The values of those of ``keys`` that records have, by the key as it is given, of one generation. Natively
         they are looked up together, in a fraction of the time, and other threads run meanwhile. Raises CorruptFile if
-        one is damaged."""
+        one is damaged, TypeError if ``keys`` are one text."""
         raise NotImplementedError
 
     def raw(self, key: str) -> bytes:

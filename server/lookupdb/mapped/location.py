@@ -21,7 +21,10 @@ SYNC_DIR_VARIABLE: Final = "LOOKUPDB_SYNC_DIR"
 CURRENT: Final = "current"
 ANNOUNCEMENT: Final = "active.json"
 DEFAULT_NAMESPACE: Final = "default"
+_LOCAL_STORE: Final = Path(".lookupdb/store/local")
+"""Of ``lookupdb up``, unless --data-dir says otherwise."""
 
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NAME: Final = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9]{0,62})")
 
 Identity = tuple[int, int, int, int]
@@ -140,10 +143,12 @@ def locate(place: str | os.PathLike[str]) -> Location:
 
     Raises UsageError, GenerationMissing, StoreError.
     """
+    if isinstance(place, str) and (scheme := _URL.match(place)):
+        raise _url_error(scheme[1])
     path = _find_named(place) if isinstance(place, str) else None
     path = path or Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
     try:
-        return _locate_at(path)
+        return _locate_at(path, place)
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
 
@@ -156,7 +161,7 @@ def _find_named(name: str) -> Path | None:
     return Path(os.path.abspath(root)) / (match[1] or DEFAULT_NAMESPACE) / match[2]  # noqa: PTH100
 
 
-def _locate_at(path: Path) -> Location:
+def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
     if path.name == CURRENT and path.is_symlink():
         return SyncedFolder(path.parent)
     if (path / FILE_NAME).exists():
@@ -164,7 +169,7 @@ def _locate_at(path: Path) -> Location:
     if (path / CURRENT).is_symlink():
         return SyncedFolder(path)
     if not path.is_dir():
-        raise _missing_folder_error(path)
+        raise _missing_folder_error(path, place)
     if (path / ANNOUNCEMENT).exists() or list_generations(path):
         return StoreFolder(path)
     raise GenerationMissing(
@@ -174,9 +179,33 @@ def _locate_at(path: Path) -> Location:
     )
 
 
-def _missing_folder_error(path: Path) -> UsageError | GenerationMissing:
+def _url_error(scheme: str) -> UsageError:
+    """Without the URL, which may hold a password."""
+    hint = "give the folder's path"
+    if scheme.lower() in ("http", "https"):
+        hint = (
+            "a router is asked with lookupdb.client; of a gateway's or a bucket's generations `lookupdb sync` keeps one"
+        )
+    elif scheme.lower() in ("s3", "gs", "az", "azure"):
+        hint = "`lookupdb sync` keeps a generation of a bucket in a folder: open that"
+    return UsageError(f"lookupdb.open maps folders of this machine, found a URL of {scheme}://", hint=hint)
+
+
+def _missing_folder_error(path: Path, place: str | os.PathLike[str]) -> UsageError | GenerationMissing:
     if path.exists():
         return UsageError(f"{path} is no folder", hint="give the folder that holds manifest.json, not a file in it")
     root = os.environ.get(SYNC_DIR_VARIABLE)
     found = f"datasets are looked up by their names in {root}" if root else f"{SYNC_DIR_VARIABLE} is not set"
-    return GenerationMissing(f"there is no folder {path} ({found})", hint="has lookupdb sync fetched it yet?")
+    hint = "has lookupdb sync fetched it yet?"
+    if local := _find_built_here(place):
+        hint += f" what lookupdb up has built here is in {local}"
+    return GenerationMissing(f"there is no folder {path} ({found})", hint=hint)
+
+
+def _find_built_here(place: str | os.PathLike[str]) -> Path | None:
+    """Where a ``lookupdb up`` that was started in the working directory keeps the dataset that ``place`` may name."""
+    match = _NAME.fullmatch(os.fspath(place)) if isinstance(place, str) else None
+    if not match:
+        return None
+    folder = _LOCAL_STORE / (match[1] or DEFAULT_NAMESPACE) / f"{match[2]}-local"
+    return folder if folder.is_dir() else None

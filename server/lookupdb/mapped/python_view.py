@@ -76,6 +76,8 @@ class PythonView:
     def get_many(self, keys: Iterable[Any], *, raw: bool = False) -> dict[str, Any]:
         """The values of those of ``keys`` that records have, by key, of one generation."""
         generation = self.current()
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys are several texts, found one: {keys!r:.60}; get() takes one")
         values = {}
         for key in keys:
             found = generation.find(key)

@@ -3,9 +3,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::generation::{Form, MappedGeneration};
 use super::items::{MappedItems, Part};
@@ -104,6 +104,9 @@ impl MappedView {
     #[pyo3(signature = (keys, *, raw = false))]
     fn get_many<'py>(slf: &Bound<'py, Self>, keys: Bound<'py, PyAny>, raw: bool) -> PyResult<Bound<'py, PyDict>> {
         let generation = Self::current(slf)?;
+        if keys.is_instance_of::<PyString>() || keys.is_instance_of::<PyBytes>() {
+            return Err(one_text_error(&keys));
+        }
         let keys = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let found = PyDict::new(slf.py());
         generation.get().get_many(&keys, if raw { Form::Raw } else { Form::Value }, &found)?;
@@ -162,6 +165,17 @@ impl MappedView {
 #[cold]
 fn key_error(key: Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.unbind(),))
+}
+
+#[cold]
+fn one_text_error(text: &Bound<'_, PyAny>) -> PyErr {
+    match text.repr() {
+        Ok(shown) => {
+            let shown: String = shown.to_string_lossy().chars().take(60).collect();
+            PyTypeError::new_err(format!("keys are several texts, found one: {shown}; get() takes one"))
+        }
+        Err(error) => error,
+    }
 }
 
 fn closing_error() -> PyErr {
