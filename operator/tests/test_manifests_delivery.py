@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from manifest_samples import (
     from_volume,
     generation,
     rendered,
+    rollout,
 )
 from support.shards import write_generation
 from support.waiting import until
@@ -184,6 +186,18 @@ class TestImages:
         assert left == []
         assert (options["target"], options["repository"]) == ("g12", "registry.example/team/lookups")
         assert options["dataset"] == "default/airports"
+
+    def test_what_a_gate_has_refused_is_pushed_if_that_was_overridden(self) -> None:
+        """In the store its manifest goes on to say that it was refused."""
+        of = from_images()
+        for overridden, said in (("", False), ("minRecords is 2", True)):
+            made = replace(generation(of), overridden=overridden)
+            (job,) = (one for one in manifests.render_shards(of, rollout(), made, 1, CONFIG) if one["kind"] == "Job")
+            arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+            assert ("--override-gates" in arguments) == said
+            if said:
+                options, _, _ = push_verb.make_parser(click.Context(push_verb)).parse_args(arguments[2:])
+                assert (options["target"], options["overridden"]) == ("g12", "g12")
 
     def test_a_registry_that_asks_nobody_needs_no_secret(self) -> None:
         of = from_images(repository="registry.example/lookups")

@@ -25,7 +25,7 @@ from lookupdb.image.artifact import ARCHITECTURES, plain_manifest
 from lookupdb.image.layer import TarFile, render_layer
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.reference import shard_tag
-from lookupdb.manifest import Manifest
+from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.serve.verify import Verification, locate_shard
 from lookupdb.store.stored_generation import find_in_folder
 
@@ -228,6 +228,30 @@ def test_what_cannot_be_written_ends_with_a_sentence(
     ended, output = run("write", *words(generation), "--out", str(tmp_path / "layout"))
     assert ended == code
     assert sentence in output
+
+
+def test_what_a_gate_has_refused_is_written_only_if_it_is_named(generation: Path, tmp_path: Path) -> None:
+    refused = tmp_path / "g1"
+    shutil.copytree(generation, refused)
+    manifest = find_in_folder(refused).manifest
+    why = Refusal(reasons=("1 record, less than minRecords 2",), gates="", active="")
+    (refused / FILE_NAME).chmod(0o644)
+    (refused / FILE_NAME).write_bytes(replace(manifest, refused=why).to_json())
+    for words in ([], ["--override-gates", "g2"]):
+        code, output = run("write", str(refused), "--out", str(tmp_path / "layout"), *words)
+        assert code == 4
+        assert "less than minRecords 2" in output
+        assert "--override-gates g1" in output
+        assert not (tmp_path / "layout").exists()
+    code, _ = run("write", str(refused), "--out", str(tmp_path / "layout"), "--override-gates", "g1")
+    assert code == 0
+
+
+def test_help_says_what_each_verb_does() -> None:
+    _, output = run("--help")
+    verbs = output.partition("Commands:")[2].strip().splitlines()
+    assert len(verbs) == 2
+    assert all(verb.endswith(".") and not verb.endswith("...") for verb in verbs)
 
 
 @pytest.mark.skipif(not (shutil.which("skopeo") and shutil.which("umoci")), reason="needs Debian's skopeo and umoci")

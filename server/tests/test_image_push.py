@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from support.registry import PASSWORD, USER, Fault, Registry, serve_registry
 from support.shards import write_generation
 
 from lookupdb.cli.image import command
-from lookupdb.errors import CorruptFile, RegistryDenied, RegistryError, UsageError
+from lookupdb.errors import CorruptFile, GateClosed, RegistryDenied, RegistryError, UsageError
 from lookupdb.image import push as push_module
 from lookupdb.image import registry as client
 from lookupdb.image.challenge import Challenge, parse_challenge, token_url
@@ -27,6 +28,7 @@ from lookupdb.image.docker_config import Credentials, read_credentials
 from lookupdb.image.layer import TarFile
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.push import PushedImage, push_shard
+from lookupdb.manifest import FILE_NAME, Refusal
 from lookupdb.store.stored_generation import find_in_folder
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(2000)}
@@ -391,3 +393,18 @@ def test_the_command_pushes_all_shards_with_credentials_from_a_file(generation: 
         config.unlink()
         CliRunner().invoke(command, words)
         assert orjson.loads(log.read_bytes())["reason"] == "InvalidUsage"
+
+
+def test_what_a_gate_has_refused_is_pushed_only_if_it_is_named(generation: Path, tmp_path: Path) -> None:
+    refused = tmp_path / "g1"
+    shutil.copytree(generation, refused)
+    why = Refusal(reasons=("1 record, less than minRecords 2",), gates="", active="")
+    (refused / FILE_NAME).chmod(0o644)
+    (refused / FILE_NAME).write_bytes(replace(find_in_folder(refused).manifest, refused=why).to_json())
+    with serve_registry() as registry:
+        words = ["push", str(refused), "--repository", f"{registry.host}/lookups", "--plain-http", "--progress", "none"]
+        ended = CliRunner().invoke(command, words).exception
+        assert isinstance(ended, GateClosed)
+        assert not registry.asked
+        done = CliRunner().invoke(command, [*words, "--override-gates", "g1"], catch_exceptions=False)
+        assert orjson.loads(done.output.splitlines()[-1])["pushed"] == 2

@@ -83,6 +83,8 @@ def _arguments(
         "--dataset": f"{dataset.namespace}/{dataset.name}",
         "--uid": dataset.uid,
         "--repository": dataset.spec["serving"]["delivery"]["image"]["repository"],
+        # Its manifest says that it was refused for as long as it is in the store.
+        "--override-gates": generation.generation if generation.overridden else None,
         "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if has_credentials else None,
         "--progress": "plain",
         "--log-format": "json",

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import click
 
+from lookupdb.build import gates
 from lookupdb.build.progress_display import open_progress
-from lookupdb.cli.addressing import GenerationLocator, locator_options
+from lookupdb.cli.addressing import GenerationAddress, GenerationLocator, locator_options
 from lookupdb.cli.options import F, log_format, option
 from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
-from lookupdb.errors import UsageError
+from lookupdb.errors import GateClosed, UsageError
 from lookupdb.image.docker_config import default_path, read_credentials
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.push import PushedImage, push_shard
@@ -65,7 +66,17 @@ def _patience_option(command: F) -> F:
     )(command)
 
 
-@command.command()
+def _override_option(command: F) -> F:
+    return option(
+        "--override-gates",
+        "overridden",
+        type=GenerationAddress(),
+        show_default=False,
+        help="Take this generation, although a gate has refused it.",
+    )(command)
+
+
+@command.command(short_help="Write the images of a generation as an OCI image layout.")
 @click.argument("target", metavar="FOLDER|GENERATION")
 @click.option(
     "--out",
@@ -76,6 +87,7 @@ def _patience_option(command: F) -> F:
 )
 @locator_options
 @_shard_option
+@_override_option
 @_patience_option
 @_progress_option
 @json_option
@@ -84,6 +96,7 @@ def write(
     target: str,
     folder: Path,
     selected: tuple[int, ...],
+    overridden: str | None,
     patience: float,
     style: str,
     as_json: bool,
@@ -95,10 +108,11 @@ def write(
         lookupdb image write g12 --store s3://lookups/eu --dataset team/people --out people-g12
         skopeo copy oci:people-g12:people-3f2b9c1e-g12-shard-00000 docker://registry.example/lookups:…
 
-    Files are verified (size, SHA-256) as they are read. What cannot be read whole is in no index.json.
+    Files are verified (size, SHA-256) as they are read. What cannot be read whole is in no index.json. A generation
+    that a gate has refused is not taken, unless --override-gates names it.
     """
     with report_outcome(None, as_json, target=target) as result:
-        generation, shards = _find(location, target, selected)
+        generation, shards = _find(location, target, selected, overridden)
         layout = ImageLayout(folder)
         with _phase(style, "writing", generation, shards, passes=1) as advance:
             images = layout.write(generation, shards, patience, advance)
@@ -110,7 +124,7 @@ def write(
         )
 
 
-@command.command()
+@command.command(short_help="Push the images of a generation to a registry.")
 @click.argument("target", metavar="FOLDER|GENERATION")
 @option("--repository", metavar="HOST/PATH", required=True, help="Where to: registry.example/team/lookups.")
 @option(
@@ -123,6 +137,7 @@ def write(
 @click.option("--plain-http", is_flag=True, help="Without TLS; credentials are then sent to this machine alone.")
 @locator_options
 @_shard_option
+@_override_option
 @_patience_option
 @option(
     "--registry-patience",
@@ -140,6 +155,7 @@ def push(
     docker_config: Path | None,
     plain_http: bool,
     selected: tuple[int, ...],
+    overridden: str | None,
     patience: float,
     registry_patience: float,
     style: str,
@@ -153,14 +169,15 @@ def push(
         lookupdb image push g12 --store s3://lookups/eu --dataset team/people --repository registry.example/lookups
 
     Shards are read as streams and verified (size, SHA-256): nothing is written here. What the registry has is not
-    sent again, so run it again if it breaks off. Credentials come from a file alone.
+    sent again, so run it again if it breaks off. Credentials come from a file alone. A generation that a gate has
+    refused is not taken, unless --override-gates names it.
     """
     with report_outcome(termination_log, as_json, target=target, repository=repository) as result:
         place = parse_repository(repository)
         path = docker_config or default_path()
         credentials = read_credentials(path, repository, must_exist=docker_config is not None)
         registry = Registry(place, credentials, plain_http=plain_http, patience=registry_patience)
-        generation, shards = _find(location, target, selected)
+        generation, shards = _find(location, target, selected, overridden)
         images: list[PushedImage] = []
         with _phase(style, "pushing", generation, shards, passes=2) as advance:
             images.extend(push_shard(generation, shard, registry, patience, advance) for shard in shards)
@@ -176,9 +193,18 @@ def push(
         )
 
 
-def _find(location: dict[str, Any], target: str, selected: Sequence[int]) -> tuple[StoredGeneration, tuple[int, ...]]:
-    """The generation, and which of its shards. Raises UsageError, StoreError."""
+def _find(
+    location: dict[str, Any], target: str, selected: Sequence[int], overridden: str | None
+) -> tuple[StoredGeneration, tuple[int, ...]]:
+    """The generation, and which of its shards. Raises UsageError, StoreError, and GateClosed if a gate has refused it
+    and it is not the one whose gates are ``overridden``."""
     generation = GenerationLocator(**location).find(target)
+    manifest = generation.manifest
+    if manifest.refused is not None and overridden != manifest.generation:
+        raise GateClosed(
+            f"{manifest.generation} in {generation.where} was refused:\n{gates.join_reasons(manifest.refused.reasons)}",
+            hint=f"what was refused does not serve; --override-gates {manifest.generation} takes it all the same",
+        )
     shards = len(generation.manifest.shards)
     if unknown := [shard for shard in selected if shard >= shards]:
         raise UsageError(f"there is no shard {unknown[0]} in {generation.where}: it has 0 to {shards - 1}")
