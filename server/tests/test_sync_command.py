@@ -60,6 +60,7 @@ class TestRunning:
             announce(people, "g2", 2)
             until(lambda: read_current(root) == f"{UID} g2", "g2 is current")
             assert running.stop() == 0
+            assert "ending signal=SIGTERM" in running.log
         assert not (tmp_path / "sync-ready.json").exists()
         assert read_current(root) == f"{UID} g2"
 
@@ -122,14 +123,25 @@ class TestOnce:
         table = tmp_path / "table.json"
         dataset = {"namespace": "team", "name": "places", "uid": f"{UID}-0000"}
         table.write_bytes(table_file(entry([["10.0.0.1:7000"]], "g3"), version=1, dataset=dataset))
-        assert once(root, url, "--dataset", "team/people", "--table", str(table))[0] == 0
+        for _ in range(2):  # the second one finds all there
+            code, told = once(root, url, "--dataset", "team/people", "--table", str(table))
+            assert code == 0
+            assert "all are there" in told
+            assert "team/people g1, team/places g3" in told
         assert read_current(root) == f"{UID} g1"
         assert read_current(root, "team/places") == f"{UID} g3"
 
     def test_a_dataset_that_is_not_there_is_the_stores_error(self, root: Path, url: str) -> None:
+        publish(url, "g1", name="team/places")
         code, told = once(root, url, "--dataset", "team/people")
         assert code == 5
         assert "has no generation of team/people that could serve" in told
+
+    def test_a_store_that_is_not_there_is_told_as_such(self, root: Path, url: str) -> None:
+        code, told = once(root, url, "--dataset", "team/people")
+        assert code == 5
+        assert f"the store {url} has no generation of team/people: it is not there, {url} is no folder" in told
+        assert "--store names it" in told
 
     def test_a_table_that_is_not_there_is_an_error(self, root: Path, url: str, tmp_path: Path) -> None:
         code, told = once(root, url, "--table", str(tmp_path / "table.json"))

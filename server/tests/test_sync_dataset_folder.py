@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from support.shards import write_generation
 from support.syncing import names
 
 from lookupdb import disk
-from lookupdb.errors import StoreError, UsageError
+from lookupdb.errors import StoreDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.sync.dataset_folder import DatasetFolder
 
@@ -220,3 +221,29 @@ class TestLock:
         other.lock()
         other.lock()
         other.unlock()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders of another user")
+@pytest.mark.parametrize("what", ["the root", "the folder", "the lock"])
+def test_a_folder_of_another_user_is_told_with_whose_it_is(what: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:  # pytest's own folders are nobody's but its user's
+        root = Path(scratch)
+        root.chmod(0o755)
+        folder = DatasetFolder(root, "team", "people")
+        if what != "the root":
+            folder.path.mkdir(parents=True)
+        if what == "the lock":
+            folder.lock()
+            folder.unlock()
+            folder.path.chmod(0o777)
+            (folder.path / ".sync.lock").chmod(0o600)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(StoreDenied) as told:
+                folder.lock()
+        finally:
+            os.seteuid(0)
+    there = root if what == "the root" else folder.path
+    assert f"cannot write to {folder.path}: {there} is of uid 0 and gid 0, with mode 0" in str(told.value)
+    assert "this process runs as uid 65534" in str(told.value)
+    assert "chown" in str(told.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.generations import manifest
 from support.routing import entry, mixed, table
@@ -101,22 +103,41 @@ class TestManifest:
 
 class TestSuperseded:
     @pytest.mark.parametrize(
-        ("uids", "current", "keep", "superseded"),
+        ("found", "current", "keep", "superseded"),
         [
-            ({"g1": "a", "g2": "a", "g10": "a"}, "g10", 2, ("g1",)),
-            ({"g1": "a", "g2": "a", "g10": "a"}, "g10", 1, ("g1", "g2")),
-            ({"g1": "a", "g2": "a", "g3": "a", "g4": "a"}, "g1", 2, ("g2",)),
-            ({"g1": "b", "g49": "a", "g50": "a"}, "g1", 2, ("g49", "g50")),
-            ({"g1": "a", "g2": ""}, "g1", 2, ("g2",)),
-            ({"g1": "a", "g2": "a"}, "g2", 0, ("g1",)),
+            ({"g1": "a1", "g2": "a2", "g10": "a3"}, "g10", 2, ("g1",)),
+            ({"g1": "a1", "g2": "a1", "g10": "a1"}, "g10", 2, ("g1",)),
+            ({"g1": "a1", "g2": "a2", "g10": "a3"}, "g10", 1, ("g1", "g2")),
+            ({"g1": "a1", "g2": "a2", "g3": "a3", "g4": "a4"}, "g1", 2, ("g2",)),
+            ({"g1": "b9", "g49": "a1", "g50": "a2"}, "g1", 2, ("g49", "g50")),
+            ({"g1": "a8", "g2": "a9", "g49": "a1", "g50": "a2"}, "g2", 2, ("g49", "g50")),
+            ({"g1": "a9", "g49": "a1", "g50": "a2"}, "g1", 2, ("g49",)),
+            ({"g1": "a1", "g2": ""}, "g1", 2, ("g2",)),
+            ({"g1": "a1", "g2": "a2"}, "g2", 0, ("g1",)),
             ({}, "g1", 2, ()),
         ],
-        ids=["newest", "one", "after a rollback", "of another dataset", "unreadable", "to make room", "none"],
+        ids=[
+            "newest",
+            "of one second",
+            "one",
+            "after a rollback",
+            "of another dataset",
+            "of a store that was",
+            "of a store that was, and nothing else to go back to",
+            "unreadable",
+            "to make room",
+            "none",
+        ],
     )
     def test_is_what_is_neither_current_nor_kept(
-        self, uids: dict[str, str], current: str, keep: int, superseded: tuple[str, ...]
+        self, found: dict[str, str], current: str, keep: int, superseded: tuple[str, ...]
     ) -> None:
-        assert find_superseded(uids, current, keep) == superseded
+        """Of each its uid, and the second in which it was built."""
+        manifests = {
+            name: replace(a_manifest(name), uid=made[0], built_at=f"2026-11-21T00:00:0{made[1]}Z") if made else None
+            for name, made in found.items()
+        }
+        assert find_superseded(manifests, current, keep) == superseded
 
 
 class TestPause:

@@ -84,7 +84,7 @@ def command(
     \b
         lookupdb sync /var/lib/lookupdb --dataset airports
         lookupdb sync /data --store s3://lookups/eu --cluster-id c1 --dataset team/people --dataset team/offers
-        lookupdb sync /data --store http://gateway:8080 --cluster-id c1 --table /etc/lookupdb/people/routing-table.json
+        lookupdb sync /data --store http://gateway:7071 --cluster-id c1 --table /etc/lookupdb/people/routing-table.json
 
     DIR/NAMESPACE/NAME holds a folder for each generation, g12, and the link current to the one that is active. It
     changes by one rename, when every file of the new one is verified (size, SHA-256) and on the disk. What another

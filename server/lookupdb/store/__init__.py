@@ -81,6 +81,10 @@ class Store:
             return list_addresses(self._place, self.cluster, namespace)
         return self._place.addresses_in(self.cluster, namespace)
 
+    def find_missing_folder(self) -> Path | None:
+        """Of a directory that is not there, its place."""
+        return self._place if isinstance(self._place, Path) and not self._place.is_dir() else None
+
     @property
     def is_local(self) -> bool:
         """Whether it is a directory, where a look costs next to nothing."""

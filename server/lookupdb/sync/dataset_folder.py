@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationMissing, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest, generation_number
 from lookupdb.store.dataset import check_shard_size, sort_generations
 from lookupdb.store.directory import store_errors
@@ -50,10 +50,13 @@ class DatasetFolder:
         if self._lock is not None:
             return
         with store_errors(f"cannot write to {self.path}"):
-            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-            for folder in reversed(missing):
-                _make_folder(folder)
-            self._lock = try_lock(self.path / _LOCK_FILE)
+            try:
+                missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+                for folder in reversed(missing):
+                    _make_folder(folder)
+                self._lock = try_lock(self.path / _LOCK_FILE)
+            except PermissionError as error:
+                raise _denied_error(self.path) or error from error
         if self._lock is None:
             raise UsageError(
                 f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
@@ -199,12 +202,20 @@ class DatasetFolder:
             return os.listdir(self.path) if self.path.exists() else []  # noqa: PTH208 - names, not paths
 
 
-def find_superseded(uids: dict[str, str], current: str, keep: int) -> tuple[str, ...]:
-    """Of the generations whose dataset's uid ``uids`` has, those that are neither ``current`` nor among the newest
-    ``keep`` of its dataset, oldest first."""
-    own = sort_generations([name for name, uid in uids.items() if uid == uids.get(current)])
+def find_superseded(manifests: dict[str, Manifest | None], current: str, keep: int) -> tuple[str, ...]:
+    """Of the generations that are there, with their manifests, if those can be read, the ones that are neither
+    ``current`` nor among the newest ``keep`` of its dataset, the oldest first.
+
+    What was built last is newest: numbers begin anew where a store was, and generations of before are still here.
+    """
+    uid = None if (serving := manifests.get(current)) is None else serving.uid
+    built = sorted(
+        ("" if manifest is None else manifest.built_at, generation_number(name), name)
+        for name, manifest in manifests.items()
+    )
+    own = [name for _, _, name in built if (manifest := manifests[name]) is not None and manifest.uid == uid]
     kept = {current, *own[max(0, len(own) - keep) :]}
-    return tuple(sorted(uids.keys() - kept, key=generation_number))
+    return tuple(name for _, _, name in built if name not in kept)
 
 
 @contextmanager
@@ -227,6 +238,19 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+def _denied_error(path: Path) -> StoreDenied | None:
+    """The error of a folder that this user may not make, or not write to: whose it is. None if that cannot be seen."""
+    with suppress(OSError):
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
+        found = there.stat()
+        return StoreDenied(
+            f"cannot write to {path}: {there} is of uid {found.st_uid} and gid {found.st_gid}, with mode "
+            f"{found.st_mode & 0o7777:04o}, and this process runs as uid {os.geteuid()} and gid {os.getegid()}",
+            hint="run it as whom the folder belongs to, give the folder to this user (chown -R), or give another one",
+        )
+    return None
 
 
 def _make_folder(folder: Path) -> None:

@@ -326,8 +326,7 @@ class DatasetKeeper:
         if current is None:
             return ()
         manifests = {name: self._folder.find_manifest(name) for name in self._folder.generations()}
-        uids = {name: "" if manifest is None else manifest.uid for name, manifest in manifests.items()}
-        return find_superseded(uids, current.generation, keep)
+        return find_superseded(manifests, current.generation, keep)
 
     def _measure(self) -> None:
         manifests = {name: self._folder.find_manifest(name) for name in self._folder.generations()}

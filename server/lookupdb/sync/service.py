@@ -43,6 +43,7 @@ LOOKS: Final = 8
 _END_SECONDS: Final = 0.5
 """What is being fetched may end by itself for so long: what it leaves is taken up again."""
 _CHECK_SECONDS: Final = 0.05
+_SHOWN_DATASETS: Final = 10
 _FINAL: Final = (CorruptFile, NotEnoughRoom, StoreDenied, UsageError)
 """Of what a run that is to end waits no longer for."""
 
@@ -86,8 +87,13 @@ class SyncService:
         """Keep the datasets until SIGTERM or SIGINT. Raises UsageError if the folder is another's, StoreError if it
         cannot be written to."""
         state, stopping = self.state, asyncio.Event()
+
+        def stop(number: int) -> None:
+            log.info("ending", extra={"signal": signal.Signals(number).name})
+            stopping.set()
+
         admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
-        with self._keepers(), _on_signals(lambda _number: stopping.set()):
+        with self._keepers(), _on_signals(stop):
             listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
             port = listeners.bound_port(listener)
@@ -115,8 +121,12 @@ class SyncService:
             finally:
                 await self._end()
         if received:
+            log.info("ending", extra={"signal": signal.Signals(received[0]).name})
             raise SystemExit(128 + received[0])
         self._judge()
+        there = [f"{keeper} {keeper.current.generation}" for keeper in self.state.keepers.values() if keeper.current]
+        shown = there[:_SHOWN_DATASETS] + [f"and {len(there) - _SHOWN_DATASETS} more"][: len(there) > _SHOWN_DATASETS]
+        log.info("all are there", extra={"folder": str(self._options.root), "datasets": ", ".join(shown)})
 
     def _is_done(self, *, is_late: bool) -> bool:
         """Whether nothing is left to be waited for."""

@@ -135,7 +135,15 @@ def _parse_moment(text: str) -> datetime.datetime:
 
 def absent_error(store: Store, namespace: str, name: str) -> StoreError:
     """The error for a dataset of which the store has nothing that could serve."""
+    dataset = f"{namespace}/{name}"
+    missing = store.find_missing_folder()
+    if missing is not None:
+        return GenerationMissing(
+            f"the store {store.url} has no generation of {dataset}: it is not there, {missing} is no folder",
+            hint="--store names it, and a path counts from where this command was started; `lookupdb up` keeps its"
+            " store in .lookupdb/store of where that was started",
+        )
     return GenerationMissing(
-        f"{store.url} has no generation of {namespace}/{name} that could serve, in the part of {store.cluster}",
+        f"{store.url} has no generation of {dataset} that could serve, in the part of {store.cluster}",
         hint="build one; --cluster-id names another part of the store, --dataset NAMESPACE/NAME another dataset",
     )
