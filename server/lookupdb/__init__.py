@@ -15,3 +15,7 @@ def __getattr__(name: str) -> Any:
     if name == "open":
         return importlib.import_module("lookupdb.mapped").open_dataset
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "open"])

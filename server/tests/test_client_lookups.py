@@ -13,6 +13,7 @@ from support.routers import Router, routing
 from support.routing import table_file
 from support.shards import write_generation
 
+import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
 
@@ -361,6 +362,8 @@ def test_what_is_public_has_a_docstring_and_is_listed() -> None:
 
     for name in package.__all__:
         assert getattr(package, name).__doc__
+    assert {*package.__all__} <= {*dir(package)}
+    assert "open" in dir(lookupdb)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         package.Nothing  # noqa: B018
 

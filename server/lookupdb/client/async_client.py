@@ -105,7 +105,10 @@ class AsyncRouterLink:
             _left_behind.append((self._pool, self._loop, dict(self.combiners)))
             self.core.renew_after_fork()
         elif self._loop is not None and self._loop.is_running():
-            raise RuntimeError("an AsyncClient belongs to one event loop at a time; make another one for another loop")
+            raise RuntimeError(
+                "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another thread;"
+                " make one for each loop"
+            )
         elif self._pool is not None:
             self._pool.close()
         self._loop = loop
