@@ -91,6 +91,8 @@ def test_redis_py(router: Router, protocol: int) -> None:
             pipeline.mget("k3", "k4")
             found = pipeline.execute()
         assert found == [*KEYS.values(), [b"v3", b"v4"]]
+        with client.pipeline() as pipeline, pytest.raises(redis.ResponseError, match=r"pipeline\(transaction=False\)"):
+            pipeline.get("k1").execute()
 
 
 async def test_redis_py_asyncio(router: Router) -> None:

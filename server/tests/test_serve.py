@@ -130,6 +130,11 @@ def test_inline_and_mixed_requests_are_answered_in_order(server: Running) -> Non
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
+        (
+            request(b"exec"),
+            b"-ERR unknown command 'exec': the shard server has no transactions. Leave it out of the pipeline: "
+            b"pipeline(transaction=False) in redis-py\r\n",
+        ),
         (request(b"FOO", b"a"), b"-ERR unknown command 'FOO', with args beginning with: 'a' \r\n"),
         (request(b"GET"), b"-ERR wrong number of arguments for 'get' command\r\n"),
         (request(b"DEL", b"a"), b"-READONLY a shard is immutable: build a new generation of the dataset\r\n"),

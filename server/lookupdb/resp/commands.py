@@ -104,6 +104,8 @@ class CommandTable(Generic[SessionT]):
             return f"READONLY {self._immutable}"
         if name not in self.entries:
             name_text = printable(command[0])
+            if name in _TRANSACTIONS:
+                return f"ERR unknown command '{name_text}': {self._server} has no transactions. {_NO_TRANSACTION}"
             return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
         min_arguments, max_arguments, _ = self.entries[name]
         if not min_arguments <= len(command) - 1 <= max_arguments:
@@ -245,6 +247,10 @@ def _reset(session: RespSession, _: Command) -> Reply:
 
 
 _BEFORE_AUTH: Final = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
+
+_TRANSACTIONS: Final = frozenset((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"))
+"""Some clients wrap a pipeline in these unless they are told otherwise."""
+_NO_TRANSACTION: Final = "Leave it out of the pipeline: pipeline(transaction=False) in redis-py"
 
 WRITES: Final = frozenset(
     b"""
