@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 from support.mapped import SyncedDataset
+from support.shards import write_generation
 
+from lookupdb.cli.addressing import DEFAULT_STORE
 from lookupdb.mapped import follower
 from lookupdb.mapped.dataset import REFRESH_SECONDS
 from lookupdb.mapped.location import SYNC_DIR_VARIABLE
+from lookupdb.spec import LOCAL
 
 TEXT = (Path(__file__).parents[2] / "docs" / "in-process.md").read_text()
+(DEMO,) = re.findall(r"^```python demo\n(.*?)^```$", TEXT, re.M | re.S)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 PEOPLE = {name: b'{"team":"%b"}' % team for name, team in (("ada", b"engines"), ("bob", b"bridges"), ("eve", b"x"))}
 ROWS = {str(number): value for number, value in enumerate((b"first", b"second", b"third"))}
@@ -47,6 +51,18 @@ def run(example: str, names: dict[str, Any], root: Path) -> int:
 def test_each_line_gives_what_its_comment_says(names: dict[str, Any], tmp_path: Path) -> None:
     assert [run(example, names, tmp_path) for example in EXAMPLES] == [8, 0, 2]
     assert names["pairs"] == [("ada", {"team": "engines"}), ("bob", {"team": "bridges"})]
+
+
+def test_the_program_beside_the_demo_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the demo's dataset, where `lookupdb up` keeps it: its store's default, and its spec's normalisation."""
+    place = tmp_path / DEFAULT_STORE / LOCAL / "default" / "airports-local"
+    airports = {"KJFK": b'{"name":"Kennedy"}', "EGLL": b'{"name":"Heathrow"}'}
+    write_generation(place, airports, name="airports", normalize=["strip", "lowercase"], value_format="json")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(DEMO, "demo", "exec"), {})
+    assert capsys.readouterr().out == "Kennedy False 2 g1\n"
 
 
 def test_its_figures_are_those_of_the_code() -> None:
