@@ -94,9 +94,8 @@ def _refuse_query(question: bytes) -> None:
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
     fields = request.fields
     generation, accept = _requested_generation(fields), parse_accept(fields.get(ACCEPT))
-    deadline_ms, bodyless = _shorter_deadline(request, connection), request.method == b"HEAD"
-    field = request.connection_field
-    if deadline_ms is None:
+    field, bodyless = request.connection_field, request.method == b"HEAD"
+    if DEADLINE not in fields or (deadline_ms := _shorter_deadline(request, connection)) is None:
         return LookupExchange(connection, field, key, generation, accept, bodyless=bodyless)
     return ShorterLookupExchange(connection, field, key, generation, accept, deadline_ms=deadline_ms, bodyless=bodyless)
 
