@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from support.tls import authority, make_identity
 from support.waiting import until
 from test_load_result import SCHEMA
 
-from lookupdb.load.display import LoadLines, open_display, read_figures, render_table
+from lookupdb.load.display import LoadLines, open_display, read_figures, render_line, render_table
 from lookupdb.load.recording import Recording
 from lookupdb.load.tally import Tally
 from lookupdb.local.run_state import RunFolder
@@ -156,6 +157,30 @@ def test_a_condition_that_holds_ends_it_with_7(url: str, key_file: str) -> None:
     assert load(*words, "--fail-if", "errors>0", "--fail-if", "p99>60s")[0] == 0
 
 
+DATASET = {"namespace": "default", "name": "sample", "generation": "g1", "records": 3, "candidates": []}
+
+
+async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
+    answers = 0
+
+    async def die(asked: str, writer: asyncio.StreamWriter) -> None:
+        nonlocal answers
+        if asked == "v1/dataset":
+            writer.write(encode_answer(200, orjson.dumps(DATASET)))
+            return
+        answers += 1
+        if answers == 1:  # it is asked once before the load
+            await answer_found(asked, writer)
+        else:
+            writer.close()
+
+    async with scripted_router(die) as router:
+        words = ("--rate", "100", "--duration", "0.5", "--warmup", "0", "--keys", "-", "--fail-if", "p99>500ms")
+        code, said = await _load_elsewhere(f"http://127.0.0.1:{router.port}", *words)
+    assert code == 7, said
+    assert "--fail-if 'p99>500ms' holds: there is no such latency: 0 of " in said
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -210,8 +235,6 @@ def test_a_router_that_cannot_be_asked_is_named(router: Router, url: str, target
 
 async def _load_elsewhere(*words: str) -> tuple[int, str]:
     """The same in a process of its own, while this one answers."""
-    import asyncio
-
     command = [sys.executable, "-m", "lookupdb", "load", *words]
     process = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1, stderr=-1)
     _, errors = await asyncio.wait_for(process.communicate(b"a\n"), 60)
@@ -377,8 +400,20 @@ def test_lines_are_written_every_few_seconds(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith(
-        "4 of 10 s: 90/s answered of 100/s, p50 1 ms, p99 2 ms, 3 unavailable: Deadline, 9 not sent"
+        "4 of 10 s: 90/s answered of 100/s, p50 1 ms, p99 –, 3 unavailable: Deadline, 9 not sent"
     )
+
+
+def test_where_there_is_no_answer_no_latency_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = Recording(10, 1)
+    for second in range(3):
+        tally = Tally(scheduled=10, failure_latencies=[10] * 10)
+        tally.failures["broken"] = {"refused": 10}
+        recording.take(0, second, tally)
+    for figures in (read_figures(recording, 3, 10), read_figures(Recording(10, 1), 3, 10)):
+        assert ", p50 –, p99 –" in render_line(figures)
+        rows = [[*column.cells] for column in render_table(figures).columns]
+        assert [row[:2] for row in rows[3:]] == [["–", "–"]] * 3
 
 
 def test_a_terminal_gets_a_table() -> None:

@@ -15,7 +15,7 @@ from hdrh.histogram import HdrHistogram
 
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.load.bounds import check_bounds
-from lookupdb.load.fail_if import COUNTS, parse_condition
+from lookupdb.load.fail_if import COUNTS, list_exceeded, parse_condition
 from lookupdb.load.histogram import HIGHEST_MICROSECONDS, LatencyHistogram, thin_curve
 from lookupdb.load.honesty import LagWatch, SenderTooSlow, check_capacity
 from lookupdb.load.key_choice import KeyDistribution
@@ -125,7 +125,7 @@ def test_what_is_encoded_is_read_by_the_library() -> None:
 
 def test_bounds_of_a_histogram() -> None:
     histogram = LatencyHistogram()
-    assert (histogram.count, histogram.mean, histogram.highest, histogram.percentile(99)) == (0, 0, 0, 0)
+    assert (histogram.count, histogram.mean, histogram.highest, histogram.percentile(99)) == (0, None, None, None)
     assert thin_curve(histogram) == []
     histogram.record([0, -5, 10**12])
     assert histogram.count == 3, "none is dropped"
@@ -133,6 +133,15 @@ def test_bounds_of_a_histogram() -> None:
     curve = thin_curve(histogram)
     assert curve[-1] == (100.0, HIGHEST_MICROSECONDS)
     assert all(percentile <= 67 for percentile, _ in curve[:-1]), "three requests have no 99th percentile"
+
+
+def test_requests_that_are_lost_count_as_slower_than_any_that_was_counted() -> None:
+    histogram = LatencyHistogram()
+    histogram.record(range(1, 91))
+    assert histogram.percentiles((50.0, 90.0, 90.1, 99.0), lost=10) == [50, 90, None, None]
+    assert histogram.percentiles((50.0, 99.0), lost=1_000_000) == [None, None]
+    assert thin_curve(histogram, lost=10)[-1] == (90.0, 90), "the curve ends where answers end"
+    assert LatencyHistogram().percentiles((50.0,), lost=10) == [None]
 
 
 # Recording
@@ -167,6 +176,7 @@ def test_points_are_seconds_and_what_ends_after_the_end_is_in_the_last() -> None
     assert [point["failed"] for point in points] == [32] * 9 + [35]
     assert points[-1]["max"] == 5_000_000
     assert max(point["max"] for point in points[:-1]) < 50_000
+    assert all(0 < point["p50"] < 50_000 and point["p99"] is None for point in points), "32 of 112 have failed at once"
 
 
 def test_a_long_load_has_no_more_points_than_can_be_looked_at() -> None:
@@ -252,7 +262,10 @@ def test_the_summary_says_all_outcomes_and_remarks() -> None:
         "generation g2: 40 answers, from 5.0 s to 9.8 s",
         "80 requests had to wait because 10 were in flight",
         "fail-if    errors>0: holds",
-        "fail-if    p99>20ms: does not hold",
+        "fail-if    p99>20ms: holds",
+        "latency    p50 ",
+        "  p75 –  p90 –",
+        "note       323 of 1,120 requests were not answered",
     ):
         assert line in text
     assert "late by itself" not in text
@@ -276,15 +289,15 @@ def test_a_report_is_well_formed_and_has_its_plots(is_page: bool) -> None:
     root = ElementTree.fromstring(text)
     assert root.tag.endswith("html" if is_page else "svg")
     percentiles, latencies, rates = (_polylines(root, name) for name in ("percentiles", "latencies", "rates"))
-    assert [len(lines) for lines in (percentiles, latencies, rates)] == [1, 3, 3]
+    assert [len(lines) for lines in (percentiles, latencies, rates)] == [1, 2, 3], "there is no p99 to draw"
     assert all(len(line) == 10 for line in latencies + rates)
+    assert "p75 –, p90 –" in "".join(root.itertext())
     for line in percentiles + latencies + rates:
         assert [x for x, _ in line] == sorted(x for x, _ in line)
         assert all(0 <= x <= 860 and 0 <= y <= 300 for x, y in line)
     heights = [y for _, y in percentiles[0]]
     assert heights == sorted(heights, reverse=True), "latencies grow with percentiles"
-    p50, p99, highest = latencies
-    assert all(low[1] >= middle[1] >= high[1] for low, middle, high in zip(p50, p99, highest, strict=True))
+    assert all(low[1] >= high[1] for low, high in zip(*latencies, strict=True))
     written = "".join(root.itertext())
     for words in ("800", "unavailable: Deadline", "broken connection: reset", "g2", "p99>20ms", "99 %"):
         assert words in written
@@ -296,9 +309,10 @@ def test_a_report_is_well_formed_and_has_its_plots(is_page: bool) -> None:
 def test_a_report_of_nothing_is_a_report() -> None:
     document = make_result(recording=Recording(10, 2))
     for is_page in (True, False):
-        assert "nothing was measured" in "".join(
-            ElementTree.fromstring(render_report(document, is_page=is_page)).itertext()
-        )
+        written = "".join(ElementTree.fromstring(render_report(document, is_page=is_page)).itertext())
+        assert "nothing was measured" in written
+        assert "p50 –, p75 –" in written
+        assert "0 µs" not in written
     recording = Recording(1, 1)
     recording.take(0, 0, Tally(scheduled=1, answered=1, latencies=[300], lags=[1]))
     recording.finish()
@@ -314,11 +328,14 @@ def test_a_report_of_nothing_is_a_report() -> None:
     [
         ("p50>1ms", True),
         ("p50>1s", False),
-        ("p99.9>=1s", True),
-        ("p75 < 5s", True),
+        ("p70>1s", False),
+        ("p75>=5s", True),
+        ("p75 < 5s", False),
+        ("p99.9>=100s", True),
         ("max>4.9s", True),
-        ("max>5000001us", False),
-        ("mean>1µs", True),
+        ("max>5000001us", True),
+        ("max<100s", False),
+        ("mean>1s", True),
         ("unavailable>0", True),
         ("unavailable>80", False),
         ("unavailable>=80", True),
@@ -343,6 +360,59 @@ def test_a_report_of_nothing_is_a_report() -> None:
 def test_a_condition_holds_or_does_not(condition: str, holds: bool) -> None:
     (judged,) = make_result(condition)["failIf"]
     assert (judged["condition"], judged["holds"]) == (condition, holds), judged
+
+
+def _record(*, answered: int, **ends: int) -> Recording:
+    """So many answers after 100 µs, and the given other ends: a name of a failure, timeouts, unsent."""
+    recording, waits = Recording(10, 1), ends.get("timeouts", 0) + ends.get("unsent", 0)
+    tally = Tally(scheduled=answered + sum(ends.values()), answered=answered)
+    tally.timeouts, tally.unsent = ends.pop("timeouts", 0), ends.pop("unsent", 0)
+    tally.latencies = [100] * answered + [5_000_000] * waits
+    for kind, count in ends.items():
+        tally.failures[kind] = {"label": count} if count else {}
+        tally.failure_latencies += [10] * count
+    recording.take(0, 0, tally)
+    recording.finish()
+    return recording
+
+
+@pytest.mark.parametrize("condition", ["p50>500ms", "p99>500ms", "p99.9<1ms", "max>=1s", "mean>1s", "mean<1us"])
+@pytest.mark.parametrize("end", ["broken", "unavailable", "httpErrors", "invalid", "timeouts", "unsent"])
+@pytest.mark.parametrize("count", [0, 100], ids="{} requests".format)
+def test_of_no_answers_each_condition_on_a_latency_holds(condition: str, end: str, count: int) -> None:
+    document = make_result(condition, recording=_record(answered=0, **{end: count}))
+    assert document["failIf"] == [{"condition": condition, "value": None, "holds": True}]
+    (sentence,) = list_exceeded([parse_condition(condition)], document)
+    assert f"there is no such latency: 0 of {count} requests were answered" in sentence
+
+
+@pytest.mark.parametrize("end", ["broken", "unavailable", "httpErrors", "invalid", "timeouts", "unsent"])
+def test_requests_without_an_answer_are_slower_than_any_answer(end: str) -> None:
+    """Whatever the bound: nobody knows when they would have been answered."""
+
+    def judge(*texts: str, **ends: int) -> list[bool]:
+        return [judged["holds"] for judged in make_result(*texts, recording=_record(**ends))["failIf"]]
+
+    texts = ("p98>500ms", "p99>500ms", "p99>60s", "max>60s", "mean>60s")
+    assert judge(*texts, answered=99, **{end: 1}) == [False, False, False, True, True]
+    assert judge(*texts, answered=98, **{end: 2}) == [False, True, True, True, True]
+    assert judge("p50>500ms", answered=10, **{end: 90}) == [True]
+    assert judge(*texts, answered=100) == [False] * 5
+
+
+def test_what_has_no_answer_is_shown_as_none() -> None:
+    document = make_result(recording=_record(answered=0, broken=100))
+    jsonschema.validate(document, SCHEMA)
+    latency, (point,) = document["latency"], document["points"]
+    assert (latency["mean"], latency["max"], {*latency["percentiles"].values()}) == (None, None, {None})
+    assert (point["p50"], point["p99"], point["max"]) == (None, None, None)
+    assert latency["curve"] == []
+    assert "latency    p50 –  p75 –" in render_summary(document)
+    assert "0 µs" not in render_summary(document)
+    for is_page in (True, False):
+        text = render_report(document, is_page=is_page)
+        assert "p50 –" in text
+        assert "0 µs" not in text
 
 
 @pytest.mark.parametrize(

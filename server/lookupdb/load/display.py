@@ -26,18 +26,18 @@ class LiveFigures:
     scheduled: float
     """A second, of the last point."""
     answered: float
-    p50: int
-    p99: int
-    highest: int
-    """All in microseconds, of the last point."""
-    total_p50: int
-    total_p99: int
-    total_highest: int
+    p50: int | None
+    p99: int | None
+    highest: int | None
+    """All in microseconds, of the last point; None where there is no answer to tell them by."""
+    total_p50: int | None
+    total_p99: int | None
+    total_highest: int | None
     answers: int
     failures: tuple[tuple[str, int], ...]
     """What came of requests besides answers, and how often."""
     generations: tuple[str, ...]
-    lag: int
+    lag: int | None
     """At the 99th percentile."""
 
     @property
@@ -52,7 +52,7 @@ def read_figures(recording: Recording, seconds: float, duration: float) -> LiveF
     """The figures of ``recording`` now."""
     total = recording.total
     last = recording.points[-1] if recording.points else None
-    p50, p99 = recording.latencies.percentiles((50.0, 99.0))
+    p50, p99 = recording.latencies.percentiles((50.0, 99.0), recording.lost)
     failures = [
         (f"{LABELS[kind]}: {label}", count)
         for kind, labels in total.failures.items()
@@ -64,9 +64,9 @@ def read_figures(recording: Recording, seconds: float, duration: float) -> LiveF
         duration=duration,
         scheduled=last.scheduled / last.seconds if last else 0.0,
         answered=last.answered / last.seconds if last else 0.0,
-        p50=last.p50 if last else 0,
-        p99=last.p99 if last else 0,
-        highest=last.highest if last else 0,
+        p50=last.p50 if last else None,
+        p99=last.p99 if last else None,
+        highest=last.highest if last else None,
         total_p50=p50,
         total_p99=p99,
         total_highest=recording.latencies.highest,

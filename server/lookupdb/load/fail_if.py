@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lookupdb.errors import UsageError
+from lookupdb.load.rank import find_rank
 from lookupdb.load.wording import format_microseconds
+from lookupdb.wording import format_count
 
 _CONDITION: Final = re.compile(r"\s*([a-zA-Z0-9.-]+?)\s*(>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*(us|µs|ms|s|%|)\s*")
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)")
@@ -46,19 +48,30 @@ class FailCondition:
     unit: str
 
     def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``document``, a result, has of it, and whether it holds."""
+        """What ``document``, a result, has of it, and whether it holds. A latency that belongs to a request without an
+        answer has no value, and is above any bound; if nothing was answered at all, each condition on one holds."""
         value = self._measure(document)
-        return {"condition": self.text, "value": value, "holds": _OPERATORS[self.comparison](value, self.bound)}
+        if value is None:
+            holds = self.comparison in (">", ">=") or not document["requests"]["answered"]
+        else:
+            holds = _OPERATORS[self.comparison](value, self.bound)
+        return {"condition": self.text, "value": value, "holds": holds}
 
-    def format_value(self, value: float) -> str:
-        """``value`` with the unit of this condition."""
+    def describe(self, document: Mapping[str, Any], value: float | None) -> str:
+        """What ``value``, which ``document`` has of it, is; with the unit of this condition."""
+        if value is None:
+            requests = format_count(document["requests"]["scheduled"], "request")
+            return f"there is no such latency: {document['requests']['answered']:,} of {requests} were answered"
+        return f"it is {self._format_value(value)}"
+
+    def _format_value(self, value: float) -> str:
         if self.unit in _MICROSECONDS:
             return format_microseconds(value)
         return f"{value:g} %" if self.unit == "%" else f"{value:,.6g}"
 
-    def _measure(self, document: Mapping[str, Any]) -> float:
+    def _measure(self, document: Mapping[str, Any]) -> float | None:
         if self.unit in _MICROSECONDS:
-            return float(document["latency"][self.name] if self.name in ("mean", "max") else self._percentile(document))
+            return self._measure_latency(document)
         if self.name == "rate":
             return float(document["rate"]["answered"])
         count = count_requests(document, self.name)
@@ -67,8 +80,15 @@ class FailCondition:
         whole = document["keys"]["asked"] if self.name in _OF_KEYS else document["requests"]["scheduled"]
         return round(100 * count / whole, 6) if whole else 0.0
 
-    def _percentile(self, document: Mapping[str, Any]) -> float:
-        return float(document["latency"]["percentiles"][self.name.removeprefix("p")])
+    def _measure_latency(self, document: Mapping[str, Any]) -> float | None:
+        """None where a request without an answer has that rank; of mean and highest, where there is one."""
+        answered, latency = document["requests"]["answered"], document["latency"]
+        count = answered + count_requests(document, "errors")
+        rank = count if self.percentile is None else find_rank(self.percentile, count)
+        if rank > answered or not answered:
+            return None
+        value = latency[self.name] if self.percentile is None else latency["percentiles"][self.name.removeprefix("p")]
+        return None if value is None else float(value)
 
     @property
     def percentile(self) -> float | None:
@@ -95,7 +115,7 @@ def parse_condition(text: str) -> FailCondition:
 def list_exceeded(conditions: Sequence[FailCondition], document: Mapping[str, Any]) -> list[str]:
     """A sentence for each of ``conditions``, those of ``document``, that holds."""
     return [
-        f"--fail-if '{condition.text}' holds: it is {condition.format_value(judged['value'])}"
+        f"--fail-if '{condition.text}' holds: {condition.describe(document, judged['value'])}"
         for condition, judged in zip(conditions, document["failIf"], strict=True)
         if judged["holds"]
     ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
 from lookupdb.errors import UsageError
+from lookupdb.load.rank import find_rank
 
 try:
     from hdrh.histogram import HdrHistogram
@@ -28,8 +29,8 @@ class LatencyHistogram:
     def __init__(self) -> None:
         self._counts = HdrHistogram(1, HIGHEST_MICROSECONDS, _DIGITS)
         self._sum = 0
-        self.highest = 0
-        """In microseconds, and exact; 0 of none."""
+        self.highest: int | None = None
+        """In microseconds, and exact; None of none."""
 
     def record(self, microseconds: Iterable[int]) -> None:
         """Count each of ``microseconds``."""
@@ -37,13 +38,13 @@ class LatencyHistogram:
             counted = min(max(value, 1), HIGHEST_MICROSECONDS)
             self._counts.record_value(counted, times)
             self._sum += counted * times
-            self.highest = max(self.highest, counted)
+            self.highest = max(self.highest or 0, counted)
 
     def merge(self, other: Self) -> None:
         """Count what ``other`` has counted, too."""
         self._counts.add(other._counts)
         self._sum += other._sum
-        self.highest = max(self.highest, other.highest)
+        self.highest = max(self.highest or 0, other.highest or 0) or None
 
     @property
     def count(self) -> int:
@@ -51,31 +52,35 @@ class LatencyHistogram:
         return int(self._counts.get_total_count())
 
     @property
-    def mean(self) -> float:
-        """In microseconds; 0 of none."""
-        return self._sum / self.count if self.count else 0.0
+    def mean(self) -> float | None:
+        """In microseconds; None of none."""
+        return self._sum / self.count if self.count else None
 
-    def percentile(self, percentile: float) -> int:
-        """The microseconds that so many of a hundred did not exceed; 0 of none."""
+    def percentile(self, percentile: float) -> int | None:
+        """The microseconds that so many of a hundred did not exceed; None of none."""
         return self.percentiles((percentile,))[0]
 
-    def percentiles(self, percentiles: Sequence[float]) -> list[int]:
-        """The same for each of ``percentiles``; none is above ``highest``."""
-        if not self.count:
-            return [0] * len(percentiles)
-        found = self._counts.get_percentile_to_value_dict(percentiles)
-        return [min(int(found[percentile]), self.highest) for percentile in percentiles]
+    def percentiles(self, percentiles: Sequence[float], lost: int = 0) -> list[int | None]:
+        """The same for each of ``percentiles``; none is above ``highest``. ``lost`` more requests took longer than any
+        that was counted: None, where one of them has that rank."""
+        count, highest = self.count, self.highest
+        if highest is None:
+            return [None] * len(percentiles)
+        ranks = [find_rank(percentile, count + lost) for percentile in percentiles]
+        shares = [100 * rank / count for rank in ranks] if lost else percentiles
+        found = self._counts.get_percentile_to_value_dict([share for share in shares if share <= 100])
+        return [min(int(found[share]), highest) if share <= 100 else None for share in shares]
 
     def encode(self) -> str:
         """All counts, as HdrHistogram's libraries in other languages read them (V2, base64)."""
         return bytes(self._counts.encode()).decode()
 
-    def summarize(self, percentiles: Sequence[float]) -> dict[str, Any]:
-        """For machines, in microseconds."""
-        values = self.percentiles(percentiles)
+    def summarize(self, percentiles: Sequence[float], lost: int = 0) -> dict[str, Any]:
+        """For machines, in microseconds; None where there is nothing to tell. ``lost`` is as in ``percentiles``."""
+        values, mean = self.percentiles(percentiles, lost), self.mean
         return {
             "count": self.count,
-            "mean": round(self.mean, 1),
+            "mean": mean if mean is None else round(mean, 1),
             "max": self.highest,
             "percentiles": {f"{name:g}": value for name, value in zip(percentiles, values, strict=True)},
         }
@@ -85,10 +90,13 @@ CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for st
 """0 to 99.999, at even steps of the logarithm of what is left: where a curve of percentiles has its points."""
 
 
-def thin_curve(histogram: LatencyHistogram) -> list[tuple[float, int]]:
-    """The points of the curve of percentiles, no more than the count bears, and the highest as the last."""
-    if not histogram.count:
+def thin_curve(histogram: LatencyHistogram, lost: int = 0) -> list[tuple[float, int | None]]:
+    """The points of the curve of percentiles, no more than the count bears, and the highest as the last. It ends before
+    100 %, if ``lost`` more requests took longer than any that was counted."""
+    count = histogram.count
+    if not count:
         return []
-    bound = 100 - 100 / histogram.count
+    bound = 100 - 100 / count
     chosen = CURVE_PERCENTILES[: bisect.bisect_right(CURVE_PERCENTILES, bound)] or (0.0,)
-    return [*zip(chosen, histogram.percentiles(chosen), strict=True), (100.0, histogram.highest)]
+    curve = [*zip(chosen, histogram.percentiles(chosen), strict=True), (100.0, histogram.highest)]
+    return [(round(percentile * count / (count + lost), 6), value) for percentile, value in curve]

@@ -30,10 +30,10 @@ class LoadPoint:
     answered: int = 0
     failed: int = 0
     """Requests of which nothing was learnt."""
-    p50: int = 0
-    p99: int = 0
-    highest: int = 0
-    """All in microseconds."""
+    p50: int | None = None
+    p99: int | None = None
+    highest: int | None = None
+    """All in microseconds; None where there is no answer to tell them by."""
 
     def to_json(self) -> dict[str, Any]:
         """As the result has it."""
@@ -53,6 +53,7 @@ class LoadPoint:
 class _OpenPoint:
     point: LoadPoint
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
+    lost: int = 0
 
 
 class Recording:
@@ -67,6 +68,8 @@ class Recording:
         """Without latencies."""
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
         """Of the points that are closed; of all, once it is finished."""
+        self.lost = 0
+        """Of the same, the requests that have failed before they were late: they count as slower than any answer."""
         self.points: list[LoadPoint] = []
         self._open: dict[int, _OpenPoint] = {}
         self._reached = [0] * processes
@@ -111,16 +114,18 @@ class Recording:
         point.answered += tally.answered
         point.failed += count_failures(tally)
         record.latencies.record(tally.latencies)
+        record.lost += len(tally.failure_latencies)
 
     def _close_points(self, end: int) -> None:
         """Close those before number ``end``."""
         for index in sorted(index for index in self._open if index < end):
             record = self._open.pop(index)
             point = record.point
-            point.p50, point.p99 = record.latencies.percentiles((50.0, 99.0))
+            point.p50, point.p99 = record.latencies.percentiles((50.0, 99.0), record.lost)
             point.highest = record.latencies.highest
             self.points.append(point)
             self.latencies.merge(record.latencies)
+            self.lost += record.lost
 
 
 def count_failures(tally: Tally) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lookupdb.load.document import check_version
+from lookupdb.load.fail_if import count_requests
 from lookupdb.load.honesty import BUSY_SHARE, NOTICEABLE_MICROSECONDS
-from lookupdb.load.wording import clean, format_microseconds, format_rate
+from lookupdb.load.wording import NO_LATENCY, clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
 
 LABELS: Final = {
@@ -40,7 +41,13 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
     senders, requests, remarks = document["senders"], document["requests"], []
     if not requests["scheduled"]:
         remarks.append("nothing was measured")
-    if (lag := senders["lag"]["percentiles"]["99"]) > NOTICEABLE_MICROSECONDS:
+    if failures := count_requests(document, "errors"):
+        remarks.append(
+            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered: in the latencies they"
+            f" count as slower than any answer, timeouts and what was not sent with the time waited in vain;"
+            f" {NO_LATENCY} is where too few were answered"
+        )
+    if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:
         remarks.append(
             f"this machine sent late by itself: 1 of 100 requests by {format_microseconds(lag)} or more, which the"
             " latencies include; give more --processes, or a quieter machine"

@@ -8,8 +8,14 @@ def clean(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def format_microseconds(microseconds: float) -> str:
-    """With three digits: ``850 µs``, ``1.23 ms``, ``4.5 s``."""
+NO_LATENCY = "–"
+"""What is shown where there is no answer to measure."""
+
+
+def format_microseconds(microseconds: float | None) -> str:
+    """With three digits: ``850 µs``, ``1.23 ms``, ``4.5 s``; ``–`` for None."""
+    if microseconds is None:
+        return NO_LATENCY
     if microseconds < 1000:
         return f"{microseconds:.0f} µs"
     if microseconds < 1e6:

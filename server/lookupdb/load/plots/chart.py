@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +22,8 @@ class PlotLine:
 
     name: str
     color: str
-    points: Sequence[tuple[float, float]]
+    points: Sequence[tuple[float, float | None]]
+    """Where there is no value, there is a gap."""
     is_dashed: bool = False
 
 
@@ -85,20 +87,25 @@ class LineChart:
         _text(group, x + 4, _TOP + 10, marker.text, color=_FAINT)
 
     def _draw_line(self, group: ElementTree.Element, line: PlotLine) -> None:
+        for is_gap, run in itertools.groupby(line.points, lambda point: point[1] is None):
+            if not is_gap:
+                self._draw_run(group, line, [(x, y) for x, y in run if y is not None])
+
+    def _draw_run(self, group: ElementTree.Element, line: PlotLine, points: Sequence[tuple[float, float]]) -> None:
         bottom = HEIGHT - _BOTTOM
         places = [
             (
                 _LEFT + self.horizontal.locate(x) * (WIDTH - _RIGHT - _LEFT),
                 bottom - self.vertical.locate(y) * (bottom - _TOP),
             )
-            for x, y in line.points
+            for x, y in points
         ]
         if len(places) == 1:
             _add(group, "circle", cx=f"{places[0][0]:.1f}", cy=f"{places[0][1]:.1f}", r="3", fill=line.color)
             return
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dashes = {"stroke-dasharray": "5 4"} if line.is_dashed else {}
-        _add(group, "polyline", points=points, fill="none", stroke=line.color, **{"stroke-width": "1.8"}, **dashes)
+        _add(group, "polyline", points=corners, fill="none", stroke=line.color, **{"stroke-width": "1.8"}, **dashes)
 
 
 def make_canvas(height: float) -> ElementTree.Element:

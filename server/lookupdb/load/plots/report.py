@@ -45,8 +45,10 @@ def make_charts(document: Mapping[str, Any]) -> list[LineChart]:
     charts = []
     if document["latency"]["curve"]:
         charts.append(_chart_percentiles(document["latency"]["curve"], document["latency"]["count"]))
+    if any(point["max"] is not None for point in document["points"]):
+        charts.append(_chart_latency(document))
     if document["points"]:
-        charts += [_chart_latency(document), _chart_rate(document)]
+        charts.append(_chart_rate(document))
     return charts
 
 
@@ -67,8 +69,8 @@ def _chart_percentiles(curve: Sequence[Sequence[float]], count: int) -> LineChar
 
 
 def _chart_latency(document: Mapping[str, Any]) -> LineChart:
-    points = [point for point in document["points"] if point["max"]]
-    figures = [point[name] for point in points for name in ("p50", "p99", "max")]
+    points = document["points"]
+    figures = [point[name] for point in points for name in ("p50", "p99", "max") if point[name] is not None]
     vertical, marked = choose_log(figures)
     lines = [
         PlotLine(label, color, [(_middle(point), point[name]) for point in points])
