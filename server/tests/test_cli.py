@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 import lookupdb.cli as lookupdb_cli
 from lookupdb import __version__, native
 from lookupdb.cli import ENTRY_POINT_GROUP, VERBS, cli
+from lookupdb.errors import Unavailable
 
 
 def lookupdb(*words: str) -> subprocess.CompletedProcess[str]:
@@ -33,18 +35,55 @@ def test_every_verb_explains_itself_and_every_option(verb: str) -> None:
             assert option.help, f"lookupdb {verb} {option.opts[0]} has no help"
 
 
+OWN_VARIABLES = {("load", "--rate"): "LOOKUPDB_LOAD_RATE"}
+"""Where that of the name means something else to other commands."""
+
+
 def test_every_option_has_a_variable_of_its_name() -> None:
     """But for those that say how one answer is shown, which --help of the program names."""
     without = {"--json", "--verify", "--exit-code"}
     assert cli.help
-    assert all(name in cli.help for name in without)
+    assert all(name in cli.help for name in (*without, *OWN_VARIABLES.values()))
     for verb in VERBS:
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
         for option in command.params:
             if isinstance(option, click.Option) and not without.intersection(option.opts):
                 names = {"LOOKUPDB_" + name.removeprefix("--").replace("-", "_").upper() for name in option.opts}
+                names |= {OWN_VARIABLES.get((verb, name), "") for name in option.opts}
                 assert option.envvar in names, f"lookupdb {verb}: {option.opts} and {option.envvar}"
+                assert option.show_envvar, f"lookupdb {verb} --help does not name {option.envvar}"
+
+
+def test_a_variable_means_the_same_to_every_command() -> None:
+    """Else one that is set for one of them changes another."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for verb, option in _list_options(cli, ""):
+        name = type(option.type).__name__
+        kind = "number" if name in ("IntRange", "FloatRange") else name
+        kinds.setdefault(str(option.envvar), {}).setdefault(kind, []).append(f"{verb} {option.opts[0]}")
+    assert len(kinds["LOOKUPDB_STORE"]["StringParamType"]) > 5
+    assert [where for of_kind in kinds.values() if len(of_kind) > 1 for where in of_kind.items()] == []
+
+
+def test_the_rates_of_a_fetch_and_of_a_load_are_two_variables() -> None:
+    words = ["load", "http://127.0.0.1:1", "--keys", "-"]
+    run = CliRunner().invoke(cli, words, env={"LOOKUPDB_RATE": "256MiB"})
+    assert isinstance(run.exception, Unavailable), "it has come to the router, which is not there"
+    run = CliRunner().invoke(cli, words, env={"LOOKUPDB_LOAD_RATE": "5000"})
+    assert "--beyond-default-bounds" in str(run.exception)
+
+
+def _list_options(command: click.Command, verb: str) -> Iterator[tuple[str, click.Option]]:
+    """Those that have a variable, of ``command`` and its own commands."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (found := command.get_command(context, name)) is not None:
+                yield from _list_options(found, f"{verb} {name}".strip())
+    for option in command.params:
+        if isinstance(option, click.Option) and option.envvar:
+            yield verb, option
 
 
 def test_a_variable_that_is_no_number_is_told_with_what_was_expected() -> None:

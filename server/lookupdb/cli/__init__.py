@@ -99,8 +99,11 @@ def cli() -> None:
     """Large, read-mostly lookup datasets: built into shard files once, mapped by every server, found over HTTP.
 
     Begin with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
-    Options can be given as environment variables, LOOKUPDB_ and the name, all but those of one answer: --json,
-    --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels; 1 demands these.
+    Most options can be given as environment variables, which --help of each command names: LOOKUPDB_ and the option's
+    name, as LOOKUPDB_DATA_DIR is --data-dir of every command that has one. --rate of `load` alone is
+    LOOKUPDB_LOAD_RATE: requests, and LOOKUPDB_RATE is bytes. An option counts before its variable. How one answer is
+    shown has none: --json, --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels;
+    1 demands these.
 
     Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
     6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. Of `lookupdb get`, 3 is a

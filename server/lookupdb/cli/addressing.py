@@ -53,18 +53,6 @@ uid_option = option(
 )
 
 
-class GenerationAddress(click.ParamType[str]):
-    """g1, g2, …"""
-
-    name = "gN"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Fails with a usage error for anything else."""
-        if not GENERATION.fullmatch(str(value)):
-            self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
-        return str(value)
-
-
 @dataclass(frozen=True, slots=True)
 class GenerationLocator:
     """Finds ``gN`` in the store, cluster and dataset that the options name."""

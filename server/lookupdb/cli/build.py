@@ -17,9 +17,9 @@ from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
 from lookupdb.build.build_options import BuildOptions, EarlierDataset
 from lookupdb.cli import outcome, ways_out
-from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
+from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
-from lookupdb.cli.options import Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, Size, log_format, option
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.runtime.termination_log import write_termination_log

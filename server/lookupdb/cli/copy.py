@@ -13,8 +13,8 @@ import orjson
 from lookupdb import store
 from lookupdb.build.progress import Progress
 from lookupdb.build.progress_display import open_progress
-from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_wait_option
-from lookupdb.cli.options import log_format, option
+from lookupdb.cli.addressing import cluster_option, store_wait_option
+from lookupdb.cli.options import GenerationAddress, log_format, option
 from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.network import strip_secrets
 from lookupdb.store import Store, StoreAddress, credentials

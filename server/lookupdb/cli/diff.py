@@ -39,12 +39,14 @@ _MAX_SAMPLES: Final = 100
 @click.option(
     "--sampled",
     envvar="LOOKUPDB_SAMPLED",
+    show_envvar=True,
     is_flag=True,
     help="Compare some 100,000 keys that their hashes have chosen, not all.",
 )
 @click.option(
     "--samples",
     envvar="LOOKUPDB_SAMPLES",
+    show_envvar=True,
     type=click.IntRange(0, _MAX_SAMPLES),
     default=SAMPLES,
     show_default=True,

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from lookupdb import store
-from lookupdb.cli.addressing import GenerationAddress, cluster_option, store_option, store_wait_option
-from lookupdb.cli.options import Size, log_format, option
+from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
+from lookupdb.cli.options import GenerationAddress, Size, log_format, option
 from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
 from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL

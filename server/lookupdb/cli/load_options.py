@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.cli.options import F, option
+from lookupdb.cli.options import F, GenerationAddress, option
 from lookupdb.errors import UsageError
 from lookupdb.load import bounds
 from lookupdb.load.key_choice import parse_distribution
 from lookupdb.load.schedule import make_profile, parse_ramp
 from lookupdb.load.sender_plan import LoadPlan
-from lookupdb.manifest import GENERATION
 
 DEFAULT_DURATION: Final = 10.0
 _MAX_SECONDS: Final = 86_400
@@ -30,14 +29,14 @@ class TextLine(click.ParamType[str]):
         return str(value)
 
 
-def _check_generation(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not GENERATION.fullmatch(value):
-        raise click.BadParameter(f"a generation is called g1, g2, …, found {value!r}")
-    return value
-
-
 _PLAN_OPTIONS: Final = (
-    option("--rate", type=click.FloatRange(0.01, 1_000_000), default=100.0, help="Requests a second."),
+    option(
+        "--rate",
+        type=click.FloatRange(0.01, 1_000_000),
+        default=100.0,
+        envvar="LOOKUPDB_LOAD_RATE",  # LOOKUPDB_RATE is that of fetches, in bytes
+        help="Requests a second.",
+    ),
     option(
         "--ramp", metavar="START:END:SECONDS", help="Go from one rate to another, and stay there; instead of --rate."
     ),
@@ -65,7 +64,11 @@ _PLAN_OPTIONS: Final = (
         "--processes", type=click.IntRange(1, 64), default=1, help="Of senders: more where a processor is too slow."
     ),
     option(
-        "--at", "generation", metavar="gN", callback=_check_generation, help="Ask this generation: a candidate, say."
+        "--at",
+        "generation",
+        type=GenerationAddress(),
+        metavar="gN",
+        help="Ask this generation, a candidate say, or none.",
     ),
     option(
         "--header", "headers", type=TextLine(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request."

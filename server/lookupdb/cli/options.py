@@ -12,6 +12,7 @@ import click
 
 from lookupdb import logs
 from lookupdb.errors import UsageError
+from lookupdb.manifest import GENERATION
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,6 +58,18 @@ class Size(click.ParamType[int]):
         if size <= 0:
             self.fail(f"{value!r} is not a size; write it as 1GiB, 512MiB or a number of bytes", param, ctx)
         return size
+
+
+class GenerationAddress(click.ParamType[str]):
+    """g1, g2, …"""
+
+    name = "gN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Fails with a usage error for anything else."""
+        if not GENERATION.fullmatch(str(value)):
+            self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
+        return str(value)
 
 
 def password_file(help_text: str) -> Callable[[F], F]:

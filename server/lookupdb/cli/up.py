@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from lookupdb.cli.addressing import GenerationAddress
-from lookupdb.cli.options import Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, Size, log_format, option
 from lookupdb.local.bounds import MAX_SERVERS
 from lookupdb.local.builds import BuildFailed
 from lookupdb.local.run_state import DATA_DIRECTORY
