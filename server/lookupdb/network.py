@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
+from http.client import BadStatusLine, HTTPException
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -105,8 +105,20 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
         case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
             return f"there is no route to {host}"
         case HTTPException():
-            return f"{host} does not answer as a web server does: {error}"
+            said = str(error).strip()
+            return f"{host} does not answer as a web server does: {said}"
     return getattr(error, "strerror", None) or str(error)
+
+
+def is_redis_reply(error: BaseException) -> bool:
+    """Whether it came of a request of HTTP to a server that speaks the Redis protocol: such refuse its first line."""
+    return isinstance(error, BadStatusLine) and re.match(r"-[A-Z]+ |[+$:*]", str(error)) is not None
+
+
+REDIS_HINT: Final = (
+    "this looks like a Redis port, 6379 say. Lookups by HTTP have another one: 8080, or what --port of the router says,"
+    " which `lookupdb up` shows in its line with curl; of a Service 80 or 443"
+)
 
 
 def lacks_credentials(error: BaseException) -> bool:

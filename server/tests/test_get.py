@@ -70,8 +70,31 @@ def test_missing_and_refused_end_differently(router: Router) -> None:
     refused = run_here("get", url, "1", "--generation", "g9")
     assert refused.returncode == 1, refused
     assert b"the router answered 412" in refused.stderr
+    assert b"the generation 'g9' is neither the active one nor a candidate; g1 is active\n" in refused.stderr
     assert b"leave --generation out" in refused.stderr
     assert b"Lookupdb-Generation" not in refused.stderr
+
+
+@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
+def test_a_generation_that_is_named_is_asked_or_none(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{router.port}"
+    assert run_here("get", url, "1", "--generation", "g1").returncode == 0
+    for words in (["1"], ["1", "2", "3"]):
+        for name in ("", "13", "g1 ", "newest"):
+            ended = run_here("get", url, *words, "--generation", name)
+            assert (ended.returncode, ended.stdout) == (2, b""), "neither the active one answers, nor is a router asked"
+            assert f"a generation is called g1, g2, …, found {name!r}" in ended.stderr.decode()
+        ended = run_here("get", url, *words, "--generation", "g9")
+        assert (ended.returncode, ended.stdout) == (1, b"")
+        assert ended.stderr.count(b"neither the active one") == 1, "once, however many keys"
+
+
+@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
+def test_that_a_key_is_missing_is_said_once(router: Router) -> None:
+    url = f"http://127.0.0.1:{router.port}"
+    ended = run_here("get", url, "7")
+    assert ended.stderr.decode() == f"error: '7' is not in {url}: generation g1 holds no record with this key\n"
+    assert run_here("get", url, "7", "77777", "7777").stderr == b"", "of several, their lines say it"
 
 
 def test_a_value_that_is_null_is_not_missing(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from lookupdb.network import (
     ClientPanicked,
     describe_failure,
     describe_socket_failure,
+    is_redis_reply,
     is_unreachable,
     panics_as_errors,
     strip_secrets,
@@ -172,7 +173,7 @@ class TestPythonsOwnClient:
             (RemoteDisconnected("Remote end closed"), "HOST closed the connection without an answer"),
             (OSError(errno.ENETUNREACH, "Network is unreachable"), "there is no route to HOST"),
             (OSError(errno.EHOSTUNREACH, "No route to host"), "there is no route to HOST"),
-            (BadStatusLine("SSH-2.0"), "HOST does not answer as a web server does: SSH-2.0"),
+            (BadStatusLine("SSH-2.0\r\n"), "HOST does not answer as a web server does: SSH-2.0"),
             (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
         ],
     )
@@ -265,3 +266,12 @@ class TestPanics:
                 ask("x")
         with pytest.raises(BadSource, match="its client crashed"):
             listing.find_files("s3://bucket/*.csv", base=None, volume=None)
+
+
+@pytest.mark.parametrize(
+    "line", ["-ERR unknown command 'GET'\r\n", "-NOAUTH Authentication required.\r\n", "+OK\r\n", "$-1\r\n"]
+)
+def test_a_reply_of_redis_is_told_from_other_nonsense(line: str) -> None:
+    assert is_redis_reply(BadStatusLine(line))
+    assert not is_redis_reply(BadStatusLine("SSH-2.0\r\n"))
+    assert not is_redis_reply(ConnectionResetError(line))

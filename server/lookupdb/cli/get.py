@@ -10,7 +10,7 @@ from typing import Any
 import click
 import orjson
 
-from lookupdb.cli.options import option, token_file
+from lookupdb.cli.options import GenerationAddress, option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
@@ -22,7 +22,12 @@ from lookupdb.wording import format_count
 @click.argument("dataset")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @data_dir_option
-@option("--generation", default=None, help="Ask this generation, e.g. a candidate, instead of the active one.")
+@option(
+    "--generation",
+    type=GenerationAddress(),
+    metavar="gN",
+    help="Ask this generation, a candidate say, or none; not the active one.",
+)
 @ca_file_option
 @token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
 @click.pass_context
@@ -42,7 +47,7 @@ def command(
     {"key": …, "unavailable": true} for one of which nothing can be said now. A value that is null is not missing.
 
     Exit code 3: a key is missing. 4: a key is unavailable, or no router answers, or no `lookupdb up` serves DATASET: it
-    may or may not exist; of several keys this comes before 3. 1: the router refused.
+    may or may not exist; of several keys this comes before 3. 1: the router refused, or does not serve --generation.
 
     \b
         lookupdb get airports KJFK

@@ -20,7 +20,8 @@ import orjson
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local.trust import Trust
 from lookupdb.loopback import proxy_handlers
-from lookupdb.network import describe_socket_failure, strip_secrets
+from lookupdb.manifest import GENERATION
+from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply, strip_secrets
 from lookupdb.route import budget
 from lookupdb.runtime.daemon_calls import call_interruptibly
 
@@ -178,6 +179,8 @@ def _request(url: str, body: bytes | None, generation: str | None, token: str | 
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         description = describe_socket_failure(cause, request.host) if isinstance(cause, BaseException) else str(cause)
         hint = trust.hint_for(cause) if isinstance(cause, BaseException) else None
+        if isinstance(cause, BaseException) and is_redis_reply(cause):
+            hint = REDIS_HINT
         raise Unavailable(f"no answer from {strip_secrets(url)}: {description}", hint=hint) from error
 
 
@@ -225,6 +228,14 @@ def _read_refusal(error: urllib.error.HTTPError) -> bytes:
     return body
 
 
+def _tell_active(problem: dict[str, Any]) -> str:
+    """What follows the problem of a generation that is not served: the active one, if that is a single one."""
+    match problem.get("active"):
+        case [str(name)] if GENERATION.fullmatch(name):
+            return f"; {name} is active"
+    return ""
+
+
 def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     answered = _describe_answer(error.url, error.code, error.reason)
     if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:  # where to may hold a password
@@ -233,16 +244,22 @@ def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
         )
     try:
         problem = orjson.loads(body)
-        kind, text = problem["type"].rpartition("/")[2], f"{problem['title']}: {problem['detail']}"
+        kind, detail, text = (
+            problem["type"].rpartition("/")[2],
+            problem["detail"],
+            f"{problem['title']}: {problem['detail']}",
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return _no_router(answered)
     text = _printable(text, _MAX_PROBLEM_CHARACTERS)
     if kind == "missing":
         is_of_a_generation = error.code == HTTPStatus.NOT_FOUND and GENERATION_FIELD in error.headers
-        return KeyMissing(text) if is_of_a_generation else _no_router(answered)
+        return (
+            KeyMissing(_printable(str(detail), _MAX_PROBLEM_CHARACTERS)) if is_of_a_generation else _no_router(answered)
+        )
     if kind == "unknown-generation":
         refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
-        return LookupFailed(f"the router answered {error.code}: {refused}", hint=_NO_GENERATION)
+        return LookupFailed(f"the router answered {error.code}: {refused}{_tell_active(problem)}", hint=_NO_GENERATION)
     if error.code == HTTPStatus.UNAUTHORIZED:
         return LookupFailed(f"the router answered {error.code}: {text}", hint=_UNAUTHENTICATED)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
