@@ -109,7 +109,7 @@ def test_it_asks_the_routers_service_what_the_command_line_says() -> None:
     assert context.params["headers"] == ("X-A: -b c",)
     assert context.params["conditions"] == ("p99>20ms", "errors>0")
     assert context.params["generation"] == "g13"
-    assert str(context.params["json_file"]) == "-"
+    assert [str(path) for path in context.params["json_files"]] == ["-"]
     assert context.params["keys"] == "/etc/lookupdb/load/keys"
 
 

@@ -18,6 +18,7 @@ import orjson
 import pytest
 from support.command_line import run_here
 from support.fleets import fleet, fleet_entry
+from support.load_results import SCHEMA
 from support.ports import free_port
 from support.routers import Router, routing
 from support.routing import table_file
@@ -25,7 +26,6 @@ from support.scripted_router import answer_found, encode_answer, scripted_router
 from support.shards import write_generation
 from support.tls import authority, make_identity
 from support.waiting import until
-from test_load_result import SCHEMA
 
 from lookupdb.load.display import LoadLines, open_display, read_figures, render_line, render_table
 from lookupdb.load.recording import Recording
@@ -193,7 +193,7 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--header", "Authorization: Bearer x"], 2, "would show a secret"),
         (["--report", "load.pdf"], 2, "neither ending"),
         (["--at", "13"], 2, "a generation is called g1"),
-        (["--at", "g13"], 1, "does not serve g13: it serves g1"),
+        (["--at", "g13"], 1, "does not serve g13: g1 is active"),
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
         (["--batch", "101"], 1, "give a smaller --batch"),
         (["--batch", "501"], 2, "batches of 501 keys need as many, found 500"),
@@ -205,6 +205,48 @@ def test_what_cannot_be_is_said_in_a_sentence(url: str, key_file: str, words: li
     assert (found, document) == (code, {}), said
     assert told in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("by_environment", [False, True], ids=["option", "environment"])
+@pytest.mark.parametrize("dataset", ["people", "default/people", "other/sample"])
+def test_keys_of_another_dataset_are_not_sampled(
+    url: str, monkeypatch: pytest.MonkeyPatch, dataset: str, by_environment: bool
+) -> None:
+    if by_environment:
+        monkeypatch.setenv("LOOKUPDB_DATASET", dataset)
+    code, document, said = load(url, *([] if by_environment else ["--dataset", dataset]))
+    assert (code, document) == (2, {}), said
+    assert f"--dataset is {dataset}, and the router serves default/sample" in said
+    assert "unset LOOKUPDB_DATASET" in said
+
+
+def test_a_folder_of_another_dataset_is_not_sampled(url: str, tmp_path: Path) -> None:
+    write_generation(tmp_path, {"a": b"1"}, shards=1, value_format="json", name="people")
+    code, document, said = load(url, "--sample-from", str(tmp_path / "g1"))
+    assert (code, document) == (2, {}), said
+    assert f"--sample-from {tmp_path / 'g1'} is of people, and the router serves default/sample" in said
+
+
+def test_results_are_written_to_all_files_that_are_given(url: str, key_file: str, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.json", "b.json", "a.html", "b.svg")]
+    words = [word for file in files for word in ("--json" if file.suffix == ".json" else "--report", str(file))]
+    code, document, said = load(url, "--keys", key_file, "--duration", "0.3", "--warmup", "0", *words)
+    assert code == 0, said
+    assert orjson.loads(files[0].read_bytes()) == orjson.loads(files[1].read_bytes()) == document
+    assert files[2].read_text().startswith("<!DOCTYPE html>")
+    assert files[3].read_text().startswith("<svg")
+
+
+def test_a_redis_port_is_told(table: Path) -> None:
+    with routing(table, "--resp-port", "0") as router:
+        for words in (["load", "--keys", "-"], ["get"]):
+            where = f"http://127.0.0.1:{router.resp}"
+            ended = run_here(words[0], where, *words[1:] or ["a"], asked=b"a\n")
+            said = ended.stderr.decode()
+            assert ended.returncode == 4, said
+            assert "this looks like a Redis port" in said
+            assert "8080" in said
+            assert "\n\n" not in said.strip(), "no empty line"
 
 
 def test_more_than_the_default_bound_can_be_asked_for(url: str, key_file: str) -> None:
@@ -258,6 +300,21 @@ async def test_a_redirect_is_not_followed() -> None:
         code, said = await _load_elsewhere(f"http://127.0.0.1:{other.port}", "--keys", "-")
     assert code == 1
     assert "a redirect, which a router never does" in said
+
+
+async def test_a_generation_that_is_not_whole_is_refused_with_the_option_to_leave_out() -> None:
+    """While shards change one by one /v1/dataset names it, and lookups are 412."""
+    facts = {"namespace": "a", "name": "b", "generation": "g1", "records": 1, "candidates": []}
+    problem = {"title": "Not served", "detail": "no generation is whole; leave Lookupdb-Generation out to ask them"}
+
+    async def answer(asked: str, writer: Any) -> None:
+        writer.write(encode_answer(412, orjson.dumps(problem)) if asked else encode_answer(200, orjson.dumps(facts)))
+
+    async with scripted_router(answer) as other:
+        code, said = await _load_elsewhere(f"http://127.0.0.1:{other.port}", "--keys", "-", "--at", "g1")
+    assert code == 1, said
+    assert "error: the router answered 412: Not served: no generation is whole\n" in said
+    assert "leave --at out" in said
 
 
 # Access

@@ -1,90 +1,28 @@
-"""What is made of senders' reports: merged histograms, points over time, the document and its schema, plots, text,
+"""What is made of senders' reports: merged histograms, points over time, the document and its schema, text,
 conditions, and whether the senders were fast enough to believe it."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import jsonschema
-import orjson
 import pytest
 from hdrh.histogram import HdrHistogram
+from support.load_results import SCHEMA, make_plan, make_result
 
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.load.bounds import check_bounds
 from lookupdb.load.fail_if import COUNTS, list_exceeded, parse_condition
 from lookupdb.load.histogram import HIGHEST_MICROSECONDS, LatencyHistogram, thin_curve
 from lookupdb.load.honesty import LagWatch, SenderTooSlow, check_capacity
-from lookupdb.load.key_choice import KeyDistribution
 from lookupdb.load.plots import render_report
-from lookupdb.load.preflight import DatasetFacts
 from lookupdb.load.recording import Recording
-from lookupdb.load.result import LoadSetting, make_document
 from lookupdb.load.schedule import make_profile
-from lookupdb.load.sender_plan import LoadPlan, SenderPlan
+from lookupdb.load.sender_plan import SenderPlan
 from lookupdb.load.summary import render_summary
 from lookupdb.load.tally import Tally
 from lookupdb.load.target import make_target
-
-SCHEMA = orjson.loads((Path(__file__).parents[2] / "docs" / "load-result.schema.json").read_bytes())
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def make_plan(**changes: Any) -> LoadPlan:
-    rate, seconds = changes.pop("rate", 100), changes.pop("duration", 10)
-    members: dict[str, Any] = {
-        "profile": make_profile(rate, rate, ramp=0, duration=seconds, warmup=1),
-        "arrivals": "poisson",
-        "warmup": 1,
-        "batch": 1,
-        "partial": False,
-        "hit_ratio": 1.0,
-        "distribution": KeyDistribution(1.1),
-        "seed": 1,
-        "max_in_flight": 10,
-        "processes": 2,
-        "timeout": 5.0,
-    }
-    return LoadPlan(**{**members, **changes})
-
-
-def make_recording() -> Recording:
-    """Two senders, ten seconds, a cutover, and all kinds of failures."""
-    recording, source = Recording(10, 2), random.Random(1)
-    for step in range(40):
-        for process in (0, 1):
-            tally = Tally(scheduled=14, held_back=1, answered=10, found=8, missing=2, busy=0.05)
-            tally.latencies = [int(source.expovariate(1 / 2000)) + 100 for _ in range(10)]
-            tally.lags = [50] * 14
-            tally.count_generation("g1" if step < 20 else "g2", step / 4)
-            tally.count_failure("unavailable", "Deadline")
-            tally.count_failure("httpErrors", "401 unauthenticated")
-            tally.count_failure("broken", "reset")
-            tally.count_failure("invalid", "not <xml> & \x1b[2J")
-            tally.unavailable_keys = 1
-            tally.failure_latencies = [10, 20, 30, 40]
-            recording.take(process, step / 4, Tally.from_json(orjson.loads(orjson.dumps(tally.to_json()))))
-    recording.take(0, 14.9, Tally(timeouts=3, latencies=[5_000_000] * 3))
-    recording.finish()
-    return recording
-
-
-def make_result(*conditions: str, recording: Recording | None = None) -> dict[str, Any]:
-    facts = DatasetFacts("shop", "people", "g1", 3000)
-    setting = LoadSetting("http://a:80", facts, None, make_plan(), 1000, "keys.txt", "2026-11-24T00:00:00.000Z")
-    document = make_document(
-        setting,
-        recording or make_recording(),
-        seconds=10.0,
-        is_interrupted=False,
-        conditions=[parse_condition(text) for text in conditions],
-    )
-    parsed: dict[str, Any] = orjson.loads(orjson.dumps(document))
-    return parsed
-
 
 # Histograms
 
@@ -138,10 +76,10 @@ def test_bounds_of_a_histogram() -> None:
 def test_requests_that_are_lost_count_as_slower_than_any_that_was_counted() -> None:
     histogram = LatencyHistogram()
     histogram.record(range(1, 91))
-    assert histogram.percentiles((50.0, 90.0, 90.1, 99.0), lost=10) == [50, 90, None, None]
-    assert histogram.percentiles((50.0, 99.0), lost=1_000_000) == [None, None]
-    assert thin_curve(histogram, lost=10)[-1] == (90.0, 90), "the curve ends where answers end"
-    assert LatencyHistogram().percentiles((50.0,), lost=10) == [None]
+    assert histogram.percentiles((50.0, 90.0, 90.1, 99.0), failure_count=10) == [50, 90, None, None]
+    assert histogram.percentiles((50.0, 99.0), failure_count=1_000_000) == [None, None]
+    assert thin_curve(histogram, failure_count=10)[-1] == (90.0, 90), "the curve ends where answers end"
+    assert LatencyHistogram().percentiles((50.0,), failure_count=10) == [None]
 
 
 # Recording
@@ -246,7 +184,7 @@ def test_senders_share_what_may_be_in_flight() -> None:
     assert parts == [4, 3, 3]
 
 
-# Text and plots
+# Text
 
 
 def test_the_summary_says_all_outcomes_and_remarks() -> None:
@@ -275,49 +213,21 @@ def test_the_summary_says_all_outcomes_and_remarks() -> None:
     assert "senders were busy 97%" in render_summary(late)
 
 
-def _polylines(root: ElementTree.Element, chart: str) -> list[list[tuple[float, float]]]:
-    (group,) = [group for group in root.iter(f"{SVG}g") if group.get("id") == chart]
-    return [
-        [(float(x), float(y)) for x, y in (pair.split(",") for pair in line.attrib["points"].split())]
-        for line in group.iter(f"{SVG}polyline")
-    ]
+def test_keys_of_another_dataset_are_remarked() -> None:
+    def summarize(hit_ratio: float, *, missing: int, found: int = 0, unavailable_keys: int = 0) -> str:
+        recording, tally = Recording(10, 1), Tally(scheduled=5, answered=5, latencies=[100] * 5)
+        tally.missing, tally.found, tally.unavailable_keys = missing, found, unavailable_keys
+        recording.take(0, 0, tally)
+        recording.finish()
+        document = make_result(recording=recording)
+        document["plan"]["hitRatio"] = hit_ratio
+        return render_summary(document)
 
-
-@pytest.mark.parametrize("is_page", [True, False], ids=["html", "svg"])
-def test_a_report_is_well_formed_and_has_its_plots(is_page: bool) -> None:
-    text = render_report(make_result("p99>20ms"), is_page=is_page)
-    root = ElementTree.fromstring(text)
-    assert root.tag.endswith("html" if is_page else "svg")
-    percentiles, latencies, rates = (_polylines(root, name) for name in ("percentiles", "latencies", "rates"))
-    assert [len(lines) for lines in (percentiles, latencies, rates)] == [1, 2, 3], "there is no p99 to draw"
-    assert all(len(line) == 10 for line in latencies + rates)
-    assert "p75 –, p90 –" in "".join(root.itertext())
-    for line in percentiles + latencies + rates:
-        assert [x for x, _ in line] == sorted(x for x, _ in line)
-        assert all(0 <= x <= 860 and 0 <= y <= 300 for x, y in line)
-    heights = [y for _, y in percentiles[0]]
-    assert heights == sorted(heights, reverse=True), "latencies grow with percentiles"
-    assert all(low[1] >= high[1] for low, high in zip(*latencies, strict=True))
-    written = "".join(root.itertext())
-    for words in ("800", "unavailable: Deadline", "broken connection: reset", "g2", "p99>20ms", "99 %"):
-        assert words in written
-    assert "\x1b" not in text
-    assert "http" not in text.replace("http://www.w3.org/", "").replace("http://a:80", ""), "nothing is fetched"
-    assert "<script" not in text
-
-
-def test_a_report_of_nothing_is_a_report() -> None:
-    document = make_result(recording=Recording(10, 2))
-    for is_page in (True, False):
-        written = "".join(ElementTree.fromstring(render_report(document, is_page=is_page)).itertext())
-        assert "nothing was measured" in written
-        assert "p50 –, p75 –" in written
-        assert "0 µs" not in written
-    recording = Recording(1, 1)
-    recording.take(0, 0, Tally(scheduled=1, answered=1, latencies=[300], lags=[1]))
-    recording.finish()
-    root = ElementTree.fromstring(render_report(make_result(recording=recording), is_page=False))
-    assert len([*root.iter(f"{SVG}circle")]) == 6, "one point is no line"
+    told = "all keys are missing: are those of keys.txt keys of shop/people?"
+    assert told in summarize(1.0, missing=5)
+    assert told not in summarize(1.0, missing=4, found=1)
+    assert told not in summarize(1.0, missing=4, unavailable_keys=1)
+    assert told not in summarize(0.0, missing=5), "all are made up"
 
 
 # Conditions

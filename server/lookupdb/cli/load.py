@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from lookupdb.load.run import LoadEnd, LoadOrder, run_load
 from lookupdb.load.summary import render_summary
 from lookupdb.load.target import make_target
 from lookupdb.local.trust import Trust
+from lookupdb.manifest import GENERATION
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
@@ -45,6 +47,8 @@ class _KeyOptions:
     sample_from: str | None
     seed: int
     locator: GenerationLocator
+    named: str | None
+    """The dataset that --dataset names."""
 
     def read(self, facts: DatasetFacts, scratch: list[Path]) -> tuple[list[str], str]:
         """The keys, and what they are from. Raises UsageError, StoreError, CorruptFile."""
@@ -66,14 +70,34 @@ class _KeyOptions:
             ) from error
 
     def _find(self, facts: DatasetFacts) -> StoredGeneration:
-        """The generation that is sampled: the one that answers, unless another is named."""
-        return self.locator.find(self.sample_from or facts.generation)
+        """The generation that is sampled: the one that answers, unless another is named. Raises UsageError for one of
+        another dataset than answers; of a folder the namespace is not asked, as it may have been built elsewhere."""
+        target = self.sample_from or facts.generation
+        if not GENERATION.fullmatch(target):
+            generation = self.locator.find(target)
+            _check_sampled(f"--sample-from {target} is of", generation.manifest.name, facts)
+            return generation
+        if self.named:
+            _check_sampled("--dataset is", self.named, facts)
+        return self.locator.find(target)
 
 
-def _check_report(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in _REPORT_SUFFIXES:
-        raise click.BadParameter(f"{path} has neither ending: {' or '.join(_REPORT_SUFFIXES)}")
-    return path
+def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
+    namespace, _, name = dataset.rpartition("/")
+    if name != facts.name or namespace not in ("", facts.namespace):
+        raise UsageError(
+            f"keys would be sampled of another dataset than answers: {what} {dataset}, and the router serves"
+            f" {facts.namespace}/{facts.name}",
+            hint="leave --dataset and --sample-from out, unset LOOKUPDB_DATASET and LOOKUPDB_SAMPLE_FROM, or ask"
+            " another router",
+        )
+
+
+def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    for path in paths:
+        if path.suffix not in _REPORT_SUFFIXES:
+            raise click.BadParameter(f"{path} has neither ending: {' or '.join(_REPORT_SUFFIXES)}")
+    return paths
 
 
 @click.command("load")
@@ -89,14 +113,20 @@ def _check_report(_: click.Context, __: click.Parameter, path: Path | None) -> P
 @option("--sample-from", metavar="FOLDER|gN", help="Of --keys sample: a generation's folder, or another generation.")
 @option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, help="Seconds from a request's intended time.")
 @click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="The result, as JSON; - is stdout."
+    "--json",
+    "json_files",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="The result, as JSON; - is stdout. May be repeated.",
 )
 @option(
     "--report",
+    "reports",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.html|FILE.svg",
-    callback=_check_report,
-    help="The result, as a page with plots, or as plots alone.",
+    multiple=True,
+    callback=_check_reports,
+    help="The result, as a page with plots, or as plots alone. May be repeated.",
 )
 @data_dir_option
 @ca_file_option
@@ -121,6 +151,10 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         lookupdb load airports --ramp 100:1000:60 --report load.html
     """
     conditions = [fail_if.parse_condition(text) for text in options["conditions"]]
+    json_files, reports = options["json_files"], options["reports"]
+    for path in (*json_files, *reports):
+        if str(path) != "-":
+            _check_writable(path)
     scratch: list[Path] = []
 
     def force_end(code: int) -> NoReturn:
@@ -132,7 +166,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         order = _prepare(ctx, router, conditions, options, scratch)
     with open_display() as display:
         end = run_load(order, display)
-    _write_result(end, options["json_file"], options["report"])
+    _write_result(end, json_files, reports)
     _finish(end, conditions)
 
 
@@ -177,23 +211,44 @@ def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: 
     is_default = ctx.get_parameter_source("store_url") is click.core.ParameterSource.DEFAULT
     if is_default and not is_url(router):
         store_url = str(options["data_dir"] / Path(DEFAULT_STORE).name)
-    locator = GenerationLocator(
-        store_url, options["cluster_id"], options["dataset"] or f"{facts.namespace}/{facts.name}", options["uid"]
+    locator = GenerationLocator(store_url, options["cluster_id"], f"{facts.namespace}/{facts.name}", options["uid"])
+    return _KeyOptions(
+        options["keys"],
+        options["sample_size"],
+        options["sample_from"],
+        options["seed"],
+        locator,
+        options["dataset"],
     )
-    return _KeyOptions(options["keys"], options["sample_size"], options["sample_from"], options["seed"], locator)
 
 
-def _write_result(end: LoadEnd, json_file: Path | None, report: Path | None) -> None:
-    is_for_machines = str(json_file) == "-"
-    if not is_for_machines:
-        click.echo(render_summary(end.document))
-    if json_file is not None:
-        line = orjson.dumps(end.document)
-        click.echo(line) if is_for_machines else _write_file(json_file, line + b"\n")
-    if report is not None:
+def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Path]) -> None:
+    line = orjson.dumps(end.document)
+    is_for_machines = Path("-") in json_files
+    click.echo(line if is_for_machines else render_summary(end.document))
+    for path in json_files:
+        if str(path) != "-":
+            _write_file(path, line + b"\n")
+    for path in reports:
         from lookupdb.load.plots import render_report
 
-        _write_file(report, render_report(end.document, is_page=report.suffix == ".html").encode())
+        _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode())
+
+
+def _check_writable(path: Path) -> None:
+    """Raises UsageError if ``path`` cannot be written: it is known before the load, and nothing is written yet."""
+    folder = path.parent
+    try:
+        is_folder, is_there = folder.is_dir(), path.exists()
+    except OSError as error:  # a folder above them may not be looked into
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
+    if not is_folder:
+        raise UsageError(
+            f"{path} cannot be written: there is no folder {folder}", hint="make the folder, or give another file"
+        )
+    if not (os.access(path, os.W_OK) if is_there else os.access(folder, os.W_OK | os.X_OK)):
+        place = path if is_there else f"the folder {folder}"
+        raise UsageError(f"{path} cannot be written: {place} is not writable for this user", hint="give another file")
 
 
 def _write_file(path: Path, content: bytes) -> None:

@@ -52,7 +52,7 @@ def read_figures(recording: Recording, seconds: float, duration: float) -> LiveF
     """The figures of ``recording`` now."""
     total = recording.total
     last = recording.points[-1] if recording.points else None
-    p50, p99 = recording.latencies.percentiles((50.0, 99.0), recording.lost)
+    p50, p99 = recording.latencies.percentiles((50.0, 99.0), recording.failure_count)
     failures = [
         (f"{LABELS[kind]}: {label}", count)
         for kind, labels in total.failures.items()

@@ -60,14 +60,14 @@ class LatencyHistogram:
         """The microseconds that so many of a hundred did not exceed; None of none."""
         return self.percentiles((percentile,))[0]
 
-    def percentiles(self, percentiles: Sequence[float], lost: int = 0) -> list[int | None]:
-        """The same for each of ``percentiles``; none is above ``highest``. ``lost`` more requests took longer than any
-        that was counted: None, where one of them has that rank."""
+    def percentiles(self, percentiles: Sequence[float], failure_count: int = 0) -> list[int | None]:
+        """The same for each of ``percentiles``; none is above ``highest``. ``failure_count`` more requests took longer
+        than any that was counted: None, where one of them has that rank."""
         count, highest = self.count, self.highest
         if highest is None:
             return [None] * len(percentiles)
-        ranks = [find_rank(percentile, count + lost) for percentile in percentiles]
-        shares = [100 * rank / count for rank in ranks] if lost else percentiles
+        ranks = [find_rank(percentile, count + failure_count) for percentile in percentiles]
+        shares = [100 * rank / count for rank in ranks] if failure_count else percentiles
         found = self._counts.get_percentile_to_value_dict([share for share in shares if share <= 100])
         return [min(int(found[share]), highest) if share <= 100 else None for share in shares]
 
@@ -75,9 +75,10 @@ class LatencyHistogram:
         """All counts, as HdrHistogram's libraries in other languages read them (V2, base64)."""
         return bytes(self._counts.encode()).decode()
 
-    def summarize(self, percentiles: Sequence[float], lost: int = 0) -> dict[str, Any]:
-        """For machines, in microseconds; None where there is nothing to tell. ``lost`` is as in ``percentiles``."""
-        values, mean = self.percentiles(percentiles, lost), self.mean
+    def summarize(self, percentiles: Sequence[float], failure_count: int = 0) -> dict[str, Any]:
+        """For machines, in microseconds; None where there is nothing to tell. ``failure_count`` is as for
+        ``percentiles``."""
+        values, mean = self.percentiles(percentiles, failure_count), self.mean
         return {
             "count": self.count,
             "mean": mean if mean is None else round(mean, 1),
@@ -90,13 +91,13 @@ CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for st
 """0 to 99.999, at even steps of the logarithm of what is left: where a curve of percentiles has its points."""
 
 
-def thin_curve(histogram: LatencyHistogram, lost: int = 0) -> list[tuple[float, int | None]]:
+def thin_curve(histogram: LatencyHistogram, failure_count: int = 0) -> list[tuple[float, int | None]]:
     """The points of the curve of percentiles, no more than the count bears, and the highest as the last. It ends before
-    100 %, if ``lost`` more requests took longer than any that was counted."""
+    100 %, if ``failure_count`` more requests took longer than any that was counted."""
     count = histogram.count
     if not count:
         return []
     bound = 100 - 100 / count
     chosen = CURVE_PERCENTILES[: bisect.bisect_right(CURVE_PERCENTILES, bound)] or (0.0,)
     curve = [*zip(chosen, histogram.percentiles(chosen), strict=True), (100.0, histogram.highest)]
-    return [(round(percentile * count / (count + lost), 6), value) for percentile, value in curve]
+    return [(round(percentile * count / (count + failure_count), 6), value) for percentile, value in curve]

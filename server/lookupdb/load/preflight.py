@@ -19,7 +19,7 @@ from lookupdb.load.answers import clean_label, judge_batch, judge_single
 from lookupdb.load.key_choice import MISSING_PREFIX
 from lookupdb.load.requests import quote_key
 from lookupdb.load.target import GENERATION_FIELD, LoadTarget
-from lookupdb.network import describe_socket_failure
+from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply
 from lookupdb.runtime.daemon_calls import call_interruptibly
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -89,15 +89,16 @@ class Preflight:
         try:
             document = orjson.loads(answer.body)
             active = str(document["generation"])
-            known = [active, *(str(_candidate_name(candidate)) for candidate in document["candidates"])]
+            candidates = [str(_candidate_name(candidate)) for candidate in document["candidates"]]
             facts = DatasetFacts(
                 str(document["namespace"]), str(document["name"]), generation or active, int(document["records"])
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._no_router(answer) from error
-        if generation is not None and generation not in known:
+        if generation is not None and generation not in (active, *candidates):
+            others = f", and {', '.join(candidates)} a candidate" if candidates else ""
             raise LookupFailed(
-                f"{self._target.url} does not serve {generation}: it serves {', '.join(known)}",
+                f"{self._target.url} does not serve {generation}: {active} is active{others}",
                 hint=_HINTS[HTTPStatus.PRECONDITION_FAILED],
             )
         return facts
@@ -128,7 +129,8 @@ class Preflight:
         except (OSError, ValueError, http.client.HTTPException) as error:
             host = f"{self._target.host}:{self._target.port}"
             raise Unavailable(
-                f"no answer from {self._target.url}: {describe_socket_failure(error, host)}", hint=self._hint_for(error)
+                f"no answer from {self._target.url}: {describe_socket_failure(error, host)}",
+                hint=REDIS_HINT if is_redis_reply(error) else self._hint_for(error),
             ) from error
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> RouterAnswer:
@@ -166,6 +168,8 @@ class Preflight:
         except (ValueError, KeyError, TypeError) as error:
             raise self._no_router(answer) from error
         text = "".join(character if character.isprintable() else " " for character in text[:_MAX_DETAIL])
+        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # a header, which is an option here
+            text = text.partition(f"; leave {GENERATION_FIELD} out")[0]
         message = f"the router answered {answer.status}: {text}"
         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise Unavailable(message)

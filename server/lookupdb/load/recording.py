@@ -53,7 +53,7 @@ class LoadPoint:
 class _OpenPoint:
     point: LoadPoint
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    lost: int = 0
+    failure_count: int = 0
 
 
 class Recording:
@@ -68,7 +68,7 @@ class Recording:
         """Without latencies."""
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
         """Of the points that are closed; of all, once it is finished."""
-        self.lost = 0
+        self.failure_count = 0
         """Of the same, the requests that have failed before they were late: they count as slower than any answer."""
         self.points: list[LoadPoint] = []
         self._open: dict[int, _OpenPoint] = {}
@@ -114,18 +114,18 @@ class Recording:
         point.answered += tally.answered
         point.failed += count_failures(tally)
         record.latencies.record(tally.latencies)
-        record.lost += len(tally.failure_latencies)
+        record.failure_count += count_failures(tally) - tally.timeouts - tally.unsent
 
     def _close_points(self, end: int) -> None:
         """Close those before number ``end``."""
         for index in sorted(index for index in self._open if index < end):
             record = self._open.pop(index)
             point = record.point
-            point.p50, point.p99 = record.latencies.percentiles((50.0, 99.0), record.lost)
+            point.p50, point.p99 = record.latencies.percentiles((50.0, 99.0), record.failure_count)
             point.highest = record.latencies.highest
             self.points.append(point)
             self.latencies.merge(record.latencies)
-            self.lost += record.lost
+            self.failure_count += record.failure_count
 
 
 def count_failures(tally: Tally) -> int:

@@ -83,8 +83,8 @@ def make_document(
             "answered": round(total.answered / seconds, 2) if seconds else 0.0,
         },
         "latency": {
-            **latencies.summarize(sorted(wanted), recording.lost),
-            "curve": [[percentile, value] for percentile, value in thin_curve(latencies, recording.lost)],
+            **latencies.summarize(sorted(wanted), recording.failure_count),
+            "curve": [[percentile, value] for percentile, value in thin_curve(latencies, recording.failure_count)],
             "histogram": latencies.encode(),
         },
         "failureLatency": recording.failure_latencies.summarize(PERCENTILES),

@@ -62,6 +62,12 @@ def list_remarks(document: Mapping[str, Any]) -> list[str]:
             f"{format_count(requests['heldBack'], 'request')} had to wait because {document['plan']['maxInFlight']:,}"
             " were in flight (--max-in-flight); their latencies include the wait"
         )
+    keys = document["keys"]
+    if keys["missing"] and keys["missing"] == keys["asked"] and document["plan"]["hitRatio"]:
+        remarks.append(
+            f"all keys are missing: are those of {document['plan']['keySource']} keys of"
+            f" {document['target']['namespace']}/{document['target']['name']}?"
+        )
     if document["mixed"]:
         remarks.append(f"{format_count(document['mixed'], 'answer')} came out of several generations")
     if document["isInterrupted"]:

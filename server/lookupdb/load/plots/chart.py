@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,9 @@ from lookupdb.load.plots.axis import AxisMark, PlotAxis
 
 WIDTH, HEIGHT = 860, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 34, 48, 46
+_NAME_WIDTH, _GAP = 190, 12
+_LETTER_WIDTH = 6.6
+"""Of a row's text, and rather too much: which font is there is not known."""
 _INK, _FAINT, _GRID = "#1f2933", "#616e7c", "#e4e7eb"
 FONT: Final = "system-ui, 'Helvetica Neue', Arial, sans-serif"
 
@@ -125,12 +129,22 @@ def make_canvas(height: float) -> ElementTree.Element:
     return canvas
 
 
+def wrap_rows(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """``rows``, a name and a text each, in as many lines as they need to end within the drawing."""
+    lines: list[tuple[str, str]] = []
+    for name, text in rows:
+        names = textwrap.wrap(name, int((_NAME_WIDTH - _GAP) / _LETTER_WIDTH))
+        texts = textwrap.wrap(text, int((WIDTH - _RIGHT - _LEFT - _NAME_WIDTH) / _LETTER_WIDTH))
+        lines += itertools.zip_longest(names, texts, fillvalue="")
+    return lines
+
+
 def draw_rows(parent: ElementTree.Element, rows: Sequence[tuple[str, str]], top: float, line_height: float) -> None:
-    """Write ``rows``, a name and a text each, from ``top`` on."""
+    """Write ``rows``, as ``wrap_rows`` returns them, from ``top`` on."""
     for index, (name, text) in enumerate(rows):
         y = top + index * line_height
         _text(parent, _LEFT, y, name, color=_FAINT)
-        _text(parent, _LEFT + 190, y, text)
+        _text(parent, _LEFT + _NAME_WIDTH, y, text)
 
 
 def draw_title(parent: ElementTree.Element, title: str) -> None:

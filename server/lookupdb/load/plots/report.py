@@ -9,7 +9,17 @@ from xml.etree import ElementTree
 
 from lookupdb.load.document import check_version
 from lookupdb.load.plots.axis import AxisMark, LinearAxis, PercentileAxis, choose_linear, choose_log
-from lookupdb.load.plots.chart import FONT, HEIGHT, LineChart, PlotLine, PlotMarker, draw_rows, draw_title, make_canvas
+from lookupdb.load.plots.chart import (
+    FONT,
+    HEIGHT,
+    LineChart,
+    PlotLine,
+    PlotMarker,
+    draw_rows,
+    draw_title,
+    make_canvas,
+    wrap_rows,
+)
 from lookupdb.load.summary import list_outcomes, list_remarks
 from lookupdb.load.wording import clean, format_microseconds, format_rate
 from lookupdb.wording import format_count
@@ -172,12 +182,13 @@ def _list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _render_drawing(document: Mapping[str, Any], charts: Sequence[LineChart], rows: Sequence[tuple[str, str]]) -> str:
-    height = _HEADER_HEIGHT + len(charts) * HEIGHT + (len(rows) + 2) * _ROW_HEIGHT
+    lines = wrap_rows(rows)
+    height = _HEADER_HEIGHT + len(charts) * HEIGHT + (len(lines) + 2) * _ROW_HEIGHT
     canvas = make_canvas(height)
     draw_title(canvas, _title(document))
     for index, chart in enumerate(charts):
         chart.draw(canvas, _HEADER_HEIGHT + index * HEIGHT)
-    draw_rows(canvas, rows, _HEADER_HEIGHT + len(charts) * HEIGHT + _ROW_HEIGHT, _ROW_HEIGHT)
+    draw_rows(canvas, lines, _HEADER_HEIGHT + len(charts) * HEIGHT + _ROW_HEIGHT, _ROW_HEIGHT)
     return ElementTree.tostring(canvas, encoding="unicode", xml_declaration=False) + "\n"
 
 
