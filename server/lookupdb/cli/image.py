@@ -12,8 +12,8 @@ import click
 
 from lookupdb.build import gates
 from lookupdb.build.progress_display import open_progress
-from lookupdb.cli.addressing import GenerationAddress, GenerationLocator, locator_options
-from lookupdb.cli.options import F, log_format, option
+from lookupdb.cli.addressing import GenerationLocator, locator_options
+from lookupdb.cli.options import F, GenerationAddress, log_format, option
 from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
 from lookupdb.errors import GateClosed, UsageError
 from lookupdb.image.docker_config import default_path, read_credentials
