@@ -71,6 +71,7 @@ STREAMS = {
     "lookups and others": command("GET", "a") + command("PING") + command("GET", "b") + command("EXISTS", "a", "b"),
     "inline": b"PING\r\nGET a\r\n\r\nGET 'a b'\r\n" + command("GET", "c"),
     "nothing": b"\r\n*0\r\n*-1\r\n" + command("GET", "c"),
+    "an inline command that looks like a word of nothing": b"*0\r\n*-0\r\n*0\r\n$4\r\nP\n" + command("GET", "c"),
     "odd keys": command("GET", "") + command("GET", "x" * 600) + command("MGET", "", "y" * 512, "z"),
     "lookups that are none": command("GET") + command("GET", "a", "b") + command("MGET") + command("MGETX", "a"),
     "no RESP behind gets": command("GET", "a") * 3 + b"*1\r\nPING\r\n",

@@ -152,8 +152,10 @@ def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
 def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
     """The keys of the MGET at ``start``, and where it ends. Raises _Stop."""
     count, start = _read_number(data, start, b"*", MAX_WORDS)
+    if count < 2:
+        raise _Stop(OTHER)  # at once: behind a command without a word no word of it follows
     name, start = _read_word(data, start)
-    if (count, name.upper()) != (2, b"GET") and (count < 2 or name.upper() != b"MGET"):
+    if name.upper() != b"MGET" and (count, name.upper()) != (2, b"GET"):
         raise _Stop(OTHER)
     keys = []  # of a GET none: it is not whole, or a word of it is none that is read here
     for _ in range(1, count):

@@ -88,10 +88,13 @@ pub fn next_lookups(data: &[u8], from: usize, most: usize, keys: &mut Vec<KeyAt>
 /// Read one request: its name, and where the next one begins.
 fn request(data: &[u8], at: usize, keys: &mut Vec<KeyAt>) -> Result<(Name, usize), Stop> {
     let (words, at) = number(data, at, b'*', MAX_WORDS)?;
+    if words < 2 {
+        return Err(Stop::Other); // at once: behind a command without a word no word of it follows
+    }
     let (name, mut at) = word(data, at)?;
     let name = match name.of(data) {
         name if words == 2 && name.eq_ignore_ascii_case(b"GET") => Name::Get,
-        name if words >= 2 && name.eq_ignore_ascii_case(b"MGET") => Name::Mget,
+        name if name.eq_ignore_ascii_case(b"MGET") => Name::Mget,
         _ => return Err(Stop::Other),
     };
     for _ in 1..words {

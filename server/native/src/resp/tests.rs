@@ -37,7 +37,7 @@ fn every_beginning_of_a_lookup_is_a_part() {
 
 #[test]
 fn what_is_no_lookup_as_libraries_write_it_is_left() {
-    let others: [&[u8]; 12] = [
+    let others: [&[u8]; 14] = [
         b"",
         b"PING\r\n",
         b"*1\r\n$4\r\nPING\r\n",
@@ -49,6 +49,8 @@ fn what_is_no_lookup_as_libraries_write_it_is_left() {
         b"*2\r\n$3\r\nGET\r\n$512\r\n",
         b"*2\r\n$3\r\nGET\r\n$1\r\nab\r\n",
         b"*-1\r\n",
+        b"*0\r\n",
+        b"*0\r\n$4\r\nP\n",
         b"*99999999999999999999999\r\n",
     ];
     for data in others {
