@@ -135,7 +135,7 @@ def _load(side: Side) -> tuple[str, ...]:
 def _amount(side: Side, unit: str) -> str:
     if unit == "bytes":
         return f"{side.value / MB:,.1f} MB"
-    digits = 0 if unit == "records/s" else 1
+    digits = 0 if unit == "records/s" else 1 if side.value >= 0.1 else 4
     rounds = ", ".join(f"{value:,.{digits}f}" for value in side.values)
     return f"{side.value:,.{digits}f}" + (f" ({rounds})" if len(side.values) > 1 else "")
 
