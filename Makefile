@@ -65,7 +65,7 @@ format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/benchmarks.md (an hour; OPTIONS='--datasets 50' for less)
+bench-operator: $(VENV)/.test ## measure what the operator costs, by number of datasets, and write it to docs/measurements.md (an hour; OPTIONS='--datasets 50' for less)
 	$(BIN)/python -m benchmarks.operator_load --write $(OPTIONS)
 
 bench: $(VENV)/.bench native ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md

@@ -84,7 +84,7 @@ def _run(rows: list[Row], arguments: argparse.Namespace) -> None:
     _keep(date, results, verdicts)
     whole = len(rows) == len(ROWS) and not arguments.quick
     path = _REPORT if whole else _FOLDER / "benchmarks.md"
-    path.write_text(text + report.apart(_REPORT.read_text()) if whole else text)
+    path.write_text(text)
     say(f"written to {path.relative_to(_ROOT)}")
 
 

@@ -18,7 +18,9 @@ has native kernels and compressed values where nothing else is said. *CPU µs a 
 time, which a shared machine changes less than rates. *Busy* is the part of a core that a process used. Where a server's
 is near 100 %, the server was the limit; where that of the load generator and of what stands behind the server (they
 share a core) together is, they were; where neither is, somebody else used the machine. The data are {rows:,}
-recommendations (ten product ids a customer, all UUIDs), of which {sample:,} random ones are asked for."""
+recommendations (ten product ids a customer, all UUIDs), of which {sample:,} random ones are asked for.
+
+What takes a cluster, an hour, or commands of its own stands in [measurements.md](measurements.md)."""
 
 _BETTER: Final = {"requests/s": "more", "keys/s": "more", "records/s": "more", "s": "less", "bytes": "less"}
 _OURS: Final = (OURS, UNCOMPRESSED, PYTHON, PYTHON_UNCOMPRESSED)
@@ -60,12 +62,6 @@ def markdown(
         _table(("program", "version"), list(versions.items())),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def apart(text: str) -> str:
-    """What of an earlier report was measured by other commands, and stands in every later one as it is."""
-    start = text.find("\n## Measured apart\n")
-    return text[start:] if start >= 0 else ""
 
 
 def must_reach(verdicts: Sequence[Verdict]) -> str:

@@ -1,5 +1,5 @@
 """``python -m benchmarks.operator_load``: measure the operator at several numbers of datasets, print and write the
-section of docs/benchmarks.md."""
+section of docs/measurements.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.operator_load.report import Phase, Size
 from benchmarks.processes import Server, free_port
 
 _ROOT: Final = Path(__file__).parents[2]
-_REPORT: Final = _ROOT / "docs" / "benchmarks.md"
+_REPORT: Final = _ROOT / "docs" / "measurements.md"
 _RESYNC_SECONDS: Final = 20.0
 _RESYNCS: Final = 3
 AT_ONCE: Final = 50
@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--refresh-at-most", type=int, metavar="DATASETS", help="refresh no larger cluster")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for each phase")
     parser.add_argument("--worlds", type=Path, help="a folder in which settled clusters are kept between runs")
-    parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/measurements.md")
     arguments = parser.parse_args()
     sizes = [Size(datasets, arguments.shards, arguments.replicas) for datasets in arguments.datasets]
     with tempfile.TemporaryDirectory() as temporary:

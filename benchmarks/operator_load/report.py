@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md that says what the operator costs."""
+"""The section of docs/measurements.md that says what the operator costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks import machine
 
-_TITLE: Final = "### The operator\n"
+_TITLE: Final = "## The operator\n"
 _RESYNCS_AN_HOUR: Final = 12
 
 
@@ -83,7 +83,7 @@ def merged(report: str, written: str) -> str:
     start = report.find(_TITLE)
     if start < 0:
         return f"{report.rstrip()}\n\n{written}"
-    end = report.find("\n### ", start + 1)
+    end = report.find("\n## ", start + 1)
     return report[:start] + written + (report[end:] if end >= 0 else "")
 
 

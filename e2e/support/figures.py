@@ -1,4 +1,4 @@
-"""Figures that stories measure, for docs/benchmarks.md: appended to .bench/e2e.json, one object a line."""
+"""Figures that stories measure, for docs/measurements.md: appended to .bench/e2e.json, one object a line."""
 
 from __future__ import annotations
 

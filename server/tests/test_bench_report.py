@@ -1,4 +1,4 @@
-"""The benchmarks' report: what it compares, how it reckons, and that what was measured apart outlives the next run."""
+"""The benchmarks' report: what it compares, and how it reckons."""
 
 import pytest
 from benchmarks import report, targets
@@ -61,12 +61,3 @@ def test_what_limits_a_target_is_said_of_targets_that_there_are() -> None:
 def test_a_figure_short_of_its_target_is_marked() -> None:
     target = targets.Target("shard GET : Redis", 1.15, True, lambda _: 1.0)
     assert "short" in report.must_reach([targets.Verdict(target, 1.0)])
-
-
-def test_what_was_measured_apart_is_kept() -> None:
-    apart = "\n## Measured apart\n\n### Allocator\n\n| a | b |\n"
-    assert report.apart("# Benchmarks\n\n## Versions\n\n| c | d |\n" + apart) == apart
-
-
-def test_a_report_without_such_a_part_leaves_nothing() -> None:
-    assert report.apart("# Benchmarks\n\n## Versions\n") == ""
