@@ -109,7 +109,7 @@ def test_a_load_is_put_on_the_routers_by_a_job_that_leaves_nothing(story: Story,
     words = ("--rate", "100", "--duration", "5", "--warmup", "1", "--fail-if", "errors>0", "-o", "json")
 
     sampled = json.loads(_plugin(story, "load", "records", *words))
-    assert sampled["requests"]["answered"] == sampled["requests"]["scheduled"] >= 500
+    assert 300 < sampled["requests"]["answered"] == sampled["requests"]["scheduled"] < 700, "by chance 500"
     assert (sampled["keys"]["found"], sampled["keys"]["missing"]) == (sampled["keys"]["asked"], 0)
     record("plugin", "load by a Job, 99th percentile at 100/s", sampled["latency"]["percentiles"]["99"] / 1e6, "s")
 
