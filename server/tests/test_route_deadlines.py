@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -75,6 +76,14 @@ async def test_at_the_deadline_it_is_given_up_with_a_reason(counters: memoryview
     assert lookup.problem
     assert (lookup.problem.reason, lookup.problem.shard) == ("Deadline", 3)
     assert counters[INDEX["deadlines"]] == 2
+
+
+async def test_at_the_deadline_there_is_no_second_try_either(counters: memoryview) -> None:
+    lookup = Lookup()
+    Deadlines(0.1, 0, counters).add(lookup)
+    time.sleep(0.15)  # noqa: ASYNC251 - what is due at half of the deadline is seen behind it, as always of 1 ms
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert not lookup.tried_after, "its server would be asked for nobody"
 
 
 class Target:

@@ -97,7 +97,8 @@ class Deadlines:
             lookup = retry_queue.popleft()
             if not lookup.is_done:
                 deadline_queue.append(lookup)
-                lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
+                if lookup.started_at + self._deadline > now:  # or a server would be asked for nobody
+                    lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
         while deadline_queue and (deadline_queue[0].is_done or deadline_queue[0].started_at + self._deadline <= now):
             lookup = deadline_queue.popleft()
             if not lookup.is_done:
