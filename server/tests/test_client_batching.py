@@ -432,6 +432,57 @@ async def test_a_lookup_of_several_generations_names_that_of_its_own_shard() -> 
             assert [asked.method for asked in router.asked] == ["POST", "GET"]
 
 
+async def test_a_lookup_that_is_asked_twice_has_one_timeout() -> None:
+    def mixed(connection: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("x", generation="g12")
+        time.sleep(1)
+        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
+
+    with scripted(otherwise=mixed) as router:
+        async with AsyncClient(router.url, timeout=5) as client:
+            assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
+        post, get = (int(asked.fields["lookupdb-deadline-ms"]) for asked in router.asked)
+        assert (post, get) == (4096, min(get, 3400)), "a second was gone"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_that_asks_twice_has_one_timeout() -> None:
+    gate = Gate()
+
+    def mixed(_: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("x", generation="g12")
+        time.sleep(1)
+        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
+
+    with scripted(gate, otherwise=mixed) as router, Client(router.url, timeout=20) as client:
+        calls: list[Callable[[], Any]] = [lambda: client.get("z"), lambda: client.lookup("a"), lambda: client.get("b")]
+        with calling(calls[:1]):
+            until(lambda: router.asked, "the first is under way")
+            with calling(calls[1:]) as outcomes:
+                until(lambda: len(client._link.combiners[None]._queue) == 2, "both wait")
+                gate.opened.set()
+        assert outcomes == [("x", True, "g12"), "x"]
+        last = router.asked[-1]
+        assert (last.method, last.target) == ("GET", "/v1/lookup/a")
+        assert int(last.fields["lookupdb-deadline-ms"]) <= 19_000 * 0.85
+
+
+async def test_a_request_that_is_sent_again_behind_its_time_has_what_is_left() -> None:
+    """A batch of which one caller has little time left: the others' answer is worth waiting for, also on another
+    connection."""
+    with scripted(CLOSE, found_all, CLOSE) as router:
+        with Client(router.url, timeout=60) as client:
+            now = time.monotonic()
+            answer_of_threads = await asyncio.to_thread(client._ask_batch, ["a", "b"], now + 60, now - 0.001)
+        async with AsyncClient(router.url, timeout=60) as asynchronous:
+            now = asynchronous._link.enter_loop().time()
+            answer_of_coroutines = await asynchronous._ask_batch(["a", "b"], now + 60, now - 0.001)
+        assert answer_of_threads.take("a").value == answer_of_coroutines.take("a").value == "a"
+        assert [asked.fields["lookupdb-deadline-ms"] for asked in router.asked] == ["49152"] * 4
+
+
 @pytest.mark.usefixtures("patient")
 async def test_a_batch_has_the_trace_of_its_first_caller_and_not_of_those_before() -> None:
     trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace")

@@ -198,15 +198,17 @@ async def test_an_unavailable_key_fails_only_its_own_coroutine(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("timeouts", [{"timeout": 5.0}, {"timeout": 60.0, "read_timeout": 3.0}], ids=["call", "read"])
 def test_a_timeout_below_the_routers_deadline_loses_no_key_of_a_shard_that_is_there(
-    tmp_path: Path, tables: Tables, kind: Kind
+    tmp_path: Path, tables: Tables, kind: Kind, timeouts: dict[str, float]
 ) -> None:
     made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
     of_dead = {key for key in KEYS[:100] if keys.shard_number(key.encode(), 2) == 1}
     with fleet(made) as shards:
         tables.write(fleet_entry(made, shards))
         # The router's own deadline is 20 s here.
-        with routing(tables.path) as router, blocking(kind, f"http://127.0.0.1:{router.port}", timeout=5) as client:
+        url = "http://127.0.0.1:{}"
+        with routing(tables.path) as router, blocking(kind, url.format(router.port), **timeouts) as client:
             client.get("key-1")
             _kill(shards)
             results = client.get_many(KEYS[:100], partial=True)

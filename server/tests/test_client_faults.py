@@ -514,6 +514,13 @@ def test_the_router_is_told_less_time_than_the_caller_has_and_the_same_each_time
     assert max(deadlines) == told
 
 
+def test_the_router_is_told_the_read_timeout_where_that_is_less(kind: Kind) -> None:
+    with scripted() as router, blocking(kind, router.url, timeout=60, read_timeout=1) as client:
+        for ask in ASKS:
+            ask(client)
+        assert [asked.fields["lookupdb-deadline-ms"] for asked in router.asked] == ["832", "832"]
+
+
 @pytest.mark.parametrize("trace", ["a\r\nX: y", "ä", "", "x" * 600, None])
 def test_what_is_no_trace_is_left_out(kind: Kind, trace: str | None) -> None:
     def fail() -> str | None:

@@ -56,7 +56,7 @@ class AsyncRouterLink:
         while True:
             token = core.tokens.line()
             try:
-                response = await self._exchange(render, token, deadline, answer_by or deadline, is_fresh=is_fresh)
+                response = await self._exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
             except ConnectionFailure as error:
                 if self._is_closed:
                     raise RuntimeError(CLOSED) from error
@@ -76,7 +76,7 @@ class AsyncRouterLink:
         render: Callable[[bytes], bytes],
         token: bytes,
         deadline: float,
-        answer_by: float,
+        answer_by: float | None,
         *,
         is_fresh: bool,
     ) -> Response:
@@ -84,7 +84,7 @@ class AsyncRouterLink:
         assert pool is not None
         connection = await pool.acquire(deadline, is_fresh=is_fresh)
         try:
-            fields = self.core.render_fields(token, answer_by - asyncio.get_running_loop().time())
+            fields = self.core.render_fields(token, asyncio.get_running_loop().time(), deadline, answer_by)
             return await connection.exchange(render(fields), deadline)
         finally:
             pool.release(connection)
@@ -170,10 +170,11 @@ class AsyncLookups:
 
     async def lookup(self, key: str) -> Lookup:
         """What was found of ``key``, and the generation that has it, or has it not."""
+        deadline = self._link.enter_loop().time() + self._link.core.settings.timeout
         answer = await self._find(key := check_key(key))
         if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
-            loop = self._link.enter_loop()
-            answer = await self._ask_key(key, loop.time() + self._link.core.settings.timeout)
+            self._link.enter_loop()
+            answer = await self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
     async def get_many(self, keys: Iterable[str], *, partial: bool = False) -> LookupResults:

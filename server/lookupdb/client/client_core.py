@@ -30,9 +30,17 @@ class ClientCore:
         if self.cache is not None:
             self.cache = GenerationCache(self.settings.cache_bytes, self.settings.cache_seconds)
 
-    def render_fields(self, token: bytes, seconds: float) -> bytes:
-        """The lines of a request's head that change: that of the ``token``, how long the router has, of the ``seconds``
-        that are left of the call, and the trace. No trace keeps a lookup from being asked."""
+    def render_fields(self, token: bytes, now: float, deadline: float, answer_by: float | None) -> bytes:
+        """The lines of a request's head that change: that of the ``token``, how long the router has of what is left of
+        the call, and the trace. No trace keeps a lookup from being asked.
+
+        The router should answer until ``answer_by``, if that is not ``deadline``. Where that is over already, as of a
+        request that is sent again, it has all that is left. It never has more than is waited for a byte.
+        """
+        end = deadline if answer_by is None or answer_by <= now else answer_by
+        seconds = end - now
+        if self.settings.read_timeout is not None:
+            seconds = min(seconds, self.settings.read_timeout)
         trace = b""
         if self.settings.traceparent is not None:
             with contextlib.suppress(Exception):

@@ -58,7 +58,7 @@ class RouterLink:
         while True:
             token = core.tokens.line()
             try:
-                response = self._exchange(render, token, deadline, answer_by or deadline, is_fresh=is_fresh)
+                response = self._exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
             except ConnectionFailure as error:
                 failure = error
             else:
@@ -76,7 +76,7 @@ class RouterLink:
         render: Callable[[bytes], bytes],
         token: bytes,
         deadline: float,
-        answer_by: float,
+        answer_by: float | None,
         *,
         is_fresh: bool,
     ) -> Response:
@@ -84,7 +84,7 @@ class RouterLink:
         lease = pool.begin()
         try:
             connection = pool.acquire(lease, deadline, is_fresh=is_fresh)
-            fields = self.core.render_fields(token, answer_by - time.monotonic())
+            fields = self.core.render_fields(token, time.monotonic(), deadline, answer_by)
             return connection.exchange(render(fields), deadline)
         finally:
             pool.release(lease)
@@ -151,9 +151,10 @@ class Lookups:
 
     def lookup(self, key: str) -> Lookup:
         """What was found of ``key``, and the generation that has it, or has it not."""
+        deadline = time.monotonic() + self._link.core.settings.timeout
         answer = self._find(key := check_key(key))
         if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
-            answer = self._ask_key(key, time.monotonic() + self._link.core.settings.timeout)
+            answer = self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
     def get_many(self, keys: Iterable[str], *, partial: bool = False) -> LookupResults:
