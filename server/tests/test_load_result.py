@@ -18,6 +18,7 @@ from lookupdb.load.histogram import HIGHEST_MICROSECONDS, LatencyHistogram, thin
 from lookupdb.load.honesty import LagWatch, SenderTooSlow, check_capacity
 from lookupdb.load.plots import render_report
 from lookupdb.load.recording import Recording
+from lookupdb.load.result import PERCENTILES
 from lookupdb.load.schedule import make_profile
 from lookupdb.load.sender_plan import SenderPlan
 from lookupdb.load.summary import render_summary
@@ -37,6 +38,32 @@ def test_percentiles_are_those_of_the_values_within_a_thousandth() -> None:
         assert histogram.percentile(percentile) == pytest.approx(percentile * 1000, rel=0.0011)
     assert histogram.highest == 100_000
     assert histogram.percentile(100) == 100_000
+
+
+def test_a_percentile_of_few_is_exceeded_by_no_more_than_it_says() -> None:
+    source = random.Random(3)
+    for _ in range(200):
+        values = sorted(source.randint(1, 1000) for _ in range(source.randint(1, 120)))
+        histogram = LatencyHistogram()
+        histogram.record(values)
+        for percentile, value in zip(PERCENTILES, histogram.percentiles(PERCENTILES), strict=True):
+            assert value == next(bound for bound in values if _share(values, bound) >= percentile)
+
+
+def _share(values: list[int], bound: int) -> float:
+    return 100 * sum(value <= bound for value in values) / len(values)
+
+
+def test_one_timeout_of_sixty_is_in_the_99th_percentile_that_is_shown_and_in_the_one_that_is_judged() -> None:
+    for tally in (Tally(timeouts=1), Tally(answered=1)):
+        recording = Recording(1, 1)
+        recording.take(0, 0, Tally(scheduled=60, answered=59, latencies=[1000] * 59))
+        tally.latencies = [5_000_000]
+        recording.take(0, 0.9, tally)
+        recording.finish()
+        document = make_result("p99>20ms", recording=recording)
+        assert document["latency"]["percentiles"]["99"] == document["points"][0]["p99"] == 5_000_000
+        assert document["failIf"][0]["holds"]
 
 
 def test_the_histograms_of_processes_merge_into_that_of_all() -> None:

@@ -66,8 +66,8 @@ class LatencyHistogram:
         count, highest = self.count, self.highest
         if highest is None:
             return [None] * len(percentiles)
-        ranks = [find_rank(percentile, count + failure_count) for percentile in percentiles]
-        shares = [100 * rank / count for rank in ranks] if failure_count else percentiles
+        # The library rounds to the nearest rank: the 99th percentile of 51 would be the 50th, which 2 % exceed.
+        shares = [100 * find_rank(percentile, count + failure_count) / count for percentile in percentiles]
         found = self._counts.get_percentile_to_value_dict([share for share in shares if share <= 100])
         return [min(int(found[share]), highest) if share <= 100 else None for share in shares]
 
