@@ -227,6 +227,16 @@ def test_a_folder_of_another_dataset_is_not_sampled(url: str, tmp_path: Path) ->
     assert f"--sample-from {tmp_path / 'g1'} is of people, and the router serves default/sample" in said
 
 
+def test_a_report_of_the_environment_may_have_a_colon_in_its_name(
+    url: str, key_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "2026-11-24T10:53.html", tmp_path / "b.svg"]
+    monkeypatch.setenv("LOOKUPDB_REPORT", "\n".join(map(str, files)))
+    code, _, said = load(url, "--keys", key_file, "--duration", "0.3", "--warmup", "0")
+    assert code == 0, said
+    assert all(file.exists() for file in files)
+
+
 def test_results_are_written_to_all_files_that_are_given(url: str, key_file: str, tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.json", "b.json", "a.html", "b.svg")]
     words = [word for file in files for word in ("--json" if file.suffix == ".json" else "--report", str(file))]

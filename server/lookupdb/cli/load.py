@@ -16,7 +16,7 @@ import orjson
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
 from lookupdb.cli.interruption import end_at_once, ended_in_time
-from lookupdb.cli.load_options import make_plan, plan_options
+from lookupdb.cli.load_options import FileLine, make_plan, plan_options
 from lookupdb.cli.options import option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
 from lookupdb.errors import LimitExceeded, UsageError
@@ -122,7 +122,7 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
 @option(
     "--report",
     "reports",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FileLine(path_type=Path, dir_okay=False),
     metavar="FILE.html|FILE.svg",
     multiple=True,
     callback=_check_reports,

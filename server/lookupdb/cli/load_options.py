@@ -29,6 +29,12 @@ class TextLine(click.ParamType[str]):
         return str(value)
 
 
+class FileLine(click.Path):
+    """A file's path, of which an environment variable holds one a line: names of files have colons, as times do."""
+
+    envvar_list_splitter = "\n"
+
+
 _PLAN_OPTIONS: Final = (
     option(
         "--rate",
