@@ -206,16 +206,21 @@ def find_superseded(manifests: dict[str, Manifest | None], current: str, keep: i
     """Of the generations that are there, with their manifests, if those can be read, the ones that are neither
     ``current`` nor among the newest ``keep`` of its dataset, the oldest first.
 
-    What was built last is newest: numbers begin anew where a store was, and generations of before are still here.
+    The highest number is newest, whatever the clocks of builders were, except where numbers have begun anew since a
+    store was: generations of before have higher ones than ``current``, and were built before it.
     """
-    uid = None if (serving := manifests.get(current)) is None else serving.uid
-    built = sorted(
-        ("" if manifest is None else manifest.built_at, generation_number(name), name)
-        for name, manifest in manifests.items()
-    )
-    own = [name for _, _, name in built if (manifest := manifests[name]) is not None and manifest.uid == uid]
+    serving = manifests.get(current)
+    uid, built_at = (None, "") if serving is None else (serving.uid, serving.built_at)
+
+    def find_place(name: str) -> tuple[bool, int]:
+        number, manifest = generation_number(name), manifests[name]
+        is_of_before = number > generation_number(current) and (manifest.built_at if manifest else "") < built_at
+        return not is_of_before, number
+
+    ordered = sorted(manifests, key=find_place)
+    own = [name for name in ordered if (manifest := manifests[name]) is not None and manifest.uid == uid]
     kept = {current, *own[max(0, len(own) - keep) :]}
-    return tuple(name for _, _, name in built if name not in kept)
+    return tuple(name for name in ordered if name not in kept)
 
 
 @contextmanager
