@@ -295,13 +295,13 @@ def test_looks_at_an_answer_end_with_it(kind: Kind) -> None:
     def trickle(connection: socket.socket, asked: Asked) -> bytes:
         told = found_all(connection, asked)
         for _ in range(2):
-            time.sleep(0.08)
+            time.sleep(0.2)
             connection.sendall(told[:5])
             told = told[5:]
         return told
 
-    with scripted(otherwise=trickle) as router, blocking(kind, router.url, timeout=1.0, read_timeout=0.12) as client:
-        for number in range(16):
+    with scripted(otherwise=trickle) as router, blocking(kind, router.url, timeout=2.0, read_timeout=0.8) as client:
+        for number in range(8):
             assert client.get(f"key-{number}") == f"key-{number}"
 
 
