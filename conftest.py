@@ -104,6 +104,7 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_route_lookup_core",
     "test_route_mixed_table",
     "test_route_resp_clients",
+    "test_route_resp_commands",
     "test_route_resp_connection",
     "test_route_resp_reader",
     "test_route_scatter_gather",
@@ -121,6 +122,7 @@ TLS_TESTS: tuple[str, ...] = (
     "test_route_http_exchanges",
     "test_route_http_repeated",
     "test_route_http_request",
+    "test_route_resp_commands",
     "test_route_resp_connection",
 )
 """The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. A fixture that lives for the

@@ -9,8 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.routing import entry, table_file
-from support.syncing import OTHER_UID, UID, announce, hasten, keeping, names, publish, read_current
+from support.routing import entry
+from support.syncing import (
+    OTHER_UID,
+    UID,
+    announce,
+    hasten,
+    keeping,
+    names,
+    only_keeper,
+    publish,
+    read_current,
+    reads,
+    write_table,
+)
 from support.waiting import soon
 
 from lookupdb import disk
@@ -19,9 +31,10 @@ from lookupdb.store.directory import DirectoryDataset
 from lookupdb.sync import announcement_look
 from lookupdb.sync import keeper as keepers
 from lookupdb.sync.dataset_folder import DatasetFolder
-from lookupdb.sync.keeper import DatasetKeeper
 from lookupdb.sync.service import SyncService
 from lookupdb.sync.store_feed import StoreFeed
+
+A = "10.0.0.1:7000"
 
 
 @pytest.fixture(autouse=True)
@@ -45,25 +58,9 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "routing-table.json"
 
 
-def write_table(table: Path, generation: str, version: int, uid: str = UID) -> None:
-    dataset = {"namespace": "team", "name": "people", "uid": f"{uid}-0000"}
-    new = table.with_suffix(".new")
-    new.write_bytes(table_file(entry([["10.0.0.1:7000"]], generation), version=version, dataset=dataset))
-    new.rename(table)
-
-
-def only_keeper(service: SyncService) -> DatasetKeeper:
-    (keeper,) = service.state.keepers.values()
-    return keeper
-
-
 def is_obtaining(service: SyncService, generation: str) -> bool:
     running = only_keeper(service).running
     return running is not None and running.target.generation == generation
-
-
-async def reads(root: Path, generation: str) -> None:
-    await soon(lambda: read_current(root) == f"{UID} {generation}", generation)
 
 
 async def test_a_swap_whose_answer_is_lost_does_not_outlive_a_rollback(
@@ -80,7 +77,7 @@ async def test_a_swap_whose_answer_is_lost_does_not_outlive_a_rollback(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async with keeping(root, url) as service:
-        await reads(root, "g1")
+        await reads(root, f"{UID} g1")
         monkeypatch.setattr(disk, "sync_folder", fail_behind_the_swap)
         announce(people, "g2", 2)
         await soon(lambda: only_keeper(service).fetch_problem is not None, "the answer is lost")
@@ -115,25 +112,25 @@ class TestHangingStore:
 
         monkeypatch.setattr(DirectoryDataset, "find_manifest", find_late)
         monkeypatch.setattr(StoreFeed, "look_for_announcement", look_late)
-        write_table(table, "g1", 1)
+        write_table(table, entry([[A]], "g1"), version=1)
         async with keeping(root, url, tables=(table,)) as service:
-            await reads(root, "g1")
-            write_table(table, "g2", 2)
-            await reads(root, "g2")
+            await reads(root, f"{UID} g1")
+            write_table(table, entry([[A]], "g2"), version=2)
+            await reads(root, f"{UID} g2")
             hangs = True
-            write_table(table, "g1", 3)
-            await reads(root, "g1")
-            write_table(table, "g3", 4)
+            write_table(table, entry([[A]], "g1"), version=3)
+            await reads(root, f"{UID} g1")
+            write_table(table, entry([[A]], "g3"), version=4)
             await soon(lambda: is_obtaining(service, "g3"), "it is asked for g3")
-            write_table(table, "g2", 5)
-            await reads(root, "g2")
+            write_table(table, entry([[A]], "g2"), version=5)
+            await reads(root, f"{UID} g2")
             await soon(lambda: only_keeper(service).is_settled, "and that is known")
             assert is_obtaining(service, "g3"), "the fetch hangs still"
             assert threading.active_count() < 20, "looks do not pile up"
             answers.set()
             hangs = False
-            write_table(table, "g3", 6)
-            await reads(root, "g3")
+            write_table(table, entry([[A]], "g3"), version=6)
+            await reads(root, f"{UID} g3")
             await soon(lambda: names(root / "team/people") == ["current", "g2", "g3"], "nothing else is left")
 
     async def test_an_announcement_that_cannot_be_read_again_still_holds(
@@ -142,11 +139,11 @@ class TestHangingStore:
         """The table comes a minute later: it is not told as one that goes back."""
         people = publish(url, "g1")
         publish(url, "g2")
-        write_table(table, "g1", 1)
+        write_table(table, entry([[A]], "g1"), version=1)
         async with keeping(root, url, tables=(table,)) as service:
-            await reads(root, "g1")
+            await reads(root, f"{UID} g1")
             announce(people, "g2", 2)
-            await reads(root, "g2")
+            await reads(root, f"{UID} g2")
             looks = 0
 
             def fail(self: StoreFeed, uid: str) -> Any:
@@ -173,10 +170,10 @@ async def test_what_is_announced_stays_beside_a_dataset_of_the_name_that_was_onl
 async def test_a_table_of_another_uid_than_is_asked_for_is_not_followed(root: Path, url: str, table: Path) -> None:
     publish(url, "g1")
     publish(url, "g2", uid=OTHER_UID)
-    write_table(table, "g1", 1)
+    write_table(table, entry([[A]], "g1"), version=1)
     async with keeping(root, url, f"team/people@{UID}", tables=(table,)) as service:
-        await reads(root, "g1")
-        write_table(table, "g2", 1, OTHER_UID)
+        await reads(root, f"{UID} g1")
+        write_table(table, entry([[A]], "g2"), version=1, uid=OTHER_UID)
         await soon(lambda: only_keeper(service).look_problem is not None, "it is told")
         problem = only_keeper(service).look_problem
         assert problem is not None
@@ -203,7 +200,7 @@ class TestFolder:
                 (folder / name).symlink_to("nowhere")
         announce(publish(url, "g1"), "g1", 1)
         async with keeping(root, url):
-            await reads(root, "g1")
+            await reads(root, f"{UID} g1")
             await soon(lambda: names(folder) == ["current", "g1"], "all else is gone")
         assert [path.name for path in elsewhere.iterdir()] == ["precious"]
 
@@ -220,7 +217,7 @@ class TestFolder:
         people = publish(url, "g1")
         announce(people, "g1", 1)
         async with keeping(root, url):
-            await reads(root, "g1")
+            await reads(root, f"{UID} g1")
         folder = DatasetFolder(root, "team", "people")
         assert folder.remove("g1") is False
         assert read_current(root) == f"{UID} g1"

@@ -10,27 +10,35 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from support.buckets import new_bucket, s3_server, use_server
-from support.faults import Proxy, faulty_proxy
+from support.buckets import new_bucket, s3_server
 from support.gateways import CLUSTER as GATEWAY_CLUSTER
 from support.gateways import fake_gateway, use_token
-from support.routing import entry, mixed, table_file
-from support.syncing import CLUSTER, OTHER_UID, UID, announce, hasten, keeping, names, publish, read_current
+from support.routing import entry, mixed
+from support.syncing import (
+    CLUSTER,
+    OTHER_UID,
+    UID,
+    announce,
+    has_problem,
+    hasten,
+    keeping,
+    names,
+    only_keeper,
+    publish,
+    read_current,
+    reads,
+    write_table,
+)
 from support.waiting import soon
 
-from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import Store, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
-from lookupdb.store.bucket import Bucket
 from lookupdb.sync import keeper as keepers
 from lookupdb.sync.dataset_folder import DatasetFolder
-from lookupdb.sync.generation_fetch import GenerationFetch
-from lookupdb.sync.service import SyncService
 from lookupdb.sync.status import SyncCollector, describe_state, explain_unready
 
 A = "10.0.0.1:7000"
@@ -56,34 +64,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return str(tmp_path / "store")
-
-
-def only_keeper(service: SyncService) -> Any:
-    (keeper,) = service.state.keepers.values()
-    return keeper
-
-
-async def reads(root: Path, text: str, name: str = "team/people") -> None:
-    await soon(lambda: read_current(root, name) == text, f"{name} says {text}")
-
-
-async def has_problem(service: SyncService, text: str) -> None:
-    def is_told() -> bool:
-        problem = only_keeper(service).problem
-        return problem is not None and text in problem.error.message
-
-    await soon(is_told, text)
-
-
-def damage(url: str, generation: str, uid: str = UID) -> Path:
-    """One byte of a shard's file is another one."""
-    path = sorted((Path(url) / CLUSTER / "team" / f"people-{uid}" / generation).glob("*.lmdb"))[0]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.unlink()
-    path.write_bytes(content)
-    path.chmod(0o444)
-    return path
 
 
 class TestActive:
@@ -265,22 +245,16 @@ class TestTable:
     def table(self, tmp_path: Path) -> Path:
         return tmp_path / "routing-table.json"
 
-    def write(self, table: Path, *entries: dict[str, Any], version: int, uid: str = UID, name: str = "people") -> None:
-        dataset = {"namespace": "team", "name": name, "uid": f"{uid}-0000"}
-        new = table.with_suffix(".new")
-        new.write_bytes(table_file(*entries, version=version, dataset=dataset))
-        new.rename(table)
-
     async def test_says_what_is_active_whatever_the_store_says(self, root: Path, url: str, table: Path) -> None:
         people = publish(url, "g1")
         publish(url, "g2")
         announce(people, "g2", 9)
-        self.write(table, entry([[A]], "g1"), version=1)
+        write_table(table, entry([[A]], "g1"), version=1)
         async with keeping(root, url, tables=(table,), subscriptions=()):
             await reads(root, f"{UID} g1")
-            self.write(table, entry([[A]], "g2"), entry([[A]], "g1"), version=2)
+            write_table(table, entry([[A]], "g2"), entry([[A]], "g1"), version=2)
             await reads(root, f"{UID} g2")
-            self.write(table, entry([[A]], "g1"), version=3)
+            write_table(table, entry([[A]], "g1"), version=3)
             await reads(root, f"{UID} g1")
 
     async def test_is_waited_for(self, root: Path, url: str, table: Path) -> None:
@@ -288,7 +262,7 @@ class TestTable:
         async with keeping(root, url, tables=(table,), subscriptions=()) as service:
             assert "there is no routing table yet" in (explain_unready(service.state) or "")
             assert names(root) == []
-            self.write(table, entry([[A]], "g1"), version=1)
+            write_table(table, entry([[A]], "g1"), version=1)
             await reads(root, f"{UID} g1")
             await soon(lambda: explain_unready(service.state) is None, "it is ready")
 
@@ -296,14 +270,14 @@ class TestTable:
         publish(url, "g1")
         publish(url, "g2")
         old, new = entry([[A], [A]], "g1"), entry([[A], [A]], "g2")
-        self.write(table, old, version=1)
+        write_table(table, old, version=1)
         async with keeping(root, url, tables=(table,), subscriptions=()) as service:
             await reads(root, f"{UID} g1")
-            self.write(table, mixed(new, old, [1]), version=2)
+            write_table(table, mixed(new, old, [1]), version=2)
             await soon(lambda: service.state.tables[0].is_mixed, "it is seen")
             await soon(lambda: only_keeper(service).running is None, "nothing is fetched")
             assert read_current(root) == f"{UID} g1"
-            self.write(table, new, version=3)
+            write_table(table, new, version=3)
             await reads(root, f"{UID} g2")
 
     async def test_that_is_none_or_older_leaves_what_is_there_and_is_told(
@@ -311,216 +285,29 @@ class TestTable:
     ) -> None:
         publish(url, "g1")
         publish(url, "g2")
-        self.write(table, entry([[A]], "g1"), version=5)
+        write_table(table, entry([[A]], "g1"), version=5)
         async with keeping(root, url, tables=(table,), subscriptions=()) as service:
             await reads(root, f"{UID} g1")
-            self.write(table, entry([[A]], "g2"), version=4)
+            write_table(table, entry([[A]], "g2"), version=4)
             await has_problem(service, "version 4 is older than version 5")
             table.write_bytes(b"{")
             await has_problem(service, "a routing table is JSON")
-            self.write(table, entry([[A]], "g2"), version=6, name="places")
+            write_table(table, entry([[A]], "g2"), version=6, name="places")
             await has_problem(service, "it is the table of team/places, and this file was that of team/people")
             assert read_current(root) == f"{UID} g1"
-            self.write(table, entry([[A]], "g2"), version=6)
+            write_table(table, entry([[A]], "g2"), version=6)
             await reads(root, f"{UID} g2")
             await soon(lambda: only_keeper(service).problem is None, "all is well again")
 
     async def test_of_the_dataset_that_was_made_again_is_followed(self, root: Path, url: str, table: Path) -> None:
         publish(url, "g5")
         publish(url, "g1", uid=OTHER_UID)
-        self.write(table, entry([[A]], "g5"), version=50)
+        write_table(table, entry([[A]], "g5"), version=50)
         async with keeping(root, url, tables=(table,), subscriptions=()):
             await reads(root, f"{UID} g5")
-            self.write(table, entry([[A]], "g1"), version=1, uid=OTHER_UID)
+            write_table(table, entry([[A]], "g1"), version=1, uid=OTHER_UID)
             await reads(root, f"{OTHER_UID} g1")
             await soon(lambda: names(root / "team/people") == ["current", "g1"], "nothing of the old one is left")
-
-
-class TestTrouble:
-    async def test_a_damaged_generation_leaves_what_is_there_and_is_tried_again(self, root: Path, url: str) -> None:
-        people = publish(url, "g1")
-        announce(people, "g1", 1)
-        async with keeping(root, url) as service:
-            await reads(root, f"{UID} g1")
-            publish(url, "g2")
-            whole = damage(url, "g2")
-            announce(people, "g2", 2)
-            await has_problem(service, "has checksum")
-            assert read_current(root) == f"{UID} g1"
-            status = describe_state(service.state)["datasets"][0]
-            assert (status["problem"]["reason"], status["isCurrent"]) == ("CorruptFile", False)
-            assert status["current"]["generation"] == "g1"
-            content = bytearray(whole.read_bytes())
-            content[len(content) // 2] ^= 1
-            whole.unlink()
-            whole.write_bytes(content)
-            whole.chmod(0o444)
-            await reads(root, f"{UID} g2")
-            await soon(lambda: only_keeper(service).problem is None, "all is well again")
-            assert service.state.figures.failures["CorruptFile"] >= 1
-
-    async def test_a_generation_that_is_announced_and_missing_is_told(self, root: Path, url: str) -> None:
-        people = publish(url, "g1")
-        announce(people, "g1", 1)
-        async with keeping(root, url) as service:
-            await reads(root, f"{UID} g1")
-            announce(people, "g2", 2)
-            await has_problem(service, "has no g2, which is the active generation")
-            publish(url, "g2")
-            await reads(root, f"{UID} g2")
-
-    async def test_it_is_told_once(self, root: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
-        announce(publish(url, "g1"), "g2", 2)
-        async with keeping(root, url) as service:
-            await soon(lambda: service.state.figures.failures["GenerationMissing"] > 3, "it was tried again")
-        assert sum("has no g2" in record.getMessage() for record in caplog.records) == 1
-
-    async def test_what_is_no_more_active_when_it_is_fetched_does_not_become_current(
-        self, root: Path, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        reached, go_on = threading.Event(), threading.Event()
-        fetch = GenerationFetch.run
-
-        def slow(self: GenerationFetch, manifest: Any, *rest: Any) -> None:
-            fetch(self, manifest, *rest)
-            if manifest.generation == "g2":
-                reached.set()
-                go_on.wait(30)
-
-        monkeypatch.setattr(GenerationFetch, "run", slow)
-        people = publish(url, "g1")
-        announce(people, "g1", 1)
-        async with keeping(root, url) as service:
-            await reads(root, f"{UID} g1")
-            publish(url, "g2")
-            announce(people, "g2", 2)
-            await soon(reached.is_set, "g2 is being fetched")
-            announce(people, "g1", 3)
-            await soon(lambda: only_keeper(service).target.version == 3, "the rollback is seen")
-            go_on.set()
-            await soon(lambda: only_keeper(service).is_settled, "g1 is known to be current")
-        assert read_current(root) == f"{UID} g1"
-        assert service.state.figures.swaps == 1
-
-    async def test_a_full_disk_is_told_before_anything_is_fetched(
-        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
-        people = publish(place, "g1")
-        announce(people, "g1", 1)
-        async with keeping(root, bucket.url) as service:
-            await reads(root, f"{UID} g1")
-            usage = shutil.disk_usage(root)
-            monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
-            publish(place, "g2")
-            announce(people, "g2", 2)
-            await has_problem(service, "1 bytes free, g2 needs")
-            assert only_keeper(service).problem.error.reason == "NotEnoughRoom"
-            assert read_current(root) == f"{UID} g1"
-            monkeypatch.undo()
-            hasten(monkeypatch)
-            use_server(server, monkeypatch)
-            await reads(root, f"{UID} g2")
-
-    async def test_what_is_kept_to_go_back_to_makes_room(
-        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
-        people = publish(place, "g1")
-        publish(place, "g2")
-        announce(people, "g1", 1)
-        folder = root / "team/people"
-        async with keeping(root, bucket.url):
-            await reads(root, f"{UID} g1")
-            announce(people, "g2", 2)
-            await reads(root, f"{UID} g2")
-            assert names(folder) == ["current", "g1", "g2"]
-            usage = shutil.disk_usage(root)
-            monkeypatch.setattr(
-                shutil, "disk_usage", lambda _: usage._replace(free=1 if (folder / "g1").exists() else 1 << 40)
-            )
-            publish(place, "g3")
-            announce(people, "g3", 3)
-            await reads(root, f"{UID} g3")
-
-    async def test_a_write_that_fails_leaves_what_is_there(
-        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bucket = new_bucket(server, monkeypatch)
-        place = Store(bucket.url, CLUSTER, bucket)
-        people = publish(place, "g1")
-        announce(people, "g1", 1)
-        async with keeping(root, bucket.url) as service:
-            await reads(root, f"{UID} g1")
-            publish(place, "g2")
-            is_full = True
-            write = os.write
-
-            def full(descriptor: int, data: Any) -> int:
-                if is_full and len(data) > 1000:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                return write(descriptor, data)
-
-            monkeypatch.setattr(os, "write", full)
-            announce(people, "g2", 2)
-            await has_problem(service, "No space left on device")
-            assert read_current(root) == f"{UID} g1"
-            is_full = False
-            await reads(root, f"{UID} g2")
-
-    async def test_a_store_that_is_away_and_comes_back(
-        self, root: Path, server: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bucket = new_bucket(server, monkeypatch)
-        people = publish(Store(bucket.url, CLUSTER, bucket), "g1")
-        announce(people, "g1", 1)
-        with faulty_proxy(server) as (through, proxy):
-            use_server(through, monkeypatch)
-            monkeypatch.setattr("lookupdb.store.obstore_objects.RETRIES", 0)
-            monkeypatch.setattr(Bucket.__init__, "__kwdefaults__", {**_defaults(), "retries": 0})
-            async with keeping(root, bucket.url) as service:
-                await reads(root, f"{UID} g1")
-                await self._be_away(service, proxy)
-                assert read_current(root) == f"{UID} g1"
-                assert explain_unready(service.state) is None, "what is there serves"
-                announce(people, "g1", 2)
-                proxy.calm()
-                await soon(lambda: only_keeper(service).problem is None, "it looked again")
-
-    async def _be_away(self, service: SyncService, proxy: Proxy) -> None:
-        proxy.answer(503)
-        await soon(lambda: only_keeper(service).problem is not None, "it is noticed")
-        assert isinstance(only_keeper(service).problem.error, StoreError)
-
-    async def test_what_is_kept_serves_a_rollback_while_the_store_is_away(
-        self, root: Path, url: str, tmp_path: Path
-    ) -> None:
-        publish(url, "g1")
-        publish(url, "g2")
-        table = tmp_path / "table.json"
-        of_table = TestTable()
-        of_table.write(table, entry([[A]], "g1"), version=1)
-        async with keeping(root, url, tables=(table,), subscriptions=()):
-            await reads(root, f"{UID} g1")
-            of_table.write(table, entry([[A]], "g2"), version=2)
-            await reads(root, f"{UID} g2")
-            shutil.rmtree(url)
-            of_table.write(table, entry([[A]], "g1"), version=3)
-            await reads(root, f"{UID} g1")
-
-    async def test_another_one_that_keeps_the_folder_is_told(self, root: Path, url: str) -> None:
-        publish(url, "g1")
-        async with keeping(root, url):
-            with pytest.raises(UsageError, match="another `lookupdb sync` keeps"):
-                async with keeping(root, url):
-                    pass
-
-
-def _defaults() -> dict[str, Any]:
-    defaults: dict[str, Any] = dict(Bucket.__init__.__kwdefaults__ or {})
-    return defaults
 
 
 class TestRemoval:
@@ -577,7 +364,7 @@ async def test_a_table_whose_dataset_another_one_keeps_is_waited_for(root: Path,
     """As while a pod of a DaemonSet is replaced by its successor."""
     publish(url, "g1")
     table = tmp_path / "table.json"
-    TestTable().write(table, entry([[A]], "g1"), version=1)
+    write_table(table, entry([[A]], "g1"), version=1)
     holder = DatasetFolder(root, "team", "people")
     holder.lock()
     async with keeping(root, url, tables=(table,), subscriptions=()) as service:
@@ -593,17 +380,17 @@ class TestTableAndAnnouncement:
 
     async def test_whichever_is_newer_counts(self, root: Path, url: str, table: Path) -> None:
         """The ConfigMap of a cluster comes late, and a store may be away."""
-        people, of_table = publish(url, "g1"), TestTable()
+        people = publish(url, "g1")
         for generation in ("g2", "g3"):
             publish(url, generation)
-        of_table.write(table, entry([[A]], "g1"), version=1)
+        write_table(table, entry([[A]], "g1"), version=1)
         async with keeping(root, url, "team/people", tables=(table,)) as service:
             await reads(root, f"{UID} g1")
             announce(people, "g2", 5)
             await reads(root, f"{UID} g2")
-            of_table.write(table, entry([[A]], "g2"), version=5)
+            write_table(table, entry([[A]], "g2"), version=5)
             await soon(lambda: only_keeper(service).target.origin == "table", "the table has it, too")
-            of_table.write(table, entry([[A]], "g3"), version=7)
+            write_table(table, entry([[A]], "g3"), version=7)
             await reads(root, f"{UID} g3")
             announce(people, "g1", 6)
             await soon(lambda: only_keeper(service).is_settled, "it looked again")
@@ -620,7 +407,7 @@ class TestTableAndAnnouncement:
             assert read_current(root) is None
             announce(people, "g1", 1)
             await reads(root, f"{UID} g1")
-            TestTable().write(table, entry([[A]], "g2"), version=2)
+            write_table(table, entry([[A]], "g2"), version=2)
             await reads(root, f"{UID} g2")
 
     async def test_an_announcement_of_another_uid_than_the_tables_is_none(
@@ -628,6 +415,6 @@ class TestTableAndAnnouncement:
     ) -> None:
         publish(url, "g1")
         announce(publish(url, "g9", uid=OTHER_UID), "g9", 90, "2026-12-01T00:00:00Z")
-        TestTable().write(table, entry([[A]], "g1"), version=1)
+        write_table(table, entry([[A]], "g1"), version=1)
         async with keeping(root, url, "team/people", tables=(table,)):
             await reads(root, f"{UID} g1")

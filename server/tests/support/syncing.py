@@ -30,6 +30,7 @@ from lookupdb.sync import target as sync_target
 from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.sync.subscription import Subscription
 from support import generations
+from support.routing import table_file
 from support.waiting import soon, until
 
 CLUSTER = "c1"
@@ -203,3 +204,39 @@ def sync_process(folder: Path, *words: str, environment: Mapping[str, str] | Non
         yield running
     finally:
         running.stop(signal.SIGKILL)
+
+
+def only_keeper(service: SyncService) -> Any:
+    (keeper,) = service.state.keepers.values()
+    return keeper
+
+
+async def reads(root: Path, text: str, name: str = "team/people") -> None:
+    await soon(lambda: read_current(root, name) == text, f"{name} says {text}")
+
+
+async def has_problem(service: SyncService, text: str) -> None:
+    def is_told() -> bool:
+        problem = only_keeper(service).problem
+        return problem is not None and text in problem.error.message
+
+    await soon(is_told, text)
+
+
+def damage(url: str, generation: str, uid: str = UID) -> Path:
+    """One byte of a shard's file is another one."""
+    path = sorted((Path(url) / CLUSTER / "team" / f"people-{uid}" / generation).glob("*.lmdb"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    path.chmod(0o444)
+    return path
+
+
+def write_table(table: Path, *entries: dict[str, Any], version: int, uid: str = UID, name: str = "people") -> None:
+    """A routing table of a dataset of the namespace team, in one step."""
+    dataset = {"namespace": "team", "name": name, "uid": f"{uid}-0000"}
+    new = table.with_suffix(".new")
+    new.write_bytes(table_file(*entries, version=version, dataset=dataset))
+    new.rename(table)

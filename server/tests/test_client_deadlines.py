@@ -1,0 +1,195 @@
+"""Timeouts of callers that ask together: each has its own, and the router is told how long it has."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.callers import Gate, calling, waiting
+from support.faulty_router import CLOSE, Asked, answer, batch, found_all, scripted
+from support.waiting import soon, until
+
+from lookupdb.client import AsyncClient, Client, Unavailable
+from lookupdb.client import combiner as combining
+from lookupdb.client.shared_answer import SharedAnswer
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody leaves beside a batch that is under way."""
+    from lookupdb.client import async_combiner
+
+    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(async_combiner, "PATIENCE_SECONDS", 60.0)
+
+
+async def test_each_coroutine_has_its_own_timeout() -> None:
+    gate = Gate()
+    with scripted(otherwise=gate) as router:
+        async with AsyncClient(router.url, timeout=0.5) as client:
+            began = time.monotonic()
+            early = asyncio.create_task(client.get("early"))
+            await asyncio.sleep(0.25)
+            late = asyncio.create_task(client.get("late"))
+            outcomes = await asyncio.gather(early, late, return_exceptions=True)
+            assert [getattr(outcome, "reason", None) for outcome in outcomes] == ["Deadline", "Deadline"]
+            assert [getattr(outcome, "keys", None) for outcome in outcomes] == [("early",), ("late",)]
+            assert 0.7 < time.monotonic() - began < 10
+            gate.opened.set()
+            assert await client.get("again") == "again"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_waits_for_others_no_longer_than_its_timeout() -> None:
+    gate = Gate()
+    with scripted(gate, gate) as router, Client(router.url, timeout=0.5) as client:
+        with calling([lambda: client.get("first")]) as first:
+            until(lambda: router.asked, "the first is under way")
+            time.sleep(0.2)
+            with calling([lambda: client.get("second")]) as second:
+                pass
+        for outcome in (*first, *second):
+            assert isinstance(outcome, Unavailable)
+            assert outcome.reason == "Deadline"
+        gate.opened.set()
+        assert client.get("again") == "again"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
+    """It was led itself, until its leader's time was over, and asks for all with what is left of its own time."""
+    slow = threading.Event()
+
+    def hang(connection: socket.socket, asked: Asked) -> bytes:
+        assert slow.wait(60)
+        return CLOSE
+
+    def delay(connection: socket.socket, asked: Asked) -> bytes:
+        time.sleep(0.4)
+        return found_all(connection, asked)
+
+    with scripted(hang, delay) as router, Client(router.url, timeout=1.5, retries=0) as client:
+        began = time.monotonic()
+
+        def ask(name: str, after: float) -> Callable[[], Any]:
+            def call() -> Any:
+                time.sleep(max(0.0, began + after - time.monotonic()))
+                return client.get(name)
+
+            return call
+
+        with calling([ask("first", 0.0), ask("early", 0.1), ask("late", 1.2)]) as outcomes:
+            pass
+        slow.set()
+    assert isinstance(outcomes[0], Unavailable)
+    assert isinstance(outcomes[1], Unavailable)
+    assert outcomes[2] == "late"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (5.0, 5.0, 5.0),  # one caller, or several of one turn
+        (4.0, 5.0, 4.0),  # all have their answers in time
+        (0.1, 5.0, 2.5),  # who has little time left does not end the others'
+        (-1.0, 5.0, 2.5),
+    ],
+)
+def test_when_the_router_should_answer_several_callers(first: float, last: float, expected: float) -> None:
+    assert combining.choose_answer_time(100.0, 100.0 + first, 100.0 + last) == 100.0 + expected
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_router_is_told_of_the_time_of_those_whose_threads_leave_together() -> None:
+    gate = Gate()
+    with scripted(gate) as router, Client(router.url, timeout=4) as client, calling([lambda: client.get("first")]):
+        until(lambda: router.asked, "the first is under way")
+        with calling([lambda: client.get("early")]):
+            until(lambda: waiting(client) == 1, "it waits")
+            time.sleep(3)
+            with calling([lambda: client.get("late")]) as outcomes:
+                until(lambda: waiting(client) == 2, "both wait")
+                gate.opened.set()
+    assert outcomes == ["late"]
+    assert router.asked[1].keys == ["early", "late"]
+    assert 1000 < int(router.asked[1].fields["lookupdb-deadline-ms"]) < 2000, "half of what the late one has"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_the_router_is_told_of_the_time_of_those_whose_coroutines_leave_together() -> None:
+    gate = Gate()
+    with scripted(gate) as router:
+        async with AsyncClient(router.url, timeout=4) as client:
+            lookups = [asyncio.create_task(client.get("first"))]
+            await soon(lambda: router.asked, "the first is under way")
+            lookups.append(asyncio.create_task(client.get("early")))
+            await asyncio.sleep(3)
+            lookups.append(asyncio.create_task(client.get("late")))
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(*lookups, return_exceptions=True)
+    assert router.asked[1].keys == ["early", "late"]
+    assert 1000 < int(router.asked[1].fields["lookupdb-deadline-ms"]) < 2000, "half of what the late one has"
+
+
+def test_whom_the_router_has_told_of_a_deadline_asks_no_second_time() -> None:
+    of_router = Unavailable("", keys=("a",), reason="Deadline", detail="", shard=1)
+    of_leader = Unavailable("", keys=("a",), reason="Deadline", detail="")
+    assert not SharedAnswer(["a"], [(["a"], of_router)]).is_late("a")
+    assert SharedAnswer(["a"], [(["a"], of_leader)]).is_late("a")
+
+
+async def test_a_lookup_that_is_asked_twice_has_one_timeout() -> None:
+    def mixed(connection: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("x", generation="g12")
+        time.sleep(1)
+        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
+
+    with scripted(otherwise=mixed) as router:
+        async with AsyncClient(router.url, timeout=5) as client:
+            assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
+        post, get = (int(asked.fields["lookupdb-deadline-ms"]) for asked in router.asked)
+        assert (post, get) == (4096, min(get, 3400)), "a second was gone"
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_that_asks_twice_has_one_timeout() -> None:
+    gate = Gate()
+
+    def mixed(_: socket.socket, asked: Asked) -> bytes:
+        if asked.method == "GET":
+            return answer("x", generation="g12")
+        time.sleep(1)
+        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
+
+    with scripted(gate, otherwise=mixed) as router, Client(router.url, timeout=20) as client:
+        calls: list[Callable[[], Any]] = [lambda: client.get("z"), lambda: client.lookup("a"), lambda: client.get("b")]
+        with calling(calls[:1]):
+            until(lambda: router.asked, "the first is under way")
+            with calling(calls[1:]) as outcomes:
+                until(lambda: len(client._link.combiners[None]._queue) == 2, "both wait")
+                gate.opened.set()
+        assert outcomes == [("x", True, "g12"), "x"]
+        last = router.asked[-1]
+        assert (last.method, last.target) == ("GET", "/v1/lookup/a")
+        assert int(last.fields["lookupdb-deadline-ms"]) <= 19_000 * 0.85
+
+
+async def test_a_request_that_is_sent_again_behind_its_time_has_what_is_left() -> None:
+    """A batch of which one caller has little time left: the others' answer is worth waiting for, also on another
+    connection."""
+    with scripted(CLOSE, found_all, CLOSE) as router:
+        with Client(router.url, timeout=60) as client:
+            now = time.monotonic()
+            answer_of_threads = await asyncio.to_thread(client._ask_batch, ["a", "b"], now + 60, now - 0.001)
+        async with AsyncClient(router.url, timeout=60) as asynchronous:
+            now = asynchronous._link.enter_loop().time()
+            answer_of_coroutines = await asynchronous._ask_batch(["a", "b"], now + 60, now - 0.001)
+        assert answer_of_threads.take("a").value == answer_of_coroutines.take("a").value == "a"
+        assert [asked.fields["lookupdb-deadline-ms"] for asked in router.asked] == ["49152"] * 4
