@@ -18,24 +18,18 @@ import orjson
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.confirmations import Confirmations
-from lookupdb_operator.manifests import is_made_once, read_digest, uses_images
+from lookupdb_operator.manifests import is_made_once, uses_images
 from lookupdb_operator.model import (
-    BuildJob,
     BuildResult,
-    Deletion,
     Manifest,
     ObjectRef,
     Observed,
     ObservedDataset,
     Plan,
-    Pod,
     Predecessor,
-    RouterReport,
-    ShardSet,
     Trouble,
     Turns,
 )
-from lookupdb_operator.parse import causes
 from lookupdb_operator.plan import plan, reasons
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_builder import lacks_secret, need_files, refers_to_secret, run_job, run_push
@@ -51,9 +45,8 @@ from operator_support.plan_objects import (
     existing,
     is_push,
     label,
-    ref,
 )
-from operator_support.plan_passwords import missing_keys
+from operator_support.plan_observed import observe_job, observe_pod, observe_report, observe_set
 from operator_support.plan_routers import keep_routers, run_router
 
 NEVER: Final = 1e9
@@ -221,13 +214,15 @@ class World:
 
     def snapshot(self) -> Observed:
         """Everything as it is now."""
-        reports = {pod.uid: self._report(pod) for pod in self.pods.values() if pod.component == names.ROUTER}
+        reports = {pod.uid: observe_report(self, pod) for pod in self.pods.values() if pod.component == names.ROUTER}
         things = self.things.values()
         return Observed(
             dataset=self.dataset,
-            jobs=tuple(self._job(thing) for thing in things if thing.manifest["kind"] == "Job" and not is_push(thing)),
-            shard_sets=tuple(self._set(thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
-            pods=tuple(self._pod(pod) for pod in self.pods.values()),
+            jobs=tuple(
+                observe_job(thing) for thing in things if thing.manifest["kind"] == "Job" and not is_push(thing)
+            ),
+            shard_sets=tuple(observe_set(self, thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
+            pods=tuple(observe_pod(pod) for pod in self.pods.values()),
             other_objects=tuple(
                 existing(thing)
                 for thing in things
@@ -242,31 +237,6 @@ class World:
             lacks_image_volumes=uses_images(self.dataset) and not self.has_image_volumes,
         )
 
-    def _report(self, pod: Process) -> RouterReport:
-        if pod.table is not None:
-            version, missing = pod.table["version"], missing_keys(self, pod)
-            return RouterReport(version, newest=version, missing_keys=missing)
-        if pod.down_until is not None:
-            return RouterReport(None, "it does not answer")
-        return RouterReport(None, "a worker has no routing table yet", is_empty=True)
-
-    def _job(self, thing: Thing) -> BuildJob:
-        state = thing.manifest.get("state", "Running")
-        waiting = thing.manifest.get("failure")
-        return BuildJob(ref(thing), names.read_build(ref(thing).name), read_digest(thing.manifest), state, waiting)
-
-    def _set(self, thing: Thing) -> ShardSet:
-        ready = sum(pod.ready and pod.dies_at is None for pod in self.pods.values() if pod.owner == thing.uid)
-        name = ref(thing).name
-        shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
-        replicas = thing.manifest["spec"]["replicas"]
-        mark = label(thing, names.PASSWORD_KEY)
-        digest, trouble = read_digest(thing.manifest), None
-        volumes = thing.manifest["spec"]["template"]["spec"]["volumes"]
-        if any("image" in volume for volume in volumes) and self.drops_image_volumes:
-            ready, trouble = 0, causes.IMAGE_VOLUME_DROPPED.trouble(name=name)
-        return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
-
     def password_of(self, name: str) -> str | None:
         """The hash of the password that the servers of the StatefulSet ``name`` ask for; empty for none. None when
         there is no such set."""
@@ -275,26 +245,6 @@ class World:
             return None
         words = thing.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
         return str(words[words.index("--password-sha256") + 1]) if "--password-sha256" in words else ""
-
-    def _pod(self, pod: Process) -> Pod:
-        waits = pod.trouble is not None and not pod.ready
-        phase = "Failed" if pod.ended and not pod.result else "Succeeded" if pod.ended else "Running"
-        return Pod(
-            pod.name,
-            pod.uid,
-            pod.component,
-            rollout=pod.labels.get(names.ROLLOUT, ""),
-            shard=int(pod.labels.get(names.SHARD, -1)),
-            generation=pod.labels.get(names.GENERATION, ""),
-            table_version=pod.annotation,
-            phase="Pending" if waits and not pod.ended and pod.component != names.ROUTER else phase,
-            ready=pod.ready,
-            deleting=pod.dies_at is not None,
-            lost_at=None if pod.ready else pod.lost_at,
-            trouble=pod.trouble,
-            result=pod.result,
-            deletion=None if pod.deleted_at is None else Deletion(pod.deleted_at, pod.finalizers),
-        )
 
     # What is done.
 

@@ -23,27 +23,10 @@ from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled
 from operator_support.plan_world import Conflict, Planner, World
+from operator_support.simulation_specs import DELIVERIES, POD_FIELDS, SCHEDULES
 
 CONVERGES_WITHIN: Final = 4000.0
 """Seconds. The longest back-off is half an hour."""
-_SCHEDULES: Final[tuple[dict[str, Any], ...]] = (
-    {},
-    {"schedule": "* * * * *"},
-    {"schedule": "*/10 * * * *"},
-    {"schedule": "0 * * * *", "startingDeadlineSeconds": 600},
-    {"schedule": "*/10 * * * *", "suspend": True},
-)
-_POD_FIELDS: Final[tuple[dict[str, Any], ...]] = (
-    {},
-    {"annotations": {"team": "travel"}},
-    {"nodeSelector": {"disk": "ssd"}, "priorityClassName": "serving"},
-)
-_DELIVERIES: Final[tuple[dict[str, Any], ...]] = (
-    {"type": "Fetch"},
-    {"type": "Volume", "volume": {"claimName": "lookups"}},
-    {"type": "Image", "image": {"repository": "r.example/lookups"}},
-    {"type": "Image", "image": {"repository": "r.example/others", "pushSecretName": "push"}},
-)
 _COMES_TO_REST_WITHIN: Final = 6
 """Passes, while nothing happens."""
 _REMEMBERED: Final = 3
@@ -337,11 +320,11 @@ class Simulation:
             router = {**self.world.spec.get("router", {}), "service": {"type": pick(["ClusterIP", "LoadBalancer"])}}
             self.world.edit(router=router)
         else:
-            self.world.edit(**{component: {**self.world.spec.get(component, {}), "pod": pick(_POD_FIELDS)}})
+            self.world.edit(**{component: {**self.world.spec.get(component, {}), "pod": pick(POD_FIELDS)}})
 
     def _deliver(self) -> None:
         """Servers have their shards in another way."""
-        serving = {**self.world.spec["serving"], "delivery": self._deliveries.choice(_DELIVERIES)}
+        serving = {**self.world.spec["serving"], "delivery": self._deliveries.choice(DELIVERIES)}
         self.world.edit(serving=serving)
 
     def _decide(self) -> None:
@@ -406,7 +389,7 @@ class Simulation:
 
     def _edit_schedule(self) -> None:
         """There is another schedule, or none; or it rests."""
-        self.world.edit(refresh=self._lots.choice(_SCHEDULES))
+        self.world.edit(refresh=self._lots.choice(SCHEDULES))
         self._forget_slots()
 
     def _forget_slots(self) -> None:

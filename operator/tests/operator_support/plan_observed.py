@@ -1,0 +1,75 @@
+"""The objects of the model cluster, as an operator observes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lookupdb_operator import names
+from lookupdb_operator.manifests import read_digest
+from lookupdb_operator.model import (
+    BuildJob,
+    Deletion,
+    Pod,
+    RouterReport,
+    ShardSet,
+)
+from lookupdb_operator.parse import causes
+from operator_support.plan_objects import (
+    Process,
+    Thing,
+    label,
+    ref,
+)
+from operator_support.plan_passwords import missing_keys
+
+if TYPE_CHECKING:
+    from operator_support.plan_world import World
+
+
+def observe_report(world: World, pod: Process) -> RouterReport:
+    if pod.table is not None:
+        version, missing = pod.table["version"], missing_keys(world, pod)
+        return RouterReport(version, newest=version, missing_keys=missing)
+    if pod.down_until is not None:
+        return RouterReport(None, "it does not answer")
+    return RouterReport(None, "a worker has no routing table yet", is_empty=True)
+
+
+def observe_job(thing: Thing) -> BuildJob:
+    state = thing.manifest.get("state", "Running")
+    waiting = thing.manifest.get("failure")
+    return BuildJob(ref(thing), names.read_build(ref(thing).name), read_digest(thing.manifest), state, waiting)
+
+
+def observe_set(world: World, thing: Thing) -> ShardSet:
+    ready = sum(pod.ready and pod.dies_at is None for pod in world.pods.values() if pod.owner == thing.uid)
+    name = ref(thing).name
+    shard, labels = names.read_shard(name) or 0, (names.read_rollout(name), label(thing, names.GENERATION))
+    replicas = thing.manifest["spec"]["replicas"]
+    mark = label(thing, names.PASSWORD_KEY)
+    digest, trouble = read_digest(thing.manifest), None
+    volumes = thing.manifest["spec"]["template"]["spec"]["volumes"]
+    if any("image" in volume for volume in volumes) and world.drops_image_volumes:
+        ready, trouble = 0, causes.IMAGE_VOLUME_DROPPED.trouble(name=name)
+    return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
+
+
+def observe_pod(pod: Process) -> Pod:
+    waits = pod.trouble is not None and not pod.ready
+    phase = "Failed" if pod.ended and not pod.result else "Succeeded" if pod.ended else "Running"
+    return Pod(
+        pod.name,
+        pod.uid,
+        pod.component,
+        rollout=pod.labels.get(names.ROLLOUT, ""),
+        shard=int(pod.labels.get(names.SHARD, -1)),
+        generation=pod.labels.get(names.GENERATION, ""),
+        table_version=pod.annotation,
+        phase="Pending" if waits and not pod.ended and pod.component != names.ROUTER else phase,
+        ready=pod.ready,
+        deleting=pod.dies_at is not None,
+        lost_at=None if pod.ready else pod.lost_at,
+        trouble=pod.trouble,
+        result=pod.result,
+        deletion=None if pod.deleted_at is None else Deletion(pod.deleted_at, pod.finalizers),
+    )
