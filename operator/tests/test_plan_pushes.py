@@ -106,6 +106,17 @@ def test_a_job_that_somebody_removes_is_made_again_and_no_server_is_touched() ->
     assert condition(world.look(), "Ready").status == "True"
 
 
+def test_servers_that_are_lost_with_the_job_of_what_serves_do_not_wait_for_another_push() -> None:
+    world = serving()
+    world.edit(**IMAGE)
+    world.settle()
+    world.takes.build = NEVER
+    (lost, *_) = sorted(sets(world, "r2"))
+    del world.things["StatefulSet", lost]
+    del world.things["Job", "airports-r2-push"]
+    assert ("StatefulSet", lost) in {(one["kind"], one["metadata"]["name"]) for one in world.look().apply}
+
+
 @pytest.mark.parametrize("how", ["it says so", "it leaves them out", "it refuses them"])
 def test_a_cluster_without_image_volumes_is_told_and_what_serves_goes_on(how: str) -> None:
     world = serving()

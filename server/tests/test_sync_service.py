@@ -34,6 +34,7 @@ from support.syncing import (
 )
 from support.waiting import soon
 
+from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import Store, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
@@ -326,6 +327,28 @@ class TestRemoval:
             await soon(lambda: names(folder) == ["current", "g1", "g3", "g4"], "g2 is gone, and g1 is mapped")
             os.close(mapped)
             await soon(lambda: names(folder) == ["current", "g3", "g4"], "g1 is gone when it is let go")
+
+    async def test_what_cannot_be_read_for_a_moment_stays(
+        self, root: Path, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        announce(publish(url, "g1"), "g1", 1)
+        async with keeping(root, url) as service:
+            await reads(root, f"{UID} g1")
+            announce(publish(url, "g2"), "g2", 2)
+            await reads(root, f"{UID} g2")
+            keeper = only_keeper(service)
+            read = Path.read_bytes
+
+            def fail(path: Path) -> bytes:
+                if path.parent.name == "g1":
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return read(path)
+
+            monkeypatch.setattr(Path, "read_bytes", fail)
+            with pytest.raises(StoreError, match=r"cannot read .*/g1/manifest\.json: Too many open files"):
+                keeper._superseded(2)
+            monkeypatch.undo()
+            assert keeper._superseded(2) == ()
 
 
 class TestGateway:

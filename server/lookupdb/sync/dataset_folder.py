@@ -96,11 +96,20 @@ class DatasetFolder:
 
     def find_manifest(self, generation: str) -> Manifest | None:
         """The manifest of a generation that is there; None if there is none that can be read."""
+        try:
+            return self.read_manifest(generation)
+        except StoreError:
+            return None
+
+    def read_manifest(self, generation: str) -> Manifest | None:
+        """The same; None if it is not there, or damaged. Raises StoreError if nothing can be said of it now."""
         path = self.path / generation / FILE_NAME
         try:
             return parse_manifest(path.read_bytes(), str(path), generation)
-        except (OSError, CorruptFile):
+        except (FileNotFoundError, NotADirectoryError, CorruptFile):
             return None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
     def find_whole(self, generation: str) -> Manifest | None:
         """The manifest of a generation that has all its files, as long as they are to be; None if there is none."""

@@ -325,7 +325,8 @@ class DatasetKeeper:
         current = self._folder.current()
         if current is None:
             return ()
-        manifests = {name: self._folder.find_manifest(name) for name in self._folder.generations()}
+        # One that cannot be read for a moment must not go, nor all others because of it.
+        manifests = {name: self._folder.read_manifest(name) for name in self._folder.generations()}
         return find_superseded(manifests, current.generation, keep)
 
     def _measure(self) -> None:

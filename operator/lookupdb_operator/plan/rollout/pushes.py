@@ -14,16 +14,17 @@ from lookupdb_operator.status import RolloutStatus
 
 
 def without_early_servers(
-    rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed
+    rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed, *, is_serving: bool
 ) -> tuple[Manifest, ...]:
     """``rendered``, the objects of ``rollout``, without StatefulSets that are to wait for its push, and without that
-    in a cluster without image volumes. What is there stays as it should be, whatever becomes of the Job."""
+    in a cluster without image volumes. What is there stays as it should be, whatever becomes of the Job; and of a
+    rollout that ``is_serving`` all images were pushed once, so that a set that is lost with the Job waits for none."""
     manifests = tuple(rendered)
     push = "Job", names.push(observed.dataset.name, rollout.rollout)
     if not any((manifest["kind"], manifest["metadata"]["name"]) == push for manifest in manifests):
         return manifests
     waiting = {"StatefulSet", "Job"} if observed.lacks_image_volumes else {"StatefulSet"}
-    if is_pushed(rollout, observed) and not observed.lacks_image_volumes:
+    if (is_serving or is_pushed(rollout, observed)) and not observed.lacks_image_volumes:
         return manifests
     present = {shard_set.ref.name for shard_set in observed.shard_sets}
     return tuple(
