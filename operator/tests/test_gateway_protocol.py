@@ -203,6 +203,18 @@ async def test_a_listing_with_a_delimiter_has_folders(gateway: Standing) -> None
     assert answer.lines == [{"prefix": f"{folder}/g1"}, {"prefix": f"{folder}/g10"}, {"end": True}]
 
 
+async def test_a_listing_with_a_delimiter_names_a_folder_once_however_many_pages_it_has(
+    gateway: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are what is in memory: whoever writes in a namespace may make folders by the million."""
+    monkeypatch.setattr("lookupdb_operator.gateway.objects._PAGE", 2)
+    for name in ("g1/a", "g1/b", "g1/c", "g2/a", "g3/a", "g3/b", "note"):
+        await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
+    folder = f"{CLUSTER}/team/people-1a2b3c4d"
+    answer = await gateway.ask("GET", f"/v1/list?prefix={folder}&delimiter=1")
+    assert answer.lines == [*({"prefix": f"{folder}/{name}"} for name in ("g1", "g2", "g3")), {"end": True}]
+
+
 async def test_of_the_cluster_everybody_sees_their_own_namespace(gateway: Standing, bucket: Bucket) -> None:
     bucket.objects.put(f"{CLUSTER}/other/people-1a2b3c4d/x", b"x")
     of_cluster = f"/v1/list?prefix={CLUSTER}&delimiter=1"

@@ -8,6 +8,7 @@ LookupdbError (1)
 ├── GateClosed (4)           a gate refused the new generation
 ├── StoreError (5)           the store cannot be read or written
 │   ├── StoreUnreachable (5) its server does not answer
+│   ├── ListingTooLong (5)  more objects or folders than lookupdb makes
 │   ├── StoreDenied (5)      it refuses our credentials
 │   ├── GenerationMissing (5)  it holds no such whole generation
 │   ├── GenerationExists (5) the generation exists, built to another spec or by another build
@@ -88,6 +89,10 @@ class StoreError(LookupdbError):
 
 class StoreUnreachable(StoreError):
     """The store's server does not answer, yet or any more."""
+
+
+class ListingTooLong(StoreError):
+    """A folder has more objects or folders than lookupdb makes, and than are held in memory."""
 
 
 class StoreDenied(StoreError):

@@ -329,7 +329,8 @@ class TestObjects:
 
     def test_datasets_are_listed(self, bucket: Bucket, scratch: Path) -> None:
         publish(BucketDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)
-        assert bucket.addresses("local") == (ADDRESS,)
+        assert bucket.namespaces("local") == ("default",)
+        assert bucket.addresses_in("local", "default") == (ADDRESS,)
 
     def test_a_bucket_that_is_not_there(self, s3_bucket: Bucket) -> None:
         missing = Bucket("s3://no-such-bucket")

@@ -122,7 +122,7 @@ class TestFailures:
             bucket.read("local/other/things-local/g1/manifest.json")
         with pytest.raises(StoreDenied):
             bucket.files("local/other/things-local")
-        assert bucket.addresses("local") == ()
+        assert bucket.namespaces("local") == ()
 
     def test_a_gateway_that_is_not_there(self, gateway: FakeGateway) -> None:
         with pytest.raises(StoreUnreachable, match=r"cannot read http://127.0.0.1:1: 127.0.0.1:1 refuses connections"):
@@ -240,7 +240,7 @@ class TestListings:
             gateway.objects[PATH].version["e_tag"],
         )
         assert entry["last_modified"] == gateway.objects[PATH].changed
-        assert (bucket.folders("local"), bucket.folders(FOLDER)) == (["default"], ["g1"])
+        assert (bucket.namespaces("local"), bucket.folders(FOLDER)) == (("default",), ("g1",))
 
     @pytest.mark.parametrize("end", [b"", b'{"end":true}', b'{"end":tr'])
     def test_without_their_last_line_are_an_error_and_no_shorter_list(self, gateway: FakeGateway, end: bytes) -> None:

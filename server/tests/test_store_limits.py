@@ -110,7 +110,20 @@ class TestSweep:
         result = run(s3_place)
         monkeypatch.undo()
         assert "team/full: " in str(result.exception)
-        assert "has more objects than a dataset can have" in str(result.exception)
+        assert "has more objects than lookupdb makes" in str(result.exception)
+        assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
+
+    def test_a_namespace_with_too_many_folders(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever may write in a namespace makes as many as they like: others are swept, and memory is bounded."""
+        other = s3_place.publish(s3_place.dataset("other"), "g1", "g2")
+        for number in range(20):
+            s3_place.put(f"{other.address.cluster}/full/x{number}-3f2b9c1e/g1/shard")
+        s3_place.living(other, keep=1, protect=("g2",))
+        monkeypatch.setattr("lookupdb.store.bucket.MAX_LISTING_BYTES", 4000)
+        result = run(s3_place)
+        monkeypatch.undo()
+        assert "full: s3://" in str(result.exception)
+        assert "has more folders than lookupdb makes" in str(result.exception)
         assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
 
     def test_notes_that_are_too_large(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

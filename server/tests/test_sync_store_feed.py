@@ -33,6 +33,7 @@ def server() -> Iterator[str]:
 @pytest.fixture(params=["directory", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(store_feed, "LISTING_SECONDS", 0.0)
+    monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 0.0)
     monkeypatch.setattr(store_feed, "UNANNOUNCED_SECONDS", 0.0)
     if request.param == "directory":
         return open_store(str(tmp_path / "store"), CLUSTER)

@@ -112,14 +112,6 @@ class Objects:
             async for page in obstore.list(store.store, folder, chunk_size=_PAGE):
                 yield page
 
-    async def folders(self, folder: str) -> list[str]:
-        """The folders directly below ``folder``, all at once: obstore has no pages of them, and what they take
-        ``ObstoreObjects.list_folders`` says. Raises RequestProblem."""
-        store = self._client.store
-        with self._translate(store, "list", folder):
-            found = await obstore.list_with_delimiter_async(store.store, folder)
-        return [prefix.rstrip("/") for prefix in found["common_prefixes"]]
-
     async def link(self, path: str) -> str:
         """A URL with which anybody can read the object at ``path``, and nothing else, for ``LINK_SECONDS``. Raises
         RequestProblem."""

@@ -14,6 +14,7 @@ from obstore.exceptions import BaseError
 
 from lookupdb.network import panics_as_errors
 from lookupdb.store.gateway_wire import END, REDIRECTED_SUFFIX, STREAM_HEADER, VERSION_HEADER, ErrorKind
+from lookupdb.store.object_store import folder_names
 from lookupdb.tokens.verification import Caller
 from lookupdb_operator.gateway.bodies import CHUNK_BYTES
 from lookupdb_operator.gateway.objects import Objects, object_version
@@ -133,8 +134,12 @@ class Reads:
                     yield _render_folder(own)
                 return
             return
-        for prefix in await self._objects.folders(folder):
-            yield _render_folder(prefix)
+        last = ""
+        async for page in self._objects.pages(folder):
+            names = [name for name in folder_names(page, folder) if name != last]
+            if names:
+                last = names[-1]
+                yield b"".join(_render_folder(f"{folder}/{name}") for name in names)
 
 
 async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> None:

@@ -105,8 +105,7 @@ def command(
         retained = live_datasets.read_retained(living_list, cluster_id)
         sweep = Sweep(live, retained=retained, grace=grace, now=now, dry=dry_run)
         spanned = live_datasets.read_namespaces(living_list)
-        found = (address for address in place.addresses() if spanned is None or address.namespace in spanned)
-        for sentence in sweep.run(place.dataset_at(address) for address in found):
+        for sentence in sweep.run(sweep.find(place, spanned)):
             message = f"would have: {sentence}" if dry_run else sentence
             click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = sweep.summary

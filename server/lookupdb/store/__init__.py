@@ -26,7 +26,7 @@ from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import BuildClaim, StoredDataset
-from lookupdb.store.directory import DirectoryDataset, list_addresses
+from lookupdb.store.directory import DirectoryDataset, list_addresses, list_namespaces
 from lookupdb.store.layout import StoreAddress, check_cluster_id
 
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
@@ -71,12 +71,16 @@ class Store:
     def addresses(self) -> tuple[StoreAddress, ...]:
         """Every dataset of this cluster that has anything in the store; a gateway shows those of the caller's namespace
         alone. Raises StoreError."""
+        return tuple(address for namespace in self.namespaces() for address in self.addresses_in(namespace))
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Those that have anything in the store, as far as the caller may know. Raises StoreError."""
         if isinstance(self._place, Path):
-            return list_addresses(self._place, self.cluster)
-        return self._place.addresses(self.cluster)
+            return list_namespaces(self._place, self.cluster)
+        return self._place.namespaces(self.cluster)
 
     def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
-        """The datasets of ``namespace`` that have anything in the store, by one listing of names. Raises StoreError."""
+        """The datasets of ``namespace`` that have anything in the store, by one listing. Raises StoreError."""
         if isinstance(self._place, Path):
             return list_addresses(self._place, self.cluster, namespace)
         return self._place.addresses_in(self.cluster, namespace)

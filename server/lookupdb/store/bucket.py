@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from lookupdb.errors import StoreError, StoreUnreachable
+from lookupdb.errors import ListingTooLong, StoreError, StoreUnreachable
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.object_store import RETRIES, ObjectStore, PutMode, Version
 from lookupdb.store.obstore_objects import ObstoreObjects
@@ -26,8 +26,8 @@ LEASE_SECONDS: Final = 15.0
 PATIENCE_SECONDS: Final = 20.0
 """How long a builder retries one step of a publication, beyond the retries of a request."""
 MAX_LISTING_BYTES: Final = 40 << 20
-"""Of one listing, with ``_ENTRY_BYTES`` for an object besides its path: some 150,000 objects, 100 MiB of memory. A
-dataset keeps 100 generations of 1,024 shards at most."""
+"""Of one listing, with ``_ENTRY_BYTES`` for an object besides its path: some 150,000 objects, 100 MiB of memory, or as
+many folders. A dataset keeps 100 generations of 1,024 shards at most."""
 _ENTRY_BYTES: Final = 200
 _ENTRY: Final = ("size", "e_tag", "version", "last_modified")
 _PROBE_PAUSE_SECONDS: Final = 0.5
@@ -108,26 +108,38 @@ class Bucket:
         """Delete those of ``paths`` that exist. Raises StoreError."""
         self.objects.delete(paths)
 
-    def folders(self, path: str) -> Sequence[str]:
-        """The names directly under ``path`` that have objects under them."""
-        return self.objects.list_folders(path)
+    def folders(self, path: str) -> tuple[str, ...]:
+        """The names directly under ``path`` that have objects under them, each once. Raises StoreError,
+        ListingTooLong if there are more than fit into memory."""
+        found: dict[str, None] = {}
+        held = 0
+        for name in self.objects.list_folders(path):
+            if name not in found:
+                held += len(name) + _ENTRY_BYTES
+                self._check_size(held, path, "folders")
+                found[name] = None
+        return tuple(found)
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
-        """Every object under ``path``: its relative name, and its entry in the store's listing. Raises StoreError, also
-        if there are more than fit into memory."""
+        """Every object under ``path``: its relative name, and its entry in the store's listing. Raises StoreError,
+        ListingTooLong if there are more than fit into memory."""
         return dict(self._list(path))
 
     def _list(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         held = 0
         for entry in self.objects.list_objects(path):
             held += len(entry["path"]) + _ENTRY_BYTES
-            if held > MAX_LISTING_BYTES:
-                raise StoreError(
-                    f"{self.url}/{path} has more objects than a dataset can have: its listing has more than"
-                    f" {MAX_LISTING_BYTES} bytes",
-                    hint="look who else writes there, and remove what is no generation's",
-                )
+            self._check_size(held, path, "objects")
             yield entry["path"].removeprefix(path + "/"), {name: entry.get(name) for name in _ENTRY}
+
+    def _check_size(self, size: int, path: str, what: str) -> None:
+        """Raises ListingTooLong for a listing of ``path`` that takes so many bytes."""
+        if size > MAX_LISTING_BYTES:
+            raise ListingTooLong(
+                f"{self.url}/{path} has more {what} than lookupdb makes: its listing has more than"
+                f" {MAX_LISTING_BYTES} bytes",
+                hint="look who else writes there, and remove what is no generation's",
+            )
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
         """The same as ``files``, grouped by the first part of the names."""
@@ -137,14 +149,12 @@ class Bucket:
             found.setdefault(folder, {})[file] = entry
         return found
 
-    def addresses(self, cluster: str) -> tuple[StoreAddress, ...]:
-        """Every dataset of ``cluster``, by path."""
-        return tuple(
-            address for namespace in sorted(self.folders(cluster)) for address in self.addresses_in(cluster, namespace)
-        )
+    def namespaces(self, cluster: str) -> tuple[str, ...]:
+        """Those that have anything in the part of ``cluster``, sorted."""
+        return tuple(sorted(self.objects.list_namespaces(cluster)))
 
     def addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
-        """Those of one namespace."""
+        """The datasets of ``namespace``, by path."""
         folders = sorted(self.folders(f"{cluster}/{namespace}"))
         found = (StoreAddress.parse(cluster, namespace, folder) for folder in folders)
         return tuple(address for address in found if address)

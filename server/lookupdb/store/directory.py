@@ -61,13 +61,19 @@ def _try_flock(descriptor: int) -> bool:
     return True
 
 
-def list_addresses(root: Path, cluster: str, namespace: str = "*") -> tuple[StoreAddress, ...]:
-    """Every dataset of ``cluster`` under ``root``, by path, or those of one namespace. An empty folder, as a failed
-    first build leaves it, is none."""
+def list_namespaces(root: Path, cluster: str) -> tuple[str, ...]:
+    """The namespaces of ``cluster`` under ``root``, sorted."""
     with store_errors(f"cannot list {root}"):
-        found_folders = (root / cluster).glob(f"{namespace}/*")
-        folders = sorted(path for path in found_folders if path.is_dir() and any(path.iterdir()))
-    found = (StoreAddress.parse(cluster, path.parent.name, path.name) for path in folders)
+        return tuple(sorted(path.name for path in (root / cluster).glob("*") if path.is_dir()))
+
+
+def list_addresses(root: Path, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
+    """The datasets of ``namespace`` under ``root``, by path. An empty folder, as a failed first build leaves it, is
+    none."""
+    with store_errors(f"cannot list {root}"):
+        found_folders = (root / cluster / namespace).glob("*")
+        folders = sorted(path.name for path in found_folders if path.is_dir() and any(path.iterdir()))
+    found = (StoreAddress.parse(cluster, namespace, folder) for folder in folders)
     return tuple(address for address in found if address)
 
 

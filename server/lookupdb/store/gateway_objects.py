@@ -184,8 +184,12 @@ class GatewayObjects:
         return self._list({"prefix": path}, lambda answer: read_objects(answer.chunks(), path))
 
     def list_folders(self, path: str) -> Sequence[str]:
-        """Of a cluster's folder it shows the caller's own namespace alone."""
+        """The whole listing, or an error."""
         return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
+
+    def list_namespaces(self, cluster: str) -> Sequence[str]:
+        """A gateway shows the caller's own alone."""
+        return self.list_folders(cluster)
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
         target = f"{LIST_PATH}?{urlencode(query)}"

@@ -66,8 +66,11 @@ class ObjectStore(Protocol):
     def list_objects(self, path: str) -> Iterable[Mapping[str, Any]]:
         """Every object under the folder ``path``: ``path``, ``size``, ``e_tag``, ``version``, ``last_modified``."""
 
-    def list_folders(self, path: str) -> Sequence[str]:
-        """The names directly under ``path`` that have objects under them."""
+    def list_folders(self, path: str) -> Iterable[str]:
+        """The names directly under ``path`` that have objects under them. One may come again."""
+
+    def list_namespaces(self, cluster: str) -> Iterable[str]:
+        """The folders of ``cluster`` that the caller may look into: of these there are not many."""
 
     def probe(self, folder: str) -> None:
         """Ask once, and not for long, whether the store is there: any answer proves it, even a refusal. ``folder`` is
@@ -81,6 +84,17 @@ def check_small(message: str, size: int) -> None:
             f"{message}: it has {size} bytes, expected at most {MAX_CONDITIONAL_BYTES}",
             hint="no manifest, claim or note is as large: look who else writes there, and remove it",
         )
+
+
+def folder_names(entries: Iterable[Mapping[str, Any]], path: str) -> Iterator[str]:
+    """The folders directly under ``path`` in which ``entries`` of its listing are. One comes once where the listing has
+    the order of names, and may come again where it has not."""
+    last = ""
+    for entry in entries:
+        name, separator, _ = entry["path"].removeprefix(f"{path}/").partition("/")
+        if separator and name != last:
+            last = name
+            yield name
 
 
 def object_version(entry: Mapping[str, Any]) -> Version:

@@ -27,8 +27,9 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import GenerationExists, StoreError
+from lookupdb.errors import GenerationExists, ListingTooLong, StoreError
 from lookupdb.manifest import generation_number
+from lookupdb.store import Store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.dataset import Inventory, StoredDataset, sort_generations
 from lookupdb.store.layout import StoreAddress
@@ -88,6 +89,19 @@ class Sweep:
         self._now = now
         self._dry = dry
         self.summary = SweepSummary()
+
+    def find(self, store: Store, spanned: Collection[str] | None = None) -> Iterator[StoredDataset]:
+        """Every dataset of ``store``, or of the namespaces ``spanned``. A namespace that has more than can be listed
+        becomes a problem in the summary: who writes there must not stop the sweep of others'. Raises StoreError."""
+        for namespace in store.namespaces():
+            if spanned is not None and namespace not in spanned:
+                continue
+            try:
+                addresses = store.addresses_in(namespace)
+            except ListingTooLong as error:
+                self.summary.problems.append(f"{namespace}: {error.message}")
+                continue
+            yield from map(store.dataset_at, addresses)
 
     def run(self, datasets: Iterator[StoredDataset]) -> Iterator[str]:
         """Sweep all datasets. One that cannot be swept becomes a problem in the summary, and the sweep goes on."""

@@ -15,8 +15,11 @@ from lookupdb.store.announcement import read_announcement
 from lookupdb.store.dataset import StoredDataset
 from lookupdb.sync.target import SyncTarget, target_by_announcement, target_by_manifest
 
-LISTING_SECONDS: Final = 2.0
-"""For so long one listing of a namespace serves all datasets of it."""
+LISTING_SECONDS: Final = 10.0
+"""For so long one listing of a namespace in a bucket serves all datasets of it: it takes a request for each thousand
+objects."""
+LOCAL_LISTING_SECONDS: Final = 2.0
+"""The same of a directory."""
 UNANNOUNCED_SECONDS: Final = 10.0
 """Between two listings of a dataset's generations in a bucket, where nothing is announced: they cost more than a
 read."""
@@ -29,7 +32,7 @@ class _Finding(NamedTuple):
 
 
 class NamespaceListings:
-    """The datasets of namespaces, listed once for all who ask within ``LISTING_SECONDS``."""
+    """The datasets of namespaces, listed once for all who ask within some seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,8 +42,9 @@ class NamespaceListings:
     def find(self, namespace: str, name: str) -> list[StoreAddress]:
         """The datasets of that name, which may have lived one after the other. Raises StoreError."""
         with self._lock:
-            listed_at, addresses = self._found.get(namespace, (-LISTING_SECONDS, ()))
-            if time.monotonic() - listed_at >= LISTING_SECONDS:
+            seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
+            listed_at, addresses = self._found.get(namespace, (-seconds, ()))
+            if time.monotonic() - listed_at >= seconds:
                 addresses = self._store.addresses_in(namespace)
                 self._found[namespace] = (time.monotonic(), addresses)
         return [address for address in addresses if address.name == name]
