@@ -50,7 +50,12 @@ def config_map(name: str, files: dict[str, str]) -> Manifest:
 
 def client() -> Manifest:
     """A pod that waits to be told what to ask."""
-    return _pod(CLIENT, ["sleep", "infinity"], volumes={CODE: "/inside"})
+    return stranger(CLIENT)
+
+
+def stranger(name: str) -> Manifest:
+    """One more, of another name and label."""
+    return _pod(name, ["sleep", "infinity"], volumes={CODE: "/inside"})
 
 
 def intruder(audiences: dict[str, str]) -> Manifest:
