@@ -1,5 +1,6 @@
 """All targets, by who sends the bytes: clients of the router, of shard servers, of the gateway; shard servers,
-gateways and routers that answer; files that others write; the API server and pods, as the operator reads them.
+gateways, routers and registries that answer; files that others write; the API server and pods, as the operator reads
+them.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from fuzzing.target import Target
-from fuzzing.targets import client, files, gateway, http, kubernetes, resp
+from fuzzing.targets import client, files, gateway, http, kubernetes, registry, resp
 
 TARGETS: Final[tuple[Target, ...]] = (
     *http.TARGETS,
@@ -16,4 +17,5 @@ TARGETS: Final[tuple[Target, ...]] = (
     *gateway.TARGETS,
     *client.TARGETS,
     *kubernetes.TARGETS,
+    *registry.TARGETS,
 )

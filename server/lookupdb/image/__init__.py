@@ -7,6 +7,10 @@ shard_bytes.py    the bytes of a shard's file, from a folder or a store, verifie
 layout.py         an OCI image layout in a folder
 docker_config.py  the credentials for a registry
 challenge.py      how a registry asks for them: pure
-registry.py       requests to a registry
+address.py        the URLs that a registry sends: pure
+timed_response.py an answer that comes whole within a time, or not at all
+exchange.py       a request and its answer, wherever it is led to
+registry.py       what a push asks of a registry
+words.py          what a registry says, as it may be shown: pure
 push.py           a generation into a registry
 """

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+
+from lookupdb.image.address import add_query
 
 _SCHEME: Final = re.compile(r"\s*(Basic|Bearer)\b", re.IGNORECASE)
 _PARAMETER: Final = re.compile(r'([A-Za-z_]{1,32})="([^"\x00-\x1f]{0,2048})"')
@@ -33,9 +34,8 @@ def parse_challenge(header: str) -> Challenge | None:
     return Challenge(scheme, parameters.get("realm", ""), parameters.get("service", ""))
 
 
-def token_url(challenge: Challenge, repository: str) -> str:
-    """Where to ask for a token that may pull from and push to ``repository``."""
+def token_url(realm: str, challenge: Challenge, repository: str) -> str:
+    """Where to ask for a token that may pull from and push to ``repository``; ``realm`` is that of the ``challenge``,
+    a URL."""
     query = {"service": challenge.service} if challenge.service else {}
-    query["scope"] = f"repository:{repository}:pull,push"
-    joint = "&" if urlsplit(challenge.realm).query else "?"
-    return f"{challenge.realm}{joint}{urlencode(query)}"
+    return add_query(realm, {**query, "scope": f"repository:{repository}:pull,push"})

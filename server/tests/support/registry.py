@@ -8,7 +8,9 @@ import contextlib
 import hashlib
 import json
 import re
+import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +20,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["lost", "dropped", "cut", "endless", "slow"] | int
-"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; the
-answer has no end, or comes byte after byte; or the status that is answered."""
+Fault = Literal["lost", "dropped", "cut"] | tuple[bytes, bytes, float] | int
+"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; what
+an answer begins with, and then has again and again, after so many seconds; or the status that is answered."""
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ENDLESS: Fault = CHUNKED, b"10000\r\n" + b"x" * 65_536 + b"\r\n", 0.0
+TRICKLES: dict[str, Fault] = {
+    "status": (b"HTTP/1.1 200 ", b"x", 0.02),
+    "fields": (b"HTTP/1.1 200 OK\r\nA: ", b"x", 0.02),
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"x", 0.02),
+    "chunks": (CHUNKED, b"1\r\nx\r\n", 0.02),
+    "size of a chunk": (CHUNKED, b"0", 0.02),
+    "trailer": (CHUNKED + b"0\r\n", b"A: b\r\n", 0.02),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.0),
+    "silence": (b"", b"", 0.02),
+}
+"""Answers that keep whoever reads until the end, by what has none."""
 USER, PASSWORD = "pusher", "a password: with colons"
 _SMALL_BYTES = 1 << 20
 _MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/manifests/(?P<reference>[^/]+)")
@@ -54,7 +69,17 @@ class Registry:
     challenge: str = ""
     """How credentials are asked for, other than by the rules."""
     redirect: str = ""
-    """Where who looks for something is sent to."""
+    """Where who looks for something is sent to: what the path is put behind."""
+    redirect_to: str = ""
+    """The same, whole."""
+    redirects: str = "/"
+    """The beginning of the paths for which that holds."""
+    redirects_after: float = 0.0
+    """Seconds."""
+    size: Callable[[int], str] = str
+    """How the size of a body is told."""
+    tells_sizes: bool = False
+    """Whether that of a blob that is looked for is told."""
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for key, faults in self.faults.items():
@@ -82,11 +107,13 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("cut", "dropped"):
             self._close()
             return
-        if fault in ("endless", "slow"):
-            self._answer_on_and_on(b"x" * 65_536 if fault == "endless" else b"x", 0.0 if fault == "endless" else 0.05)
+        if isinstance(fault, tuple):
+            self._answer_on_and_on(*fault)
             return
-        if registry.redirect and self.command in ("GET", "HEAD"):
-            self._answer(307, b"", {"Location": f"{registry.redirect}{self.path}"})
+        place = registry.redirect_to or (registry.redirect and f"{registry.redirect}{self.path}")
+        if place and self.command in ("GET", "HEAD") and path.startswith(registry.redirects):
+            time.sleep(registry.redirects_after)
+            self._answer(307, b"", {"Location": place})
             return
         if path == "/token":
             self._answer_token()
@@ -118,15 +145,18 @@ class _Handler(BaseHTTPRequestHandler):
             remaining -= len(part)
         return b"".join(parts)
 
-    def _answer_on_and_on(self, piece: bytes, pause: float) -> None:
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+    def _answer_on_and_on(self, beginning: bytes, piece: bytes, pause: float) -> None:
+        """Until whoever has asked goes."""
         self.close_connection = True
+        self._read()
         with contextlib.suppress(OSError):
-            while True:
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                time.sleep(pause)
+            self.wfile.write(beginning)
+            while not self._is_left(pause):
+                self.wfile.write(piece)
+
+    def _is_left(self, seconds: float) -> bool:
+        readable, _, _ = select.select([self.connection], [], [], seconds)
+        return bool(readable) and not self.connection.recv(1)
 
     def _close(self) -> None:
         self.close_connection = True
@@ -199,22 +229,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        if (self.command, status, body) != ("HEAD", 200, b""):  # of a blob that is only counted no size is told
-            self.send_header("Content-Length", str(len(body)))
+        if (self.command, status, body) != ("HEAD", 200, b"") or self.registry.tells_sizes:  # else it is only counted
+            self.send_header("Content-Length", self.registry.size(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
 
 @contextmanager
-def serve_registry(auth: Literal["none", "basic", "bearer"] = "none") -> Iterator[Registry]:
+def serve_registry(
+    auth: Literal["none", "basic", "bearer"] = "none", tls: ssl.SSLContext | None = None
+) -> Iterator[Registry]:
     """A registry on a free port of loopback, while the block runs."""
     registry = Registry(auth=auth)
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     registry.host = f"127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield registry

@@ -1,0 +1,161 @@
+"""One request to a registry, or to where it leads, and its whole answer, within a time."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from lookupdb.errors import LookupdbError, RegistryError, UsageError
+from lookupdb.image.address import find_origin, follow, show_origin
+from lookupdb.image.timed_response import TimedResponse
+from lookupdb.image.words import show_line
+from lookupdb.loopback import is_loopback
+
+ANSWER_SECONDS: Final = 300.0
+"""For an answer, from the request's last byte to its own, redirects and all. A registry checks the digest of what it
+was sent before it answers."""
+_CONNECT_SECONDS: Final = 60
+"""urllib3 sends bodies with this timeout, and a registry may take its time with a gigabyte."""
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_MAX_REDIRECTS: Final = 3
+_MAX_ANSWER_BYTES: Final = 4 << 20
+"""Of a manifest or a token; what is longer is not ours."""
+_PIECE_BYTES: Final = 64 << 10
+_SHOWN_CHARACTERS: Final = 300
+
+
+class Transient(Exception):
+    """What may pass: ``error`` is raised when it does not."""
+
+    def __init__(self, error: LookupdbError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAnswer:
+    """What was answered, and by whom."""
+
+    url: str
+    """Of a request that was redirected, the last one."""
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    """As far as it is to be read."""
+
+
+class Exchanges:
+    """Requests one after the other, over connections that are kept. ``seconds`` are for each answer."""
+
+    def __init__(self, scheme: str, host: str, seconds: float = ANSWER_SECONDS) -> None:
+        """``host`` is the registry's, which is asked with ``scheme``. Raises UsageError for a proxy of the environment
+        that is none."""
+        self._scheme, self._seconds = scheme, seconds
+        self._pool = _open_pool(scheme, host)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._pool.clear()
+
+    def ask(
+        self, method: str, url: str, fields: Mapping[str, str], body: bytes | Iterable[bytes] | None = None
+    ) -> RegistryAnswer:
+        """The answer. Who looks for something is led to where that is, without the header Authorization if that is
+        another host: the registry's storage may be elsewhere. Raises Transient, and RegistryError for being led where
+        this client does not go."""
+        ends_at = time.monotonic() + self._seconds
+        answer = self._ask(method, url, fields, body, self._seconds)
+        for _ in range(_MAX_REDIRECTS):
+            location = answer.headers.get("Location")
+            if method not in ("GET", "HEAD") or answer.status not in _REDIRECTS or not location:
+                return answer
+            following = self.follow(answer.url, location, "another place")
+            if find_origin(following) != find_origin(answer.url):
+                fields = {name: value for name, value in fields.items() if name != "Authorization"}
+            answer = self._ask(method, following, fields, None, ends_at - time.monotonic())
+        if answer.status in _REDIRECTS:
+            raise RegistryError(f"{show_origin(url)} leads on more than {_MAX_REDIRECTS} times, now to another place")
+        return answer
+
+    def follow(self, base: str, reference: str, what: str) -> str:
+        """The URL that ``reference``, sent as ``what``, means beside ``base``. Raises RegistryError if it is none, and
+        if a registry over TLS leads elsewhere without."""
+        url = follow(base, reference, what)
+        if not url.startswith(("https:", f"{self._scheme}:")):
+            raise RegistryError(f"{show_origin(base) or 'the registry'} leads to {show_origin(url)} without TLS")
+        return url
+
+    def _ask(
+        self, method: str, url: str, fields: Mapping[str, str], body: bytes | Iterable[bytes] | None, seconds: float
+    ) -> RegistryAnswer:
+        content: Any = body  # an iterable of bytes, too, which urllib3's types do not say
+        try:
+            if seconds <= 0:
+                raise TimeoutError
+            response = self._pool.urlopen(
+                method,
+                url,
+                headers=fields,
+                body=content,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
+            )
+            try:
+                return RegistryAnswer(url, response.status, response.headers, _read(response))
+            finally:
+                response.close()  # nothing that is already read whole: that has given its connection back
+        except (urllib3.exceptions.ReadTimeoutError, TimeoutError) as error:
+            late = f"{show_origin(url)} has not answered whole within {self._seconds:g} seconds"
+            raise Transient(RegistryError(late)) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            reason = show_line(str(getattr(error, "reason", None) or error), _SHOWN_CHARACTERS)
+            raise Transient(RegistryError(f"{show_origin(url)} does not answer: {reason}")) from error
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+    body = bytearray()
+    while len(body) < _MAX_ANSWER_BYTES and (piece := response.read1(_PIECE_BYTES)):
+        body += piece
+    return bytes(body)
+
+
+class _Connection(HTTPConnection):
+    response_class = TimedResponse
+
+
+class _TlsConnection(HTTPSConnection):
+    response_class = TimedResponse
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+def _open_pool(scheme: str, host: str) -> urllib3.PoolManager:
+    """Through the proxy that the environment names, if it names one for this host."""
+    settings: dict[str, Any] = {"num_pools": 4, "maxsize": 1, "blocksize": 1 << 20}
+    proxy = urllib.request.getproxies().get(scheme)
+    if proxy and not is_loopback(f"{scheme}://{host}") and not urllib.request.proxy_bypass(host):
+        try:
+            pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, **settings)
+        except (urllib3.exceptions.HTTPError, ValueError) as error:  # its text may show a password
+            raise UsageError(
+                f"the proxy that the environment names for {scheme} is no URL of http or https",
+                hint=f"correct {scheme}_proxy, or name {host} in no_proxy",
+            ) from error
+    else:
+        pool = urllib3.PoolManager(**settings)
+    pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+    return pool
