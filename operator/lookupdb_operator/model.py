@@ -99,9 +99,11 @@ class ExistingObject:
     """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
     deleting: bool = False
     trouble: Trouble | None = None
-    """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota)."""
+    """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota), or why the push has failed."""
     is_done: bool = False
     """Of a rollout's push: whether its images are pushed."""
+    failed_at: datetime | None = None
+    """Of a rollout's push: when its Job was failed for good; None unless it was."""
 
 
 @dataclass(frozen=True, slots=True)

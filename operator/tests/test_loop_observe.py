@@ -438,3 +438,15 @@ async def test_a_push_without_its_pod_is_explained_by_events() -> None:
     (other,) = observed.other_objects
     assert other.trouble is not None
     assert other.trouble.reason == reasons.QUOTA_EXCEEDED
+    assert "spec.serving.resources" in other.trouble.message, "they are no builder's"
+
+
+@pytest.mark.parametrize(("ended", "reason"), [("Complete", ""), ("Failed", reasons.PUSH_FAILED)])
+async def test_a_push_that_has_ended_is_not_explained_by_events_of_before(ended: str, reason: str) -> None:
+    push = body("airports-r1-push", "push-1", owner=(names.KIND, "ds-1"), component=names.PUSHER)
+    push["status"] = {"conditions": [{"type": ended, "status": "True"}]}
+    stuck = body("airports-r2-push", "push-2", owner=(names.KIND, "ds-1"), component=names.PUSHER)
+    known = cached(("LookupDataset", dataset()), ("Job", push), ("Job", stuck))
+    observed = await observe(known, Asked({"push-1": QUOTA, "push-2": QUOTA}))
+    found = {other.ref.name: other.trouble.reason if other.trouble else "" for other in observed.other_objects}
+    assert found == {"airports-r1-push": reason, "airports-r2-push": reasons.QUOTA_EXCEEDED}

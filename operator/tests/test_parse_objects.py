@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -429,6 +429,36 @@ class TestPush:
     )
     def test_is_done_when_it_has_ended_well(self, found: dict[str, Any], is_done: bool) -> None:
         assert parse_push(self.body(found)).is_done is is_done
+
+    def test_that_was_failed_for_good_says_when_and_why(self) -> None:
+        failed = {**condition("Failed", "DeadlineExceeded"), "lastTransitionTime": "2026-03-01T12:00:00Z"}
+        failed["message"] = "Job was active longer than specified deadline\n"
+        parsed = parse_push(self.body(failed))
+        assert parsed.failed_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
+        assert parsed.trouble is not None
+        assert parsed.trouble.reason == reasons.PUSH_FAILED
+        assert "(DeadlineExceeded: Job was active longer than specified deadline)" in parsed.trouble.message
+        assert "activeDeadlineSeconds" in parsed.trouble.message
+
+    def test_that_was_failed_without_a_time_was_failed_when_it_was_made_at_the_earliest(self) -> None:
+        body = self.body(condition("Failed", ""))
+        body["metadata"]["creationTimestamp"] = "2026-03-01T12:00:00Z"
+        assert parse_push(body).failed_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def test_that_somebody_has_suspended_says_so(self) -> None:
+        body = self.body(condition("Suspended", "JobSuspended"))
+        body["spec"]["suspend"] = True
+        parsed = parse_push(body)
+        assert parsed.failed_at is None
+        assert parsed.trouble is not None
+        assert "Job airports-r34-push, which pushes the images of its rollout, is suspended" in parsed.trouble.message
+        body["spec"]["suspend"] = False
+        assert parse_push(body).trouble is None
+
+    @pytest.mark.parametrize("found", [[], [condition("Complete", "")], [condition("Failed", "", "False")]])
+    def test_that_was_not_failed_has_no_trouble(self, found: list[dict[str, Any]]) -> None:
+        parsed = parse_push(self.body(*found))
+        assert (parsed.failed_at, parsed.trouble) == (None, None)
 
 
 class TestServersOfImages:

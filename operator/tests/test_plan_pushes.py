@@ -3,6 +3,7 @@ that, what serves goes on, and nothing is built for it."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lookupdb_operator.plan import reasons
 IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
 FETCH: dict[str, Any] = {"serving": {"delivery": {"type": "Fetch"}}}
 DENIED = Trouble(reasons.REGISTRY_DENIED, "the registry refuses")
+ENDED = Trouble(reasons.PUSH_FAILED, "the Job was ended for good")
 
 
 def sets(world: World, rollout: str) -> set[str]:
@@ -77,6 +79,93 @@ def test_a_push_that_fails_is_told_and_what_serves_goes_on() -> None:
     world.fails_to_push = None
     world.settle()
     assert world.status.last_generation == 1
+
+
+def failing() -> World:
+    """What serves was fetched; the Job that pushes has been failed for good once."""
+    world = serving()
+    world.fails_push_jobs = ENDED
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    return world
+
+
+def push_uids(world: World, seconds: int) -> dict[str, float]:
+    """The Jobs that push within so many seconds, and after how many each was made."""
+    made: dict[str, float] = {}
+    for second in range(seconds):
+        world.reconcile()
+        made |= {thing.uid: second for thing in world.things.values() if is_push(thing) and thing.uid not in made}
+        world.step()
+    return made
+
+
+def test_a_job_that_somebody_fails_for_good_is_told_and_what_serves_goes_on() -> None:
+    world = failing()
+    planned = world.reconcile()
+    assert condition(planned, "RolledOut").reason == condition(planned, "Degraded").reason == "PushFailed"
+    message = condition(planned, "RolledOut").message
+    assert "Its images are pushed to r.example/lookups first; the next attempt is at 20" in message
+    assert "the Job was ended for good" in message
+    assert condition(planned, "Ready").status == "True"
+    assert sets(world, "r1") == {"airports-r1-s0", "airports-r1-s1"}
+    assert sets(world, "r2") == set()
+
+
+def test_what_its_pod_says_comes_before_that_its_job_was_failed() -> None:
+    world = serving()
+    world.fails_push_jobs, world.fails_to_push = ENDED, DENIED
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    assert condition(world.reconcile(), "RolledOut").reason == "RegistryDenied"
+
+
+def test_a_job_that_somebody_fails_for_good_is_made_again_ever_more_seldom() -> None:
+    world = failing()
+    assert world.look().next_look_in is not None
+    made = [*push_uids(world, 900).values()]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(made)]
+    assert 4 <= len(pauses) <= 6, pauses
+    assert pauses[0] >= 30
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses[1:])), pauses
+    world.fails_push_jobs = None
+    world.settle(2000)
+    assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+    assert world.status.last_generation == 1
+
+
+def test_a_job_that_somebody_fails_for_good_is_asked_for_at_least_each_half_an_hour() -> None:
+    world = failing()
+    world.reconcile()
+    world.step(86_400)
+    push_uids(world, 60)  # a day later it fails once more
+    uids = {thing.uid for thing in world.things.values() if is_push(thing)}
+    assert len(uids) == 1
+    world.step(1_770)
+    world.reconcile()
+    world.step()
+    world.reconcile()
+    assert {thing.uid for thing in world.things.values() if is_push(thing)} != uids
+
+
+def test_a_push_that_an_api_server_refuses_is_told_as_that_of_its_rollout() -> None:
+    world = serving()
+    world.refuses = lambda manifest: "denied by a policy" if manifest["metadata"]["name"] == "airports-r2-push" else ""
+    world.edit(**IMAGE)
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    planned = world.look()
+    rolled_out = condition(planned, "RolledOut")
+    assert rolled_out.reason == "ApplyRefused"
+    assert "Job airports-r2-push cannot be written: denied by a policy" in rolled_out.message
+    assert condition(planned, "Ready").status == "True"
+
+
+def test_a_set_that_is_fetched_is_not_refused_for_image_volumes() -> None:
+    world = serving()
+    world.refuses = lambda manifest: "must specify a volume type" if "-r2-" in str(manifest["metadata"]["name"]) else ""
+    world.edit(serving={"pod": {"labels": {"team": "x"}}})
+    world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
+    assert condition(world.look(), "Degraded").reason == "ApplyRefused"
 
 
 def test_a_corrected_delivery_does_not_wait_for_the_push_that_fails() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from lookupdb_operator import kinds
+from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
@@ -166,9 +166,11 @@ def _is_push(other: ExistingObject) -> bool:
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
     """``observed``, where what does not get on has the trouble that its latest Warning event tells."""
 
-    def explain(ref: ObjectRef) -> Trouble | None:
+    def explain(ref: ObjectRef, component: str = "") -> Trouble | None:
         event = warnings.get(ref.uid)
-        return None if event is None else diagnose_warning(ref.kind, ref.name, event.reason, event.message)
+        if event is None:
+            return None
+        return diagnose_warning(ref.kind, ref.name, event.reason, event.message, component=component)
 
     def explain_pod(pod: Pod) -> Trouble | None:
         return explain(ObjectRef("Pod", pod.name, pod.uid))
@@ -181,6 +183,9 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
         ),
         pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
         other_objects=tuple(
-            replace(other, trouble=explain(other.ref)) if _is_push(other) else other for other in observed.other_objects
+            replace(other, trouble=other.trouble or explain(other.ref, names.PUSHER))
+            if _is_push(other) and not other.is_done
+            else other
+            for other in observed.other_objects
         ),
     )

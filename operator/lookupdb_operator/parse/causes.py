@@ -130,6 +130,16 @@ there is no fault of the store's, which other datasets share."""
 PUSH_FAILED: Final = Cause(
     reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
 )
+PUSH_ENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout and tries again by itself, was failed for good ({why}); it will"
+    " be made again. Let no policy set its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
+)
+PUSH_SUSPENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout, is suspended (its spec.suspend is true); whoever has done that"
+    " must let it go on, or delete it: it will be made again",
+)
 PUSH_FAILURES: Final = {
     reason: Cause(reason, PUSH_FAILED.sentence)
     for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)

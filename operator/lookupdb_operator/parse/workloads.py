@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from lookupdb_operator import kinds, names
@@ -16,12 +17,15 @@ from lookupdb_operator.parse.header import (
     parse_deletion,
     parse_header,
     parse_number,
+    parse_time,
     read_annotations,
     read_labels,
     read_status,
 )
-from lookupdb_operator.parse.messages import diagnose_warning
+from lookupdb_operator.parse.messages import diagnose_warning, flatten
 from lookupdb_operator.plan import reasons
+
+JobState = Literal["Running", "Succeeded", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +57,40 @@ def parse_job(body: Body) -> BuildJob:
 
 def parse_push(body: Body) -> ExistingObject:
     """The Job ``body`` that pushes a rollout's images. A Job cannot be changed, so nobody compares its fields."""
-    header = parse_header(body)
+    header, state = parse_header(body), _job_state(body)
+    has_failed = state == "Failed"
     return ExistingObject(
         ref=ObjectRef("Job", header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
         rollout=names.read_rollout(header.name),
         generation=read_labels(body).get(names.GENERATION) or "",
         deleting=is_deleting(body),
-        is_done=_job_state(body) == "Succeeded",
+        trouble=_diagnose_push(header.name, body, state),
+        is_done=state == "Succeeded",
+        failed_at=max(header.created, _read_failure_time(body)) if has_failed else None,
     )
 
 
-def _job_state(body: Body) -> Literal["Running", "Succeeded", "Failed"]:
+def _job_state(body: Body) -> JobState:
     if find_condition(body, "Complete").get("status") == "True":
         return "Succeeded"
     return "Failed" if find_condition(body, "Failed").get("status") == "True" else "Running"
+
+
+def _read_failure_time(body: Body) -> datetime:
+    return parse_time(find_condition(body, "Failed").get("lastTransitionTime"))
+
+
+def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
+    """What somebody else has done to it, so that it pushes nothing."""
+    if state == "Running":
+        is_suspended = (body.get("spec") or {}).get("suspend") is True
+        return causes.PUSH_SUSPENDED.trouble(name=name) if is_suspended else None
+    if state == "Succeeded":
+        return None
+    failed = find_condition(body, "Failed")
+    said = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
+    return causes.PUSH_ENDED.trouble(name=name, why=flatten(said) or "nobody says why")
 
 
 def _diagnose_job(body: Body) -> Trouble | None:

@@ -54,8 +54,11 @@ def plan_changes(status: DatasetStatus, secrets: tuple[Manifest, ...], situation
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, situation))
     return ObjectChanges(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
-        delete=find_garbage(
-            status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
+        delete=(
+            *find_garbage(
+                status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
+            ),
+            *pushes.list_overdue(status, observed, situation.now),
         ),
     )
 

@@ -53,7 +53,7 @@ from lookupdb_operator.plan import (
 )
 from lookupdb_operator.plan.build import builds
 from lookupdb_operator.plan.generation import checks, freshness
-from lookupdb_operator.plan.rollout import cutover, rollouts
+from lookupdb_operator.plan.rollout import cutover, pushes, rollouts
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
@@ -87,6 +87,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     changes = objects.plan_changes(status, (*secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
+    deadlines.append(pushes.next_attempt_in(status, observed, now))
     status = freshness.note_refresh(serving.with_serving_status(status, observed))
     lost_pods = serving.find_lost_pods(observed, now)
     ready = serving.assess(status, reported_situation)

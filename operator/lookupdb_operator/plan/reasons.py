@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.manifests import uses_images
+from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.status import Truth
 
 # Ready
@@ -275,12 +276,13 @@ def assess(
 
 
 def is_about_image_volumes(why: str) -> bool:
-    """Whether an API server refuses an object because it does not know volumes of images, or their feature is off."""
+    """Whether an API server refuses an object that has a volume of an image because it does not know such, or their
+    feature is off. Of any other object the same words mean something else."""
     return any(words in why for words in _WITHOUT_IMAGE_VOLUMES)
 
 
-def _name_refusal(kind: str, why: str) -> str:
-    if kind == "StatefulSet" and is_about_image_volumes(why):
+def _name_refusal(kind: str, why: str, dataset: ObservedDataset) -> str:
+    if kind == "StatefulSet" and uses_images(dataset) and is_about_image_volumes(why):
         return IMAGE_VOLUMES_MISSING
     return QUOTA_EXCEEDED if "exceeded quota" in why else APPLY_REFUSED
 
@@ -311,4 +313,6 @@ def list_refusals(observed: Observed, kind: str = "", prefix: str = "") -> Itera
     """Why objects cannot be written; only those of ``kind``, and whose name begins with ``prefix``."""
     for (refused_kind, name), why in observed.refusals.items():
         if kind in ("", refused_kind) and name.startswith(prefix):
-            yield Trouble(_name_refusal(refused_kind, why), f"{refused_kind} {name} cannot be written: {why}")
+            yield Trouble(
+                _name_refusal(refused_kind, why, observed.dataset), f"{refused_kind} {name} cannot be written: {why}"
+            )

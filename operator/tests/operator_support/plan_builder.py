@@ -51,7 +51,8 @@ def run_job(world: World, job: Thing) -> None:
 
 
 def run_push(world: World, job: Thing) -> None:
-    """Let the Job of a push run, and end when its time has come and nothing keeps it. It is never given up."""
+    """Let the Job of a push run, and end when its time has come and nothing keeps it. It is never given up, unless
+    somebody else's rule does."""
     if job.manifest.get("state", "Running") != "Running":
         return
     pods = [pod for pod in world.pods.values() if pod.owner == job.uid]
@@ -62,7 +63,11 @@ def run_push(world: World, job: Thing) -> None:
     if lacks_secret(world, pod) or pod.dies_at is not None or world.age(pod) < world.takes.build:
         return
     pod.trouble = world.fails_to_push
-    if pod.trouble is None:
+    if world.fails_push_jobs is not None:
+        pod.ended = True
+        failed = {"state": "Failed", "failedAt": world.now, "failure": world.fails_push_jobs}
+        job.manifest = {**job.manifest, **failed}
+    elif pod.trouble is None:
         pod.ended = True
         job.manifest = {**job.manifest, "state": "Succeeded"}
 

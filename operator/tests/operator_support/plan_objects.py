@@ -131,5 +131,13 @@ def _observe(thing: Thing) -> ExistingObject:
     labels = rollout, label(thing, names.GENERATION) if rollout else build
     version = int(thing.manifest["metadata"]["annotations"].get(names.TABLE_VERSION, 0))
     replicas = thing.manifest["spec"]["replicas"] if thing.manifest["kind"] == "Deployment" else 0
-    is_done = is_push(thing) and thing.manifest.get("state") == "Succeeded"
-    return ExistingObject(ref(thing), read_digest(thing.manifest), *labels, version, replicas, is_done=is_done)
+    return ExistingObject(
+        ref(thing),
+        read_digest(thing.manifest),
+        *labels,
+        version,
+        replicas,
+        trouble=thing.manifest.get("failure"),
+        is_done=is_push(thing) and thing.manifest.get("state") == "Succeeded",
+        failed_at=thing.manifest.get("failedAt"),
+    )

@@ -117,6 +117,8 @@ class World:
     """Whether it leaves them out all the same."""
     fails_to_push: Trouble | None = None
     """Why nothing can be pushed."""
+    fails_push_jobs: Trouble | None = None
+    """Why the Job of a push, which tries again for ever, is failed for good by somebody else's rule."""
     fails: Callable[[dict[str, Any]], BuildResult | Trouble | None] = lambda spec: None
     """How a build of a spec ends other than well."""
     turns: Turns = field(default_factory=Turns)

@@ -1,16 +1,20 @@
 """The push of a rollout whose servers have their shards from images: they are made when the images are pushed. A
 kubelet that looks for an image too early would look again after minutes. In a cluster without image volumes neither is
 made.
+
+A push never gives up by itself. Where a rule of somebody else's fails its Job for good, that is deleted after a while,
+and so made again: after as long as it has been tried for until then, so that attempts become rarer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Manifest, Observed, Trouble
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.status import RolloutStatus
+from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Trouble
+from lookupdb_operator.plan import clock, reasons, retries
+from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
 
 def without_early_servers(
@@ -47,3 +51,33 @@ def diagnose_cluster(rollout: RolloutStatus, observed: Observed) -> Trouble | No
 def is_pushed(rollout: RolloutStatus, observed: Observed) -> bool:
     """Whether the Job that pushes the images of ``rollout`` has ended well."""
     return any(other.rollout == rollout.rollout and other.is_done for other in observed.other_objects)
+
+
+def list_overdue(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
+    """The Jobs of pushes that were failed for good, and are to be made again now."""
+    for push, retry_at in _list_failed(status, observed):
+        if retry_at <= now:
+            yield push.ref
+
+
+def next_attempt_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
+    """Seconds until a push that was failed for good is made again; None for none, and for what is overdue."""
+    waits = ((retry_at - now).total_seconds() for _, retry_at in _list_failed(status, observed))
+    return reasons.find_earliest(wait for wait in waits if wait > 0)
+
+
+def describe_next_attempt(rollout: RolloutStatus, status: DatasetStatus, observed: Observed) -> str:
+    """When the push of ``rollout`` that was failed for good is made again; empty when it was not."""
+    moments = (at for push, at in _list_failed(status, observed) if push.rollout == rollout.rollout)
+    return next((f"; the next attempt is at {clock.format_moment(at)}" for at in moments), "")
+
+
+def _list_failed(status: DatasetStatus, observed: Observed) -> Iterator[tuple[ExistingObject, datetime]]:
+    """Pushes of rollouts that are known, and when each is made again."""
+    for push in observed.other_objects:
+        rollout = status.find_rollout(push.rollout) if push.rollout else None
+        if rollout is None or push.failed_at is None or push.deleting:
+            continue
+        tried = (push.failed_at - clock.parse_moment(rollout.started_at)).total_seconds()
+        pause = min(max(tried, retries.FIRST_RETRY_DELAY), retries.LONGEST_RETRY_DELAY)
+        yield push, push.failed_at + timedelta(seconds=pause)

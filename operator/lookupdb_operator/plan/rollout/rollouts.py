@@ -301,7 +301,8 @@ def next_progress_in(status: DatasetStatus, situation: Situation) -> float | Non
 def diagnose_obstacle(
     rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
 ) -> Trouble | None:
-    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready; its push, too."""
+    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready; its push, too. What a pod says of
+    itself comes before that a push was failed for good: it may be why."""
     sets = (
         shard_set.trouble
         for shard_set in observed.shard_sets
@@ -317,8 +318,8 @@ def diagnose_obstacle(
     cluster = pushes.diagnose_cluster(rollout, observed)
     pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
-    refused = reasons.list_refusals(observed, "StatefulSet", prefix)
-    return next((trouble for trouble in (cluster, *sets, *pushed, *pods, *refused) if trouble is not None), None)
+    refused = (trouble for kind in ("StatefulSet", "Job") for trouble in reasons.list_refusals(observed, kind, prefix))
+    return next((trouble for trouble in (cluster, *sets, *pods, *pushed, *refused) if trouble is not None), None)
 
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:

@@ -85,9 +85,10 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
     ready = count_ready_shards(target, replicas, shards, situation.observed)
     where = rollouts.describe_rollout(situation.dataset, target)
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
+    why = f"{_explain_push(target, status, situation)}{_explain_at_once(target, status, situation)}"
     progress = (
         f"{shard_windows.describe_progress(status)}{ready} of {len(shards)} shards{which} of {where} have their servers"
-        f" ready ({replicas} each).{_explain_push(target, situation)}{_explain_at_once(target, status, situation)}"
+        f" ready ({replicas} each).{why}"
     )
     trouble = diagnose_candidate(status, situation)
     if trouble is None:
@@ -95,11 +96,12 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
     return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
 
 
-def _explain_push(target: RolloutStatus, situation: Situation) -> str:
+def _explain_push(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
     image = situation.dataset.spec["serving"]["delivery"].get("image")
     if image is None or pushes.is_pushed(target, situation.observed):
         return ""
-    return f" Its images are pushed to {image['repository']} first."
+    again = pushes.describe_next_attempt(target, status, situation.observed)
+    return f" Its images are pushed to {image['repository']} first{again}."
 
 
 def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
