@@ -168,11 +168,16 @@ class TestUrls:
 
 
 class TestTime:
-    @pytest.mark.parametrize("what", TRICKLES)
-    @pytest.mark.parametrize("where", ["GET manifests/", "HEAD blobs/", "POST blobs/uploads/", "PUT blobs/uploads/"])
+    @pytest.mark.parametrize(
+        ("where", "what"),
+        [
+            (where, what)
+            for where in ("GET manifests/", "HEAD blobs/", "POST blobs/uploads/", "PUT blobs/uploads/")
+            for what in TRICKLES
+            if not where.startswith("HEAD") or what in ("status", "fields", "continue", "silence")  # it has no body
+        ],
+    )
     def test_ends_an_answer_that_does_not(self, registry: Registry, what: str, where: str) -> None:
-        if where.startswith("HEAD") and what in ("length", "chunks", "size of a chunk", "trailer"):
-            pytest.skip("an answer to HEAD has no body")
         registry.faults[where] = [TRICKLES[what]]
         asking, begun = opened(registry, seconds=0.3), time.monotonic()
         with pytest.raises(RegistryError, match=r"has not answered whole within 0\.3 seconds"):
@@ -196,21 +201,21 @@ class TestTime:
         with serve_registry(tls=context) as registry:
             registry.faults["GET manifests/"] = [TRICKLES[what]]
             repository = client.parse_repository(f"localhost:{registry.host.rpartition(':')[2]}/lookups")
-            asking = client.Registry(repository, None, plain_http=False, patience=0, answer_seconds=0.3)
+            asking = client.Registry(repository, None, plain_http=False, patience=0, answer_seconds=1)
             assert not asking.has_blob(BLOB)
-            with pytest.raises(RegistryError, match=r"has not answered whole within 0\.3 seconds"):
+            with pytest.raises(RegistryError, match=r"has not answered whole within 1 seconds"):
                 asking.get_index("a")
             asking.close()
 
     def test_is_one_for_all_that_redirects_lead_to(self, registry: Registry) -> None:
         with serve_registry() as other:
-            registry.redirect_to, registry.redirects_after = f"http://{other.host}/x", 0.6
+            registry.redirect_to, registry.redirects_after = f"http://{other.host}/x", 1.2
             other.faults["GET /x"] = [TRICKLES["chunks"]]
             begun = time.monotonic()
-            with pytest.raises(RegistryError, match=r"has not answered whole within 1 seconds"):
-                opened(registry, seconds=1).get_index("a")
+            with pytest.raises(RegistryError, match="has not answered whole within 2 seconds"):
+                opened(registry, seconds=2).get_index("a")
             assert other.asked
-            assert time.monotonic() - begun < 1.5
+            assert time.monotonic() - begun < 3.1
 
     def test_does_not_count_while_an_upload_is_sent(self, registry: Registry) -> None:
         def slowly() -> Iterator[bytes]:
