@@ -71,7 +71,7 @@ bench-operator: $(VENV)/.test ## measure what the operator costs, by number of d
 bench: $(VENV)/.bench native ## measure against peers (Debian's redis-server, webdis, nutcracker, wrk) and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-redis-clients: $(VENV)/.test native ## ask `lookupdb up` with go-redis, ioredis, node-redis, redis-py, redis-cli and redis-benchmark (those whose Go, Node or Debian package is there)
+redis-clients: $(VENV)/.test native ## ask `lookupdb up` with go-redis, ioredis, node-redis, Jedis, Lettuce, redis-py, redis-cli and redis-benchmark (those whose Go, Node, Maven or Debian package is there)
 	$(BIN)/python -m e2e.clients.run
 
 image: ## build the container image IMAGE; PYTHON_IMAGE is its base

@@ -1,11 +1,12 @@
 """Asks `lookupdb up` with clients of Redis that know nothing of it, each without a setting: `make redis-clients`.
 
 Prints which client, in which version, was answered what. Ends with 1 if one of them was not, and says which are not
-installed. Go's and Node's libraries are locked by go.sum and package-lock.json.
+installed. Go's, Node's and Java's libraries are locked by go.sum, package-lock.json and checksums.sha256.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -108,12 +109,23 @@ def ask_node(port: int) -> str:
     return run("node", "main.js", "127.0.0.1", str(port), cwd=HERE / "node").strip()
 
 
+def ask_java(port: int) -> str:
+    """Jedis and Lettuce."""
+    with tempfile.TemporaryDirectory() as folder:
+        run("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}", cwd=HERE / "java")
+        found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
+        lines = (HERE / "java" / "checksums.sha256").read_text().splitlines()
+        assert found == {name: digest for digest, name in map(str.split, lines)}, "Maven found other files"
+        return run("java", "-cp", f"{folder}/*", "Main.java", "127.0.0.1", str(port), cwd=HERE / "java").strip()
+
+
 CLIENTS: Final[dict[str, Callable[[int], str]]] = {
     "": ask_redis_py,
     "redis-cli": ask_redis_cli,
     "redis-benchmark": ask_redis_benchmark,
     "go": ask_go,
     "npm": ask_node,
+    "mvn": ask_java,
 }
 """By the program that each needs."""
 
