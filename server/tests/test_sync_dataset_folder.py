@@ -7,6 +7,7 @@ import fcntl
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,6 +165,31 @@ class TestAnotherGenerationOfThatName:
         ended.set()
         reader.join()
         assert failures == []
+
+
+class TestArrival:
+    def test_is_that_of_each_in_turn(self, folder: DatasetFolder) -> None:
+        for generation in ("g2", "g3", "g1", "g2"):
+            put(folder, generation, generation)
+        found = folder.look_around()
+        assert sorted(found, key=lambda name: found[name].arrived) == ["g3", "g1", "g2"]
+
+    def test_is_later_than_that_of_others_where_the_clock_was_set_back(self, folder: DatasetFolder) -> None:
+        put(folder, "g9", "v")
+        ahead = time.time() + 86400
+        os.utime(folder.path / "g9" / FILE_NAME, (ahead, ahead))
+        put(folder, "g1", "v")
+        put(folder, "g2", "v")
+        found = folder.look_around()
+        assert sorted(found, key=lambda name: found[name].arrived) == ["g9", "g1", "g2"]
+
+    def test_of_what_has_no_manifest_is_before_all(self, folder: DatasetFolder) -> None:
+        put(folder, "g1", "v")
+        (folder.path / "g2").mkdir()
+        found = folder.look_around()
+        assert (found["g2"].manifest, found["g2"].arrived) == (None, 0)
+        put(folder, "g3", "v")
+        assert folder.look_around()["g3"].manifest is not None
 
 
 class TestRemoval:

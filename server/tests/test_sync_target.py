@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from support.generations import manifest
 from support.routing import entry, mixed, table
@@ -12,7 +10,6 @@ from lookupdb.errors import UsageError
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.store import StoreAddress
 from lookupdb.store.announcement import Announcement
-from lookupdb.sync.dataset_folder import find_superseded
 from lookupdb.sync.subscription import Subscription
 from lookupdb.sync.target import (
     FIRST_PAUSE_SECONDS,
@@ -99,49 +96,6 @@ class TestManifest:
         assert have_same_content(a_manifest(), named)
         assert not have_same_content(a_manifest(), a_manifest(sha256="bb"))
         assert not have_same_content(a_manifest(), a_manifest("g2"))
-
-
-class TestSuperseded:
-    @pytest.mark.parametrize(
-        ("found", "current", "keep", "superseded"),
-        [
-            ({"g1": "a1", "g2": "a2", "g10": "a3"}, "g10", 2, ("g1",)),
-            ({"g1": "a1", "g2": "a1", "g10": "a1"}, "g10", 2, ("g1",)),
-            ({"g1": "a1", "g2": "a2", "g10": "a3"}, "g10", 1, ("g1", "g2")),
-            ({"g1": "a1", "g2": "a2", "g3": "a3", "g4": "a4"}, "g1", 2, ("g2",)),
-            ({"g1": "b9", "g49": "a1", "g50": "a2"}, "g1", 2, ("g49", "g50")),
-            ({"g1": "a8", "g2": "a9", "g49": "a1", "g50": "a2"}, "g2", 2, ("g49", "g50")),
-            ({"g1": "a9", "g49": "a1", "g50": "a2"}, "g1", 2, ("g49",)),
-            ({"g4": "a1", "g5": "a9", "g6": "a2", "g7": "a3"}, "g7", 2, ("g4", "g5")),
-            ({"g4": "a1", "g5": "a9", "g6": "a2"}, "g6", 2, ("g4",)),
-            ({"g1": "a1", "g2": ""}, "g1", 2, ("g2",)),
-            ({"g1": "a1", "g2": "a2"}, "g2", 0, ("g1",)),
-            ({}, "g1", 2, ()),
-        ],
-        ids=[
-            "newest",
-            "of one second",
-            "one",
-            "after a rollback",
-            "of another dataset",
-            "of a store that was",
-            "of a store that was, and nothing else to go back to",
-            "beside one of a clock that was ahead",
-            "whose own follows one of a clock that was ahead",
-            "unreadable",
-            "to make room",
-            "none",
-        ],
-    )
-    def test_is_what_is_neither_current_nor_kept(
-        self, found: dict[str, str], current: str, keep: int, superseded: tuple[str, ...]
-    ) -> None:
-        """Of each its uid, and the second in which it was built."""
-        manifests = {
-            name: replace(a_manifest(name), uid=made[0], built_at=f"2026-11-21T00:00:0{made[1]}Z") if made else None
-            for name, made in found.items()
-        }
-        assert find_superseded(manifests, current, keep) == superseded
 
 
 class TestPause:

@@ -18,11 +18,12 @@ from typing import Final
 
 from lookupdb import disk
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreDenied, StoreError, UsageError
-from lookupdb.manifest import FILE_NAME, Manifest, generation_number
+from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.store.dataset import check_shard_size, sort_generations
 from lookupdb.store.directory import store_errors
 from lookupdb.store.layout import is_generation, parse_manifest
 from lookupdb.store.locks import try_lock
+from lookupdb.sync.retention import FoundGeneration
 
 CURRENT: Final = "current"
 _LOCK_FILE: Final = ".sync.lock"
@@ -111,6 +112,13 @@ class DatasetFolder:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
+    def look_around(self) -> dict[str, FoundGeneration]:
+        """All generations that are there. Raises StoreError, also if nothing can be said of one of them now."""
+        return {
+            name: FoundGeneration(self.read_manifest(name), _find_arrival(self.path / name))
+            for name in self.generations()
+        }
+
     def find_whole(self, generation: str) -> Manifest | None:
         """The manifest of a generation that has all its files, as long as they are to be; None if there is none."""
         manifest = self.find_manifest(generation)
@@ -147,6 +155,7 @@ class DatasetFolder:
         partial, target = self.path / f".{generation}.partial", self.path / generation
         removed = self.path / f".{generation}.removed"
         with store_errors(f"cannot write to {self.path}"):
+            self._note_arrival(partial)
             disk.sync_folder(partial)
             if not os.path.lexists(target):
                 partial.rename(target)
@@ -161,6 +170,13 @@ class DatasetFolder:
                     partial.rename(removed)
             disk.sync_folder(self.path)
         self._delete(removed)
+
+    def _note_arrival(self, partial: Path) -> None:
+        """Let what is put together have arrived after all that is there, wherever the clock was set meanwhile."""
+        latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
+        if _find_arrival(partial) <= latest:
+            with suppress(FileNotFoundError):
+                os.utime(partial / FILE_NAME, ns=(latest + 1, latest + 1))
 
     def point(self, generation: str) -> None:
         """Let ``current`` name ``generation``, by one rename, unless it does. Raises StoreError, NotEnoughRoom,
@@ -211,25 +227,13 @@ class DatasetFolder:
             return os.listdir(self.path) if self.path.exists() else []  # noqa: PTH208 - names, not paths
 
 
-def find_superseded(manifests: dict[str, Manifest | None], current: str, keep: int) -> tuple[str, ...]:
-    """Of the generations that are there, with their manifests, if those can be read, the ones that are neither
-    ``current`` nor among the newest ``keep`` of its dataset, the oldest first.
-
-    The highest number is newest, whatever the clocks of builders were, except where numbers have begun anew since a
-    store was: generations of before have higher ones than ``current``, and were built before it.
-    """
-    serving = manifests.get(current)
-    uid, built_at = (None, "") if serving is None else (serving.uid, serving.built_at)
-
-    def find_place(name: str) -> tuple[bool, int]:
-        number, manifest = generation_number(name), manifests[name]
-        is_of_before = number > generation_number(current) and (manifest.built_at if manifest else "") < built_at
-        return not is_of_before, number
-
-    ordered = sorted(manifests, key=find_place)
-    own = [name for name in ordered if (manifest := manifests[name]) is not None and manifest.uid == uid]
-    kept = {current, *own[max(0, len(own) - keep) :]}
-    return tuple(name for name in ordered if name not in kept)
+def _find_arrival(folder: Path) -> int:
+    """When the generation in ``folder`` was put together, whose manifest.json comes last, in nanoseconds since 1970; 0
+    if it has none."""
+    try:
+        return (folder / FILE_NAME).lstat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @contextmanager

@@ -18,9 +18,10 @@ from lookupdb.manifest import Manifest
 from lookupdb.runtime.daemon_calls import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.file_fetch import Throttle
-from lookupdb.sync.dataset_folder import DatasetFolder, find_superseded
+from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.figures import SyncFigures
 from lookupdb.sync.generation_fetch import FetchInterrupted, FetchProgress, GenerationFetch, interruptible_pace
+from lookupdb.sync.retention import find_superseded
 from lookupdb.sync.target import (
     LONGEST_FETCH_PAUSE_SECONDS,
     LONGEST_LOOK_PAUSE_SECONDS,
@@ -326,8 +327,7 @@ class DatasetKeeper:
         if current is None:
             return ()
         # One that cannot be read for a moment must not go, nor all others because of it.
-        manifests = {name: self._folder.read_manifest(name) for name in self._folder.generations()}
-        return find_superseded(manifests, current.generation, keep)
+        return find_superseded(self._folder.look_around(), current.generation, keep)
 
     def _measure(self) -> None:
         manifests = {name: self._folder.find_manifest(name) for name in self._folder.generations()}
