@@ -2,8 +2,8 @@
 
 The first lookup has a task started, whose first step is at the end of this turn of the loop: all that was asked for by
 then leaves at once. Who comes while a batch is under way waits for it to end, and leaves with the next; after
-PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. A caller that is cancelled is left out, and nobody else
-notices.
+PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. Who has much more time left than the first of them leaves with
+the next. A caller that is cancelled is left out, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lookupdb.client.combiner import (
     MAX_WAITING,
     PATIENCE_SECONDS,
     QUEUE_FULL,
-    choose_answer_time,
+    may_leave_together,
 )
 from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.shared_answer import SharedAnswer
@@ -149,18 +149,26 @@ class AsyncCombiner:
         for count, waiter in enumerate(batch):
             characters += len(waiter.key)
             if count and characters > MAX_BATCH_CHARACTERS:
-                queue.extendleft(reversed(batch[count:]))
-                del batch[count:]
+                self._put_back(batch, count)
                 break
+        now = self._loop.time()
+        if batch and not may_leave_together(now, batch[0].deadline, batch[-1].deadline):
+            first = _first_deadline(batch, now)
+            is_fitting = [waiter.deadline <= now or may_leave_together(now, first, waiter.deadline) for waiter in batch]
+            self._put_back(batch, sum(is_fitting))
         return batch
+
+    def _put_back(self, batch: list[_Waiter], count: int) -> None:
+        """Have all behind the first ``count`` wait on."""
+        self._queue.extendleft(reversed(batch[count:]))
+        del batch[count:]
 
     async def _fly(self, batch: list[_Waiter]) -> None:
         """Ask for the keys of ``batch``, and give each caller the answer."""
         timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
         try:
-            first, last = batch[0].deadline, batch[-1].deadline
-            answer_by = choose_answer_time(self._loop.time(), first, last)
-            answer = await self._ask_batch([waiter.key for waiter in batch], last, answer_by)
+            answer_by = _first_deadline(batch, self._loop.time())
+            answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline, answer_by)
         except Exception as error:
             _fail(batch, error)
         except BaseException:
@@ -186,6 +194,11 @@ class AsyncCombiner:
 
     def _describe_end(self) -> RuntimeError:
         return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")
+
+
+def _first_deadline(batch: Sequence[_Waiter], now: float) -> float:
+    """That of the first whose time is not over; the last one's, if that of all is."""
+    return next((waiter.deadline for waiter in batch if waiter.deadline > now), batch[-1].deadline)
 
 
 def _fail(batch: Sequence[_Waiter], error: Exception) -> None:

@@ -1,9 +1,10 @@
 """Lookups of concurrent threads and greenlets leave as one batch.
 
 Who finds no batch under way leads: it asks for its own key alone, at once. Who comes meanwhile waits. When the leader
-has its answer, it hands all who wait to the first of them, which asks for all their keys and gives each its part. No
-thread of the client's own is needed, and nobody waits who could be asking. A batch that is slow does not hold up the
-others for long: who has waited for PATIENCE_SECONDS leads the next one beside it, up to MAX_FLIGHTS.
+has its answer, it hands all who wait to the first of them, which asks for all their keys and gives each its part, but
+for those who have much more time than the first: they leave with the next. No thread of the client's own is needed, and
+nobody waits who could be asking. A batch that is slow does not hold up the others for long: who has waited for
+PATIENCE_SECONDS leads the next one beside it, up to MAX_FLIGHTS.
 
 See connection_pool.py for what gevent demands.
 """
@@ -30,10 +31,11 @@ MAX_BATCH_CHARACTERS: Final = 200_000
 QUEUE_FULL: Final = "ClientQueueFull"
 
 
-def choose_answer_time(now: float, first: float, last: float) -> float:
-    """When the router should answer a batch of several callers, of whom one waits until ``first``, and none for longer
-    than until ``last``: by ``first``, but who has little time left does not take more than half of the others'."""
-    return max(first, now + (last - now) / 2)
+def may_leave_together(now: float, first: float, last: float) -> bool:
+    """Whether callers may be of one batch, of whom one waits until ``first``, and none for longer than until ``last``.
+    The router is to answer by ``first``, so that what it knows by then is told to all: who has little time left does
+    not take more than half of another's."""
+    return last - now <= 2 * (first - now)
 
 
 class _Waiter:
@@ -131,8 +133,7 @@ class Combiner:
             if is_late:
                 raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
         if waiter.batch:
-            deadlines = [led.deadline for led in waiter.batch]
-            answer_by = choose_answer_time(time.monotonic(), min(deadlines), max(deadlines))
+            answer_by = min([led.deadline for led in waiter.batch])
             waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline, answer_by)
             return waiter.answer
         answer = waiter.answer
@@ -144,23 +145,32 @@ class Combiner:
         """Take ``waiter`` out of the queue, if it is there, and have it lead those with it unless it is late."""
         if not waiter.is_queued:
             return
-        self._dequeue(waiter)
-        if not is_late:
+        if is_late:
+            self._dequeue(waiter)
+        else:
             waiter.is_settled = True
-            waiter.batch = [waiter, *self._take_batch(len(waiter.key))]
-            self._leaders.take(waiter.seat)
+            self._lead(waiter)
 
-    def _take_batch(self, characters: int = 0) -> list[_Waiter]:
-        """The first of those who wait, as many as one batch may have."""
-        batch: list[_Waiter] = []
-        most = self._max_keys() - (characters > 0)
-        while self._queue and len(batch) < most:
-            characters += len(self._queue[0].key)
-            if batch and characters > MAX_BATCH_CHARACTERS:
+    def _lead(self, waiter: _Waiter) -> None:
+        """Have ``waiter``, who is in the queue, lead the first of the others: as many as one batch may have."""
+        self._dequeue(waiter)
+        waiter.batch = [waiter]
+        self._leaders.take(waiter.seat)
+        now, first, last, characters = time.monotonic(), waiter.deadline, waiter.deadline, len(waiter.key)
+        self._drop_late(now)
+        most = self._max_keys()
+        while self._queue and len(waiter.batch) < most:
+            led = self._queue[0]
+            first, last, characters = min(first, led.deadline), max(last, led.deadline), characters + len(led.key)
+            if characters > MAX_BATCH_CHARACTERS or not may_leave_together(now, first, last):
                 break
-            batch.append(self._queue.popleft())
-            batch[-1].is_queued = False
-        return batch
+            self._dequeue(led)
+            waiter.batch.append(led)
+
+    def _drop_late(self, now: float) -> None:
+        """Have nobody wait in front whose time is over: each of them notices itself."""
+        while self._queue and self._queue[0].deadline <= now:
+            self._dequeue(self._queue[0])
 
     def _dequeue(self, waiter: _Waiter) -> None:
         waiter.is_queued = False
@@ -179,15 +189,19 @@ class Combiner:
                 led.settle()
 
     def _leave(self, seat: Seat) -> None:
-        """If it led: a batch has ended, and the first of those who wait leads the next."""
+        """If it led: a batch has ended, and the first of those who wait leads the next, and so on, if those with it are
+        not all."""
         with self._lock:
             if not self._leaders.has(seat):
                 return
             self._leaders.leave(seat)
-            is_due = not len(self._leaders) or (self._queue and self._queue[0].is_impatient)
-            batch = self._take_batch() if is_due else []
-            if batch:
-                leader = batch[0]
-                leader.batch = batch
-                self._leaders.take(leader.seat)
+            self._drop_late(time.monotonic())
+            while self._queue and self._may_lead(self._queue[0]):
+                leader = self._queue[0]
+                self._lead(leader)
                 leader.settle()
+
+    def _may_lead(self, first: _Waiter) -> bool:
+        """Whether the first of those who wait need not wait for the batches that are under way."""
+        count = len(self._leaders)
+        return not count or (first.is_impatient and count < MAX_FLIGHTS)
