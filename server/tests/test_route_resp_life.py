@@ -18,12 +18,14 @@ from lookupdb.route.clients import front, service
 from lookupdb.route.clients.life import TRANSITIONS, ClientPhase
 from lookupdb.route.resp import protocol
 from lookupdb.route.resp.connection import INVARIANTS, RedisClientConnection
+from lookupdb.route.resp.limits import TURN_BYTES
 
 GET = command("GET", "a")
 HELD = command("GET", "held") * 2
 PART = GET[:12]
 BAD = b"*1\r\n+PING\r\n"
 HUGE = command("GET", "huge")
+MUCH = command("MGET", *["k" * 60] * (TURN_BYTES // 64))
 
 Edge = tuple[ClientPhase, ClientPhase]
 EDGES = [(begin, end) for begin, ends in TRANSITIONS.items() for end in ends]
@@ -217,7 +219,36 @@ def test_every_transition_of_the_table_happens_and_keeps_the_invariants(
     eventually(lambda: server.lookups.budget.used == 0)
 
 
-PIECES = [GET, GET * 3, command("MGET", "a", "b"), b"PING\r\n", PART, HUGE, HELD, BAD, command("QUIT"), GET[12:]]
+@pytest.mark.parametrize("piece", [MUCH, MUCH + PART, MUCH * 2, b"PING\r\n" * 20_000], ids=len)
+def test_who_sends_much_at_once_keeps_the_invariants(server: RespServer, record: Record, piece: bytes) -> None:
+    with server.connect() as client:
+        eventually(lambda: record.connections)
+        connection = record.connections[0]
+        server.call(lambda: connection.data_received(piece))
+        eventually(lambda: server.call(lambda: connection._exchange is None and not connection._is_resting))
+        assert not connection._is_paused
+        assert connection._turn_bytes < TURN_BYTES
+        client.half_close()
+        Stage(server, client, record).read_all()
+    assert record.broken == []
+
+
+def test_what_came_before_an_answer_was_waited_for_is_of_no_turn_any_more(server: RespServer, record: Record) -> None:
+    with server.connect() as client:
+        half = command("MGET", "held", *["k" * 60] * (TURN_BYTES // 140))
+        for count in range(1, 4):
+            server.lookups.held.add("held")
+            client.send(half)
+            eventually(lambda count=count: len(server.lookups.batches) == count)  # type: ignore[misc]
+            server.call(lambda: None)  # all of that turn is done
+            assert TURN_BYTES / 4 < record.connections[0]._turn_bytes < TURN_BYTES
+            server.call(server.lookups.release)
+            assert len(client.reply()) == half.count(b"k" * 60) + 1
+            assert record.connections[0]._turn_bytes == 0
+    assert record.broken == []
+
+
+PIECES = [MUCH, GET, GET * 3, command("MGET", "a", "b"), b"PING\r\n", PART, HUGE, HELD, BAD, command("QUIT"), GET[12:]]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -84,10 +84,10 @@ class RedisClientConnection(ConnectionLife):
         self._is_resting = False
         """So much was answered at once, or has come, that others have their turn first."""
         self._turn_bytes = 0
-        """What has come in this turn."""
+        """What has come since others had their turn for certain: since this rested, or waited for an answer."""
         self._is_paused = False
-        """Nothing is read from the socket, because something is unread that was. (A client that is blocked is not read
-        either: ``life`` sees to that.)"""
+        """Nothing is read from the socket, because something is unread that was, or others have their turn. (A client
+        that is blocked is not read either: ``life`` sees to that.)"""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -294,6 +294,7 @@ class RedisClientConnection(ConnectionLife):
         self._send(answer)
         if self._is_advancing:
             return
+        self._turn_bytes = 0
         is_at_rest = self._reader.is_empty and not self._is_paused
         if is_at_rest and self.phase is READING and not self.service.draining:
             if not self.is_blocked:
@@ -403,8 +404,12 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
     ),
     "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
-    "nothing is read while something is unread": lambda it: (
-        it.phase >= FINISHING or it._is_paused is (it._reader.has_unread and not it._reader.is_partial)
+    "nothing is read while something is unread, or others have their turn": lambda it: (
+        it.phase >= FINISHING
+        or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
+    ),
+    "who has sent much lets others have their turn": lambda it: (
+        it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
     ),
     "replies of a turn are sent when it ends": lambda it: not it._replies,
     "all that has come is counted": lambda it: (
