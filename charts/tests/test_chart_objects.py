@@ -291,5 +291,15 @@ def test_an_operator_that_is_gone_is_told_of() -> None:
     assert of_this_release == f'absent(lookupdb_operator_last_success_age_seconds{{job="{NAMESPACE}/lookupdb"}})'
 
 
+def test_what_clients_do_not_wait_for_wakes_nobody_and_is_told_of_all_the_same() -> None:
+    found = alerts({})
+    assert found["LookupdbKeysUnavailable"]["expr"] == "rate(lookupdb_router_keys_unavailable_total[5m]) > 0"
+    told = found["LookupdbClientDeadlines"]
+    assert told["labels"] == {"severity": "warning"}
+    late, *others = re.findall(r"rate\(lookupdb_router_(\w+)_total\[5m\]\)", told["expr"])
+    assert late == "client_deadline_keys_unavailable"
+    assert others == [late, "keys_found", "keys_missing"], "of all keys, also if none of them is answered"
+
+
 def test_what_is_degraded_is_not_said_to_serve() -> None:
     assert "serves" not in alerts({})["LookupDatasetDegraded"]["annotations"]["summary"]

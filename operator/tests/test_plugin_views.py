@@ -337,6 +337,8 @@ def _router(requests: int, failed: int, batches: int) -> MetricSample:
         f'lookupdb_router_requests_total{{status="2xx"}} {requests}',
         f'lookupdb_router_requests_total{{status="5xx"}} {failed}',
         f"lookupdb_router_keys_found_total {requests}",
+        f"lookupdb_router_keys_unavailable_total {failed}",
+        f"lookupdb_router_client_deadline_keys_unavailable_total {failed // 2}",
         f"lookupdb_router_batch_seconds_sum {batches * 0.0015}",
         f"lookupdb_router_batch_seconds_count {batches}",
         'lookupdb_router_batch_seconds_bucket{le="0.001"} 0',
@@ -354,7 +356,7 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
     (measured,) = top.servers
     assert (measured.lookups, measured.misses, measured.private_bytes, measured.cached_bytes) == (100, 10, 2097152, 250)
     (asked,) = top.routers
-    assert (asked.requests, asked.errors, asked.keys) == (12, 2, 10)
+    assert (asked.requests, asked.errors, asked.keys, asked.unavailable) == (12, 2, 13, 3)
     assert asked.batch_microseconds == pytest.approx(1500)
     lines = top_view.render(top).splitlines()
     assert lines[1].split() == ["0", "airports-r34-s0-0", "100", "10", "2.0", "MiB", "1000", "B", "25", "%", "-"]

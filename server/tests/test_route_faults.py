@@ -142,8 +142,40 @@ async def test_who_waits_for_less_is_told_sooner_and_nobody_else(stack: AsyncExi
         assert problem.detail.startswith("shard 0: no answer from ")
         assert loop.time() - began >= seconds - 0.001
     assert not patient.done()
-    assert core.count("keys_unavailable") == 3
+    assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (0, 3)
     patient.cancel()
+
+
+async def test_who_waits_for_less_while_no_server_is_there_is_not_to_blame(stack: AsyncExitStack) -> None:
+    """Whose clients all wait for less is told of an outage, too."""
+    core, [shard] = await replicas(stack, answer, limits=replace(LIMITS, deadline_milliseconds=5000))
+    await shard.stop()
+    await soon(lambda: core.count("endpoints_broken"), "the router has noticed")
+    for problem in (await core.find("k1", deadline_ms=30), await core.find_many(["k2", "k3"], deadline_ms=30)):
+        assert isinstance(problem, Problem)
+        assert problem.detail.startswith("shard 0: no server came back within 0.03 s")
+    assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (3, 0)
+
+
+async def test_who_waits_as_long_as_the_router_does_is_not_to_blame_for_a_slow_server(stack: AsyncExitStack) -> None:
+    core, _ = await replicas(stack, hold, limits=SHORT)
+    for deadline_ms in (None, SHORT_DEADLINE, 600_000):
+        await core.find("k1", deadline_ms=deadline_ms)
+    assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (3, 0)
+
+
+async def test_who_waits_for_less_for_a_candidate_is_counted_with_candidates(stack: AsyncExitStack) -> None:
+    core = Core(LIMITS)
+    stack.callback(core.close)
+    active, candidate = [
+        await stack.enter_async_context(ScriptedShard(identity(generation=generation), RECORDS, hold))
+        for generation in ("g1", "g2")
+    ]
+    await core.serve(table(entry([[active.address]]), entry([[candidate.address]], "g2")))
+    await soon(lambda: core.lookups.live.generations["g2"].shards[0].is_proven, "proven")  # type: ignore[union-attr]
+    assert isinstance(await core.find("k1", "g2", deadline_ms=30), Problem)
+    counted = [core.count(name) for name in ("candidate_keys_unavailable", "client_deadline_keys_unavailable")]
+    assert (core.count("keys_unavailable"), *counted) == (0, 1, 0)
 
 
 async def test_nobody_waits_for_longer_than_the_routers_deadline(stack: AsyncExitStack) -> None:

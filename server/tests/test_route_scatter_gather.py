@@ -24,6 +24,7 @@ class Replicas:
 
     number = 0
     unavailable_counter = INDEX["keys_unavailable"]
+    client_deadline_counter = INDEX["client_deadline_keys_unavailable"]
 
     def __init__(self) -> None:
         self.counters = memoryview(bytearray(8 * len(NAMES))).cast("Q")

@@ -32,7 +32,9 @@ COUNTERS: Final = {
     "keys_found": "Keys for which a value was found.",
     "keys_missing": "Keys that no record has.",
     "keys_unavailable": "Keys of which nothing could be said, of the active generation.",
-    "candidate_keys_unavailable": "The same of generations that were asked for by name.",
+    "client_deadline_keys_unavailable": "The same of keys that a server was asked for, and for which a client waited "
+    "for less than the router's deadline.",
+    "candidate_keys_unavailable": "Keys of which nothing could be said, of generations that were asked for by name.",
     "keys_damaged": "Keys whose value an endpoint could not read: its shard file is damaged.",
     "requests_overloaded": "Requests refused, or given up, because the worker's memory budget is used up.",
     "batches": "Batches sent to endpoints. keys_asked / batches is the mean size of a batch.",

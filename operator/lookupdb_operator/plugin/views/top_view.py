@@ -16,6 +16,11 @@ _SERVER_HEAD: Final = ("SHARD", "SERVER", "LOOKUPS/S", "MISSES/S", "PRIVATE", "F
 _ROUTER_HEAD: Final = ("ROUTER", "REQUESTS/S", "5XX/S", "KEYS/S", "UNAVAILABLE/S", "BATCH MEAN", "BATCH P99", "PRIVATE")
 _UNKNOWN: Final = "-"
 _BATCHES: Final = "lookupdb_router_batch_seconds"
+_ANSWERED: Final = ("lookupdb_router_keys_found_total", "lookupdb_router_keys_missing_total")
+_UNAVAILABLE: Final = (
+    "lookupdb_router_keys_unavailable_total",
+    "lookupdb_router_client_deadline_keys_unavailable_total",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +109,15 @@ def _measure_router(pod: Pod, before: MetricSample | str, after: MetricSample | 
     def per_second(name: str, **labels: str) -> float | None:
         return rate(before, after, seconds, name, **labels)
 
+    unavailable = _sum(map(per_second, _UNAVAILABLE))
     batches = per_second(f"{_BATCHES}_count")
     spent = per_second(f"{_BATCHES}_sum")
     return RouterRates(
         pod=pod.name,
         requests=per_second("lookupdb_router_requests_total"),
         errors=per_second("lookupdb_router_requests_total", status="5xx"),
-        keys=_sum(per_second(f"lookupdb_router_keys_{word}_total") for word in ("found", "missing", "unavailable")),
-        unavailable=per_second("lookupdb_router_keys_unavailable_total"),
+        keys=_sum((*map(per_second, _ANSWERED), unavailable)),
+        unavailable=unavailable,
         batch_microseconds=spent / batches * 1e6 if spent is not None and batches else None,
         batch_p99_seconds=bound_quantile(before, after, _BATCHES, 0.99),
         private_bytes=after.total("lookupdb_router_private_bytes"),

@@ -46,7 +46,7 @@ class RequestDeadlines:
         rounded = milliseconds >> lost_bits << lost_bits
         shorter = self._shorter.get(rounded)
         if shorter is None:
-            shorter = self._shorter[rounded] = Deadlines(rounded / 1000, self._hedge, self._counters)
+            shorter = self._shorter[rounded] = Deadlines(rounded / 1000, self._hedge, self._counters, is_of_client=True)
         return shorter.add
 
 
@@ -57,8 +57,10 @@ class Deadlines:
     counts as timed out.
     """
 
-    def __init__(self, deadline: float, hedge: float, counters: memoryview) -> None:
+    def __init__(self, deadline: float, hedge: float, counters: memoryview, *, is_of_client: bool = False) -> None:
         self._deadline = deadline
+        self._is_of_client = is_of_client
+        """Whether clients asked for it; else it is the router's own."""
         self._is_hedge = 0 < hedge < deadline / 2
         self._retry_seconds = hedge if self._is_hedge else deadline / 2
         self._tick_seconds = min(max(self._retry_seconds / 8, _MIN_TICK_SECONDS), _MAX_TICK_SECONDS)
@@ -127,4 +129,5 @@ class Deadlines:
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        return Problem("Deadline", f"shard {shard}: {finding}", shard)
+        is_of_client = self._is_of_client and lookup.open_tries > 0  # without a server nobody waits for long enough
+        return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)

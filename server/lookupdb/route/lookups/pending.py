@@ -20,6 +20,7 @@ from lookupdb.route.servers.address import ServerAddress
 log = logging.getLogger(__name__)
 
 KEYS_UNAVAILABLE: Final = INDEX["keys_unavailable"]
+CLIENT_DEADLINE_KEYS_UNAVAILABLE: Final = INDEX["client_deadline_keys_unavailable"]
 CANDIDATE_KEYS_UNAVAILABLE: Final = INDEX["candidate_keys_unavailable"]
 
 
@@ -50,6 +51,8 @@ class LookupReplicas(Protocol):
     counters: memoryview
     unavailable_counter: int
     """The place, in ``counters``, of keys of which nothing could be said."""
+    client_deadline_counter: int
+    """That of those for which a client did not wait for long enough."""
 
     def explain_absence(self) -> str:
         """Why no endpoint is ready."""
@@ -105,6 +108,12 @@ class PendingLookup:
     def give_up(self, problem: Problem) -> None:
         """Tell the waiter that nothing can be said, unless the lookup is answered already."""
         raise NotImplementedError
+
+    def count_unavailable(self, problem: Problem, key_count: int) -> None:
+        """Count keys that are given up with ``problem``."""
+        replicas = self.replicas
+        counter = replicas.client_deadline_counter if problem.is_of_client else replicas.unavailable_counter
+        replicas.counters[counter] += key_count
 
     def fail_try(self, problem: Problem) -> None:
         """End a try. Begin the second if there was none; give the lookup up when no endpoint has it any more."""
@@ -162,5 +171,5 @@ class SingleKey(PendingLookup):
         """Tell the waiter."""
         if not self.is_done:
             self.is_done = True
-            self.replicas.counters[self.replicas.unavailable_counter] += 1
+            self.count_unavailable(problem, 1)
             self.waiter.unavailable(problem)

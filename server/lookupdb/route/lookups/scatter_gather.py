@@ -198,12 +198,12 @@ class ShardSlice(PendingLookup):
         """Note it for all keys. Where the router is short of memory the whole request makes room."""
         if self.is_done:
             return
-        gather, counters, counter = self.gather, self.replicas.counters, self.replicas.unavailable_counter
+        gather = self.gather
         if problem is OVERLOADED:
-            counters[counter] += gather.key_count
+            self.count_unavailable(problem, gather.key_count)
             gather.refuse(problem)
             return
-        counters[counter] += self.key_count
+        self.count_unavailable(problem, self.key_count)
         gather.values.mark_unavailable(self.keys)
         gather.problem = gather.problem or problem
         gather.value_bytes -= self.counted_bytes  # of values that do not come after all

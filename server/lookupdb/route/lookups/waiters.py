@@ -37,6 +37,8 @@ class Problem:
     detail: str
     """A sentence for people: what was tried, where, and what was found."""
     shard: int | None = None
+    is_of_client: bool = False
+    """The client waited for less than the router's deadline, and a server that was asked was at work still."""
 
 
 NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")

@@ -12,6 +12,7 @@ from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import (
     CANDIDATE_KEYS_UNAVAILABLE,
+    CLIENT_DEADLINE_KEYS_UNAVAILABLE,
     KEYS_UNAVAILABLE,
     LookupTarget,
     PendingLookup,
@@ -47,6 +48,7 @@ class ShardReplicas:
         self.number = number
         self.generation = generation
         self.unavailable_counter = CANDIDATE_KEYS_UNAVAILABLE if is_candidate else KEYS_UNAVAILABLE
+        self.client_deadline_counter = CANDIDATE_KEYS_UNAVAILABLE if is_candidate else CLIENT_DEADLINE_KEYS_UNAVAILABLE
         self.endpoints = tuple(endpoints)
         self.counters = settings.link.counters
         self._settings = settings
