@@ -107,6 +107,62 @@ def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered() 
         assert outcomes == [f"k{n}" for n in range(64)]
 
 
+@pytest.mark.usefixtures("patient")
+def test_threads_wait_with_no_more_characters_of_keys_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "MAX_WAITING_CHARACTERS", 100)
+    gate = Gate()
+    with scripted(gate) as router, Client(router.url, timeout=60) as client:
+        with calling([lambda: client.get("first")]):
+            until(lambda: router.asked, "the first is under way")
+            with calling([lambda: client.get("k" * 150)]) as longest:
+                until(lambda: waiting(client) == 1, "one waits, however long its key is")
+                with pytest.raises(Unavailable, match="1 lookups of this client wait already") as refused:
+                    client.get("b")
+                gate.opened.set()
+        assert (refused.value.reason, refused.value.keys) == ("ClientQueueFull", ("b",))
+        assert longest == ["k" * 150]
+        gate.opened.clear()
+        router.actions.append(gate)
+        with calling([lambda: client.get("second")]):
+            until(lambda: len(router.asked) == 3, "it is under way")
+            with calling([lambda n=n: client.get(f"{n}" * 40) for n in range(2)]) as others:  # type: ignore[misc]
+                until(lambda: waiting(client) == 2, "what was answered takes no room")
+                with pytest.raises(Unavailable, match="2 lookups"):
+                    client.get("c" * 40)
+                gate.opened.set()
+        assert others == ["0" * 40, "1" * 40]
+        assert client._link.combiners[None]._characters == 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_coroutines_wait_with_no_more_characters_of_keys_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lookupdb.client import async_combiner
+
+    monkeypatch.setattr(async_combiner, "MAX_WAITING_CHARACTERS", 100)
+    with scripted() as router:
+        async with AsyncClient(router.url, timeout=60, max_keys=2) as client:
+            for _ in range(3):
+                names = [f"{n}" * 30 for n in range(5)]
+                outcomes = await asyncio.gather(*map(client.get, names), return_exceptions=True)
+                assert outcomes[:3] == names[:3]
+                for outcome, name in zip(outcomes[3:], names[3:], strict=True):
+                    assert isinstance(outcome, Unavailable)
+                    assert (outcome.reason, outcome.keys) == ("ClientQueueFull", (name,))
+                assert client._link.combiners[None]._characters == 0, "what was answered takes no room"
+            lookups = [asyncio.create_task(client.get(name)) for name in ("k" * 150, "b")]
+            longest, refused = await asyncio.gather(*lookups, return_exceptions=True)
+            assert longest == "k" * 150
+            assert isinstance(refused, Unavailable)
+            lookups = [asyncio.create_task(client.get("c" * 90))]
+            await asyncio.sleep(0)
+            lookups[0].cancel()
+            await asyncio.gather(*lookups, return_exceptions=True)
+            assert await client.get("d" * 90) == "d" * 90
+            assert client._link.combiners[None]._characters == 0
+
+
 def partly(connection: socket.socket, asked: Asked) -> bytes:
     """``down…`` is unavailable, ``none…`` missing, ``huge…`` too large, and spoils a batch that it is in."""
     if asked.method == "GET":

@@ -22,11 +22,11 @@ from lookupdb.client.combiner import (
     MAX_BATCH_CHARACTERS,
     MAX_FLIGHTS,
     MAX_WAITING,
+    MAX_WAITING_CHARACTERS,
     PATIENCE_SECONDS,
-    QUEUE_FULL,
     may_leave_together,
+    queue_full,
 )
-from lookupdb.client.refusals import make_unavailable
 from lookupdb.client.shared_answer import SharedAnswer
 
 
@@ -56,6 +56,8 @@ class AsyncCombiner:
         self._max_keys = max_keys
         self._timeout = timeout
         self._queue: deque[_Waiter] = deque()
+        self._characters = 0
+        """Of the keys of those in the queue."""
         self._flights = 0
         self._scheduled: list[_Waiter] | None = None
         """What a task that has yet to begin will fill with those who wait."""
@@ -67,8 +69,10 @@ class AsyncCombiner:
     def find(self, key: str) -> asyncio.Future[SharedAnswer]:
         """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
         queue = self._queue
-        if len(queue) >= MAX_WAITING:
-            raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
+        self._characters += len(key)
+        if queue and (len(queue) >= MAX_WAITING or self._characters > MAX_WAITING_CHARACTERS):
+            self._characters -= len(key)
+            raise queue_full(key, len(queue))
         loop = self._loop
         future: asyncio.Future[SharedAnswer] = loop.create_future()
         queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
@@ -80,7 +84,7 @@ class AsyncCombiner:
         """End what is under way; who waits gets RuntimeError."""
         self._is_closed = True
         waiting = [*self._queue]
-        self._queue.clear()  # or the end of a batch would have them leave
+        self._clear_queue()  # or the end of a batch would have them leave
         self._stop_patience()
         _fail(waiting, self._describe_end())
         tasks = [*self._tasks]
@@ -109,7 +113,7 @@ class AsyncCombiner:
     def _land(self) -> None:
         self._flights -= 1
         while self._queue and self._queue[0].future.done():
-            self._queue.popleft()
+            self._characters -= len(self._queue.popleft().key)
         if self._queue and self._scheduled is None:
             self._schedule()
 
@@ -140,11 +144,10 @@ class AsyncCombiner:
         queue, most = self._queue, self._max_keys()
         if len(queue) <= most:
             batch = [waiter for waiter in queue if not waiter.future.done()]
-            queue.clear()
+            self._clear_queue()
         else:
             batch = [waiter for waiter in islice(queue, most) if not waiter.future.done()]
-            for _ in range(most):
-                queue.popleft()
+            self._characters -= sum([len(queue.popleft().key) for _ in range(most)])
         characters = 0
         for count, waiter in enumerate(batch):
             characters += len(waiter.key)
@@ -158,9 +161,14 @@ class AsyncCombiner:
             self._put_back(batch, sum(is_fitting))
         return batch
 
+    def _clear_queue(self) -> None:
+        self._queue.clear()
+        self._characters = 0
+
     def _put_back(self, batch: list[_Waiter], count: int) -> None:
         """Have all behind the first ``count`` wait on."""
         self._queue.extendleft(reversed(batch[count:]))
+        self._characters += sum([len(waiter.key) for waiter in batch[count:]])
         del batch[count:]
 
     async def _fly(self, batch: list[_Waiter]) -> None:

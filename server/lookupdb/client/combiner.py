@@ -20,12 +20,17 @@ from typing import Final
 from lookupdb.client.answers import KeyAnswer
 from lookupdb.client.attempts import deadline_failure
 from lookupdb.client.refusals import make_unavailable
+from lookupdb.client.requests import MAX_TARGET_CHARACTERS
 from lookupdb.client.seats import Seat, Seats
 from lookupdb.client.shared_answer import SharedAnswer
+from lookupdb.errors import Unavailable
 
 PATIENCE_SECONDS: Final = 0.005
 MAX_FLIGHTS: Final = 8
 MAX_WAITING: Final = 10_000
+MAX_WAITING_CHARACTERS: Final = MAX_WAITING * MAX_TARGET_CHARACTERS
+"""Of the keys of all who wait: those that records have never reach it. A character has four bytes at most, so 20 MB.
+Who waits alone may have a longer key."""
 MAX_BATCH_CHARACTERS: Final = 200_000
 """Keys of one batch have so many characters, so that it fits a request body of 1 MiB."""
 QUEUE_FULL: Final = "ClientQueueFull"
@@ -36,6 +41,12 @@ def may_leave_together(now: float, first: float, last: float) -> bool:
     The router is to answer by ``first``, so that what it knows by then is told to all: who has little time left does
     not take more than half of another's."""
     return last - now <= 2 * (first - now)
+
+
+def queue_full(key: str, waiting: int) -> Unavailable:
+    """The error of ``key``, for which there is no room beside so many who wait."""
+    longest = f"{MAX_WAITING} may, and keys of {MAX_WAITING_CHARACTERS} characters together"
+    return make_unavailable((key,), QUEUE_FULL, f"{waiting} lookups of this client wait already: {longest}")
 
 
 class _Waiter:
@@ -82,6 +93,8 @@ class Combiner:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
+        self._characters = 0
+        """Of the keys of those in the queue."""
         self._leaders = Seats()
         """One for each batch that is under way."""
 
@@ -102,19 +115,25 @@ class Combiner:
                 leads = not (is_alone or len(self._leaders) or self._queue)
                 if leads:
                     self._leaders.take(seat)
-                elif not is_alone and len(self._queue) < MAX_WAITING:
+                elif not is_alone and self._has_room(key):
                     waiter = _Waiter(key, deadline, seat)
                     self._queue.append(waiter)
+                    self._characters += len(key)
             if leads or is_alone:
                 return self._ask_key(key, deadline)
             if waiter is None:
-                raise make_unavailable((key,), QUEUE_FULL, f"{MAX_WAITING} lookups of this client wait already")
+                raise queue_full(key, len(self._queue))
             answer = self._await(waiter)
             return answer.take(key) if answer is not None else None
         finally:
             if waiter is not None:
                 self._end_wait(waiter)
             self._leave(seat)
+
+    def _has_room(self, key: str) -> bool:
+        """Whether a caller more may wait."""
+        waiting = len(self._queue)
+        return not waiting or (waiting < MAX_WAITING and self._characters + len(key) <= MAX_WAITING_CHARACTERS)
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
         """The answer; None if its leader has failed."""
@@ -175,6 +194,7 @@ class Combiner:
     def _dequeue(self, waiter: _Waiter) -> None:
         waiter.is_queued = False
         self._queue.remove(waiter)
+        self._characters -= len(waiter.key)
 
     def _end_wait(self, waiter: _Waiter) -> None:
         """A caller has its answer, or waits no longer. Those whom it led get what it has; without,
