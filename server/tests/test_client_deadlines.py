@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -14,10 +15,11 @@ from support.callers import Gate, calling, waiting
 from support.faulty_router import CLOSE, Asked, answer, batch, found_all, scripted
 from support.waiting import soon, until
 
-from lookupdb.client import AsyncClient, Client, Unavailable
+from lookupdb.client import AsyncClient, Client, Unavailable, connection
 from lookupdb.client import combiner as combining
 from lookupdb.client.answers import KeyAnswer
 from lookupdb.client.async_combiner import AsyncCombiner
+from lookupdb.client.settings import check_settings
 from lookupdb.client.shared_answer import SharedAnswer
 
 
@@ -227,6 +229,18 @@ def test_a_thread_that_asks_twice_has_one_timeout() -> None:
         last = router.asked[-1]
         assert (last.method, last.target) == ("GET", "/v1/lookup/a")
         assert int(last.fields["lookupdb-deadline-ms"]) <= 19_000 * 0.85
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0])
+def test_a_deadline_that_passes_before_the_first_step_of_connecting_is_a_timeout_at_most(seconds: float) -> None:
+    """Not a defect of the caller's: of a timeout of a few milliseconds it happens all the time."""
+    with scripted() as router, socket.socket() as connecting:
+        settings = check_settings(router.url, {})
+        with contextlib.suppress(TimeoutError):
+            opened = connection._open(
+                connecting, ("127.0.0.1", router._port), None, settings, time.monotonic() + seconds
+            )
+            assert opened.gettimeout() == settings.timeout
 
 
 async def test_a_request_that_is_sent_again_behind_its_time_has_what_is_left() -> None:

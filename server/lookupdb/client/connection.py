@@ -143,14 +143,20 @@ def _open(
     settings: ClientSettings,
     ends_at: float,
 ) -> socket.socket:
-    connection.settimeout(ends_at - time.monotonic())
+    _wait_until(connection, ends_at)
     connection.connect(place)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is not None:
-        connection.settimeout(max(0.001, ends_at - time.monotonic()))  # 0 would mean: do not wait at all
+        _wait_until(connection, ends_at)
         connection = context.wrap_socket(connection, server_hostname=settings.address.host)
     connection.settimeout(settings.timeout)
     return connection
+
+
+def _wait_until(connection: socket.socket, ends_at: float) -> None:
+    """Have ``connection`` wait no longer, and for a moment if that is over: 0 would mean not to wait at all, and less
+    is refused."""
+    connection.settimeout(max(0.001, ends_at - time.monotonic()))
 
 
 def connecting_error(error: OSError, settings: ClientSettings) -> ConnectionFailure | InvalidAnswer:
