@@ -125,6 +125,7 @@ def test_the_dataset_of_an_up_is_named_and_its_store_sampled(table: Path, url: s
         code, _, said = load("sample", *words)
         assert code == 5
         assert f"{tmp_path / 'data' / 'store'} has no dataset default/sample" in said
+        assert "--sample-from FOLDER takes those of a generation's folder, of whatever namespace" in said
         place = tmp_path / "data" / "store" / "local" / "default" / "sample-local"
         place.mkdir(parents=True)
         (place / "g1").symlink_to(table.parent / "g1")
@@ -218,6 +219,15 @@ def test_keys_of_another_dataset_are_not_sampled(
     assert (code, document) == (2, {}), said
     assert f"--dataset is {dataset}, and the router serves default/sample" in said
     assert "unset LOOKUPDB_DATASET" in said
+    assert "--sample-from FOLDER takes those of a generation's folder, of whatever namespace" in said
+
+
+def test_a_folder_of_another_namespace_is_sampled(url: str, tmp_path: Path) -> None:
+    """As the hint says: what was built elsewhere may have been built for another one."""
+    write_generation(tmp_path, RECORDS, shards=1, value_format="json", namespace="other", name="sample")
+    code, document, said = load(url, "--sample-from", str(tmp_path / "g1"), "--duration", "0.3", "--warmup", "0")
+    assert code == 0, said
+    assert document["keys"]["missing"] == 0
 
 
 def test_a_folder_of_another_dataset_is_not_sampled(url: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.load_options import FileLine, make_plan, plan_options
 from lookupdb.cli.options import option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
-from lookupdb.errors import LimitExceeded, UsageError
+from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load import fail_if, key_source
 from lookupdb.load.display import open_display
 from lookupdb.load.generation_sample import sample_generation
@@ -33,6 +33,10 @@ from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 
 SAMPLE: Final = "sample"
+_OTHER_KEYS: Final = (
+    "give keys in another way: --sample-from FOLDER takes those of a generation's folder, of whatever namespace, and"
+    " --keys FILE those of a file"
+)
 _BY_SIGNAL: Final = 128
 _MAX_SECONDS: Final = 86_400
 _REPORT_SUFFIXES: Final = (".html", ".svg")
@@ -79,7 +83,11 @@ class _KeyOptions:
             return generation
         if self.named:
             _check_sampled("--dataset is", self.named, facts)
-        return self.locator.find(target)
+        try:
+            return self.locator.find(target)
+        except LookupdbError as error:
+            error.hint = f"{error.hint}; or {_OTHER_KEYS}" if error.hint else _OTHER_KEYS
+            raise
 
 
 def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
@@ -89,7 +97,7 @@ def _check_sampled(what: str, dataset: str, facts: DatasetFacts) -> None:
             f"keys would be sampled of another dataset than answers: {what} {dataset}, and the router serves"
             f" {facts.namespace}/{facts.name}",
             hint="leave --dataset and --sample-from out, unset LOOKUPDB_DATASET and LOOKUPDB_SAMPLE_FROM, or ask"
-            " another router",
+            f" another router; or {_OTHER_KEYS}",
         )
 
 
