@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.shards import write_generation
 
 import lookupdb
@@ -233,7 +234,7 @@ def test_keys_are_normalised_as_everywhere(tmp_path: Path, kernels: str, normali
 TEXTS = st.one_of(st.text(max_size=8), st.text("abAB \t\x1cßİ", max_size=6), st.text(min_size=200, max_size=520))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=60)
 @given(
     content=st.dictionaries(TEXTS, st.binary(max_size=60), max_size=40),
     absent=st.lists(TEXTS, max_size=20),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 
 from lookupdb import native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
@@ -131,7 +132,7 @@ def parse(batches: Batches, body: bytes) -> Any:
 @example(b'{"keys":["%b","%b"]}' % ("ж".encode() * 9000, b"\\u0436" * 9000))
 @example(b'{"keys":["1",1,"\xc3\xa9"]}')
 @example(b'{"\\u006beys":["a"]}')
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=400)
 def test_a_body_means_the_same(body: bytes) -> None:
     listed, packed = kinds()
     assert parse(packed, body) == parse(listed, body)
@@ -179,7 +180,7 @@ def grouped(keys: BatchKeys, normalize: tuple[str, ...], shards: int) -> list[An
 @given(st.lists(texts, max_size=20), steps, st.integers(1, 9))
 @example(["x" * 511, "X" * 512, " " + "x" * 511, "ß" * 255 + "s", "ß" * 256], ("strip", "casefold"), 2)
 @example(["\ud800", "a"], ("nfc",), 1)
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=200)
 def test_keys_find_the_same_shards(keys: list[str], normalize: tuple[str, ...], shards: int) -> None:
     listed, packed = (grouped(keys, normalize, shards) for keys in keys_of_both(keys))
     assert packed == listed
@@ -255,7 +256,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @example([bulk(b"a"), b"$9999999999\r\n"], [], b"", 0)
 @example([bulk(b"a"), b"$1\r\nbb\r\n"], [], b"", 0)
 @example([bulk(b"a"), b"_\r\n"], [], b"", 0)
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=400)
 def test_a_reply_says_the_same_however_it_is_cut(
     elements: list[bytes], places: list[int], noise: bytes, more: int
 ) -> None:
@@ -314,7 +315,7 @@ cases = st.lists(st.tuples(texts.filter(lambda text: text.isprintable()), values
     cases, st.integers(1, 5), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([("g1",), ("g12", "g13")])
 )
 @example([("a", b"1"), ("b", None), ("ü", b"2"), ('"', None), ("c", UNAVAILABLE)], 2, True, False, True, ("g1", "g2"))
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=300)
 def test_an_answer_is_the_same(
     cases: list[tuple[str, Any]],
     slice_keys: int,

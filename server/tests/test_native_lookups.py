@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.resp import command
 
 from lookupdb import native
@@ -57,6 +58,7 @@ def cut_all(batches: LookupCodec, data: bytes, most: int) -> list[Any]:
         at = end
 
 
+@SAME
 @given(streams, st.integers(0, 400), st.sampled_from([1, 2, 256]))
 @example(command("MGET", *["k"] * 16_383), 0, 256)
 @example(command("MGET", *["k"] * 16_384), 0, 256)
@@ -75,6 +77,7 @@ def test_damaged_streams() -> None:
         assert cut_all(KINDS[0], bytes(data), 256) == cut_all(KINDS[1], bytes(data), 256), bytes(data)
 
 
+@SAME
 @given(st.lists(keys, min_size=1, max_size=6), st.sampled_from([(), ("strip", "lowercase")]), st.integers(1, 5))
 def test_keys_are_grouped_alike(words: list[bytes], normalize: tuple[str, ...], shards: int) -> None:
     encode = make_key_encoder(normalize)
@@ -117,6 +120,7 @@ def expected(found: list[Any], nil: bytes, error: bytes, *, is_list: bool) -> by
 
 
 @pytest.mark.parametrize("is_list", [True, False])
+@SAME
 @given(
     st.lists(
         st.one_of(

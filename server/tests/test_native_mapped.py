@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.shards import write_generation
 
 from lookupdb import keys, native
@@ -73,7 +74,7 @@ def items(view: MappedDataset, part: str, raw: bool) -> list[Any]:
 TEXTS = st.one_of(st.text(max_size=6), st.text(" aAbB\t\x1c\x85ßİΣ", max_size=5), st.integers(0, 30).map(str))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=80)
 @given(
     content=st.dictionaries(TEXTS, st.one_of(st.text(max_size=30), st.integers(-5, 5), st.none()), max_size=30),
     absent=st.lists(st.one_of(TEXTS, st.none(), st.integers(), st.binary(max_size=3)), max_size=12),

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.generations import in_batches, records, write
 from test_build_write import people
 
@@ -63,7 +64,7 @@ class TestValues:
                 DICTIONARIES[dictionary],
             )
 
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @settings(SAME, max_examples=100)
     @given(values=st.lists(st.binary(max_size=300) | st.sampled_from(PEOPLE), max_size=20), compressed=st.booleans())
     def test_whatever_they_are(self, dictionary: str, values: list[bytes], compressed: bool) -> None:
         assert_same(values, DICTIONARIES[dictionary], compressed=compressed)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.generations import in_batches, records, write
 from support.lmdb_files import BRANCH, LEAF, OVERFLOW, PAGE, Changes, keys_on, pages_of, read_lmdb, write_lmdb
 
@@ -116,7 +117,7 @@ VALUES = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 9000).map(l
 HISTORIES = st.lists(st.dictionaries(KEYS, VALUES, max_size=120), max_size=4)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=200)
 @given(history=HISTORIES, absent=st.lists(KEYS, max_size=40))
 def test_random_histories_read_as_lmdb_reads_them(
     tmp_path_factory: pytest.TempPathFactory, history: list[Changes], absent: list[bytes]

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.shards import write_generation
 from support.two_kinds import InProcessWorker
 from support.waiting import until
@@ -120,9 +121,7 @@ def scripts(draw: st.DrawFn) -> Script:
     return script
 
 
-@settings(
-    max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(SAME, max_examples=100)
 @given(script=scripts())
 def test_both_kinds_answer_alike(shard: Path, script: Script) -> None:
     native, python = (play(shard, kernels, script) for kernels in KINDS)

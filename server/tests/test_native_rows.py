@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.crews import thread_crew
+from support.examples import SAME
 from support.sources import Read, dataset, read
 
 from lookupdb import native
@@ -27,10 +28,8 @@ __all__ = ["thread_crew"]
 WINDOWS: Final = st.sampled_from([1, 7, 64, 1 << 20])
 """How many bytes are read at once: rows begin in one window and end in another."""
 SLOW: Final = settings(
+    SAME,
     max_examples=20,
-    deadline=None,
-    derandomize=True,
-    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.lmdb_files import write_lmdb
 
 from lookupdb._native import Damaged, ShardFile
@@ -163,7 +164,7 @@ def stored_values(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, bytes(stored) + draw(st.sampled_from([b"", b"", b"\0", b"$1\r\nx\r\n"]))
 
 
-@settings(max_examples=600, deadline=None, derandomize=True, database=None)
+@settings(SAME, max_examples=600)
 @given(value=st.one_of(stored_values(), st.tuples(st.sampled_from(sorted(DICTIONARIES)), st.binary(max_size=60))))
 @example(value=("none", b""))
 def test_random_values_get_the_same_verdict(twins: dict[str, Twins], value: tuple[str, bytes]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 from support.signers import Signer, claims_of, ec_signer, jwks, rsa_signer
 from support.waiting import soon
 
@@ -289,8 +290,9 @@ async def test_clients_that_are_left_out_are_told_of_once(
     assert [record.getMessage() for record in caplog.records] == [f"who may look up: {problem}"]
 
 
-FUZZ_EXAMPLES = int(os.environ.get("LOOKUPDB_FUZZ_EXAMPLES", "400"))
-"""`make fuzz` tries more."""
+_FUZZ_EXAMPLES = os.environ.get("LOOKUPDB_FUZZ_EXAMPLES")
+EXAMPLES = settings(SAME, max_examples=int(_FUZZ_EXAMPLES or 400), derandomize=_FUZZ_EXAMPLES is None)
+"""`make fuzz` tries more, and others each time."""
 RANDOM_TOKENS = st.builds(bearer, st.from_regex(rb"[A-Za-z0-9._~+/=-]{0,200}", fullmatch=True))
 MUTATIONS = st.tuples(st.integers(0, 4000), st.binary(min_size=0, max_size=3), st.integers(0, 3))
 GOOD_FIELDS = st.deferred(  # not at import: every process of pytest collects this, and making RSA keys is slow
@@ -304,7 +306,7 @@ def make_fuzzed() -> Gatekeeper:
     return gatekeeper
 
 
-@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+@EXAMPLES
 @given(GOOD_FIELDS, st.lists(MUTATIONS, min_size=1, max_size=4))
 def test_no_mutation_of_a_good_token_is_let_in(field: bytes, mutations: list[tuple[int, bytes, int]]) -> None:
     """But for what means the same: the case of the scheme, spaces around, bits that base64 does not use."""
@@ -323,7 +325,7 @@ def _normalise(field: bytes) -> tuple[bytes, ...]:
     return scheme.lower(), *parts, last[:-1] if parts else last
 
 
-@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+@EXAMPLES
 @given(st.one_of(st.binary(max_size=300), RANDOM_TOKENS))
 def test_no_random_field_is_let_in(field: bytes) -> None:
     assert isinstance(make_fuzzed().judge(field), Denied)

@@ -1,0 +1,10 @@
+"""How tests of hypothesis choose their examples: the same in every run, and however slow the machine is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import HealthCheck, settings
+
+SAME: Final = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+"""To be given to ``@settings``, with ``max_examples``."""
