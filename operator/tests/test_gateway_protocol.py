@@ -208,11 +208,12 @@ async def test_a_listing_with_a_delimiter_names_a_folder_once_however_many_pages
 ) -> None:
     """Pages are what is in memory: whoever writes in a namespace may make folders by the million."""
     monkeypatch.setattr("lookupdb_operator.gateway.objects._PAGE", 2)
-    for name in ("g1/a", "g1/b", "g1/c", "g2/a", "g3/a", "g3/b", "note"):
+    for name in ("g1/a", "g1/b", "g1/c", "g1/d", "g2/a", "g3/a", "note"):
         await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
     folder = f"{CLUSTER}/team/people-1a2b3c4d"
     answer = await gateway.ask("GET", f"/v1/list?prefix={folder}&delimiter=1")
     assert answer.lines == [*({"prefix": f"{folder}/{name}"} for name in ("g1", "g2", "g3")), {"end": True}]
+    assert b"\n\n" in answer.body, "a client that waits is told of a page without another folder"
 
 
 async def test_of_the_cluster_everybody_sees_their_own_namespace(gateway: Standing, bucket: Bucket) -> None:

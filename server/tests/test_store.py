@@ -18,7 +18,7 @@ from lookupdb import store
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError, UsageError
 from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
-from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.stored_generation import find_in_store
@@ -326,6 +326,22 @@ class TestObjects:
         with pytest.raises(CorruptFile, match="checksum"), dataset.shard("g1", shard, scratch):
             pass
         assert list(scratch.iterdir()) == []
+
+    def test_a_manifest_that_is_listed_and_gone_is_missing(
+        self, bucket: Bucket, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dataset = BucketDataset(bucket, ADDRESS)
+        for generation in ("g1", "g2"):
+            publish(dataset, generation, CONTENT, _made(scratch / generation))
+        read = bucket.read
+
+        def lose(path: str) -> ObjectState:
+            return ObjectState(None, {}) if path.endswith("g2/manifest.json") else read(path)
+
+        monkeypatch.setattr(bucket, "read", lose)
+        with pytest.raises(GenerationMissing, match="has no generation g2") as told:
+            BucketDataset(bucket, ADDRESS).manifest("g2")
+        assert told.value.hint == "it has: g1"
 
     def test_datasets_are_listed(self, bucket: Bucket, scratch: Path) -> None:
         publish(BucketDataset(bucket, ADDRESS), "g1", {"a": b"1"}, scratch)

@@ -240,7 +240,7 @@ class TestListings:
             gateway.objects[PATH].version["e_tag"],
         )
         assert entry["last_modified"] == gateway.objects[PATH].changed
-        assert (bucket.namespaces("local"), bucket.folders(FOLDER)) == (("default",), ("g1",))
+        assert (bucket.namespaces("local"), bucket.folders(FOLDER)) == (("default",), {"g1"})
 
     @pytest.mark.parametrize("end", [b"", b'{"end":true}', b'{"end":tr'])
     def test_without_their_last_line_are_an_error_and_no_shorter_list(self, gateway: FakeGateway, end: bytes) -> None:
@@ -251,6 +251,12 @@ class TestListings:
             with pytest.raises(StoreError, match="the listing ended before its last line"):
                 look(FOLDER)
         assert len(gateway.requests) == 4
+
+    def test_may_have_empty_lines_while_a_gateway_is_at_work(self, gateway: FakeGateway) -> None:
+        gateway.put(PATH, b"1")
+        gateway.listing_end = b'\n\n{"end":true}\n\n'
+        bucket = gateway_bucket(gateway.url, retries=0)
+        assert (list(bucket.files(FOLDER)), bucket.folders(FOLDER)) == (["g1/manifest.json"], {"g1"})
 
     def test_that_break_off_are_made_again(self, gateway: FakeGateway, network: tuple[str, Proxy]) -> None:
         front, proxy = network

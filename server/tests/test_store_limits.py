@@ -18,6 +18,8 @@ from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
 from lookupdb.store.lease import _read_member
+from lookupdb.store.object_store import folder_names
+from lookupdb.store.obstore_objects import ObstoreObjects
 from lookupdb.store.sweep import MARK_NOTE
 
 pytest_plugins = ["support.sweep_fixtures"]
@@ -98,6 +100,19 @@ def test_an_inventory_keeps_no_manifest(dataset: BucketDataset, tmp_path: Path) 
     assert not other._manifests
 
 
+def test_folders_are_those_of_what_is_in_them() -> None:
+    """The folder's own marker, which consoles of stores make, is listed without the slash behind it."""
+    paths = (
+        "c1/team",
+        "c1/team/a-1/g1/x",
+        "c1/team/a-1/g2/y",
+        "c1/team/b-2/g1/x",
+        "c1/team/note",
+        "c1/team-b/c-3/g1/x",
+    )
+    assert list(folder_names(({"path": path} for path in paths), "c1/team")) == ["a-1", "b-2"]
+
+
 class TestSweep:
     """One dataset's folder is a problem of that dataset; the others are swept."""
 
@@ -124,6 +139,23 @@ class TestSweep:
         monkeypatch.undo()
         assert "full: s3://" in str(result.exception)
         assert "has more folders than lookupdb makes" in str(result.exception)
+        assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
+
+    def test_a_namespace_that_cannot_be_listed(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The store's client refuses a page with a name such as a//b, whoever has put that."""
+        other = s3_place.publish(s3_place.dataset("other"), "g1", "g2")
+        s3_place.put(f"{other.address.cluster}/odd/x-3f2b9c1e/g1/shard")
+        s3_place.living(other, keep=1, protect=("g2",))
+        walk = ObstoreObjects.walk_folders
+
+        def refuse(objects: ObstoreObjects, path: str) -> Iterator[str]:
+            if path.endswith("/odd"):
+                raise StoreError("Path a//b contained empty path segment")
+            return walk(objects, path)
+
+        monkeypatch.setattr(ObstoreObjects, "walk_folders", refuse)
+        result = run(s3_place)
+        assert "odd: Path a//b contained empty path segment" in str(result.exception)
         assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
 
     def test_notes_that_are_too_large(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from lookupdb_operator.gateway.targets import RequestTarget
 
 READ_BYTES: Final = 4 * CHUNK_BYTES
 """Of memory for one read: a chunk that comes, one that goes, and what lies in buffers."""
-LIST_BYTES: Final = 2 << 20
+LIST_BYTES: Final = 4 << 20
 """Of memory for one listing: a page of entries, and its lines."""
 NDJSON: Final = "application/x-ndjson"
 _BYTES: Final = "application/octet-stream"
@@ -137,9 +137,9 @@ class Reads:
         last = ""
         async for page in self._objects.pages(folder):
             names = [name for name in folder_names(page, folder) if name != last]
-            if names:
-                last = names[-1]
-                yield b"".join(_render_folder(f"{folder}/{name}") for name in names)
+            last = names[-1] if names else last
+            # A page without another folder says that it is at work: the client waits for some seconds only.
+            yield b"".join(_render_folder(f"{folder}/{name}") for name in names) or b"\n"
 
 
 async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> None:

@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def lines(self) -> list[Any]:
-        return [orjson.loads(line) for line in self.body.splitlines()]
+        return [orjson.loads(line) for line in self.body.splitlines() if line]
 
 
 @dataclass

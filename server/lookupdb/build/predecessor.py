@@ -235,8 +235,8 @@ def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, 
         return f"it has {_shorten(damaged[::-1])}, of which files are missing"
     uids = [
         address.uid
-        for address in store.addresses()
-        if (address.namespace, address.name) == (spec.namespace, spec.name) and address.uid != spec.uid[:8]
+        for address in store.addresses_in(spec.namespace)
+        if address.name == spec.name and address.uid != spec.uid[:8]
     ]
     what = f"of {spec.namespace}/{spec.name} in cluster {store.cluster}"
     return f"{what} it has the uids {_shorten(uids)}" if uids else f"there is no other dataset {what}"

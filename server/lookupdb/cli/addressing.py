@@ -79,8 +79,13 @@ class GenerationLocator:
             name = self.dataset.lstrip("/")
             raise UsageError(f"--dataset {self.dataset} names no namespace", hint=f"give {name}, or NAMESPACE/{name}")
         opened_store = store.open_store(self.store_url, self.cluster_id)
-        addresses = opened_store.addresses()
+        namespace = (self.dataset or "").rpartition("/")[0]
+        if StoreAddress.parse(self.cluster_id, namespace, "any-uid") is None:
+            namespace = ""
+        addresses = opened_store.addresses_in(namespace) if namespace else opened_store.addresses()
         found = [address for address in addresses if self._fits(address)]
+        if not found and namespace:
+            addresses = opened_store.addresses()  # to say what there is
         names = ", ".join(f"{address} ({address.uid})" for address in addresses) or "none"
         if len(found) == 1:
             return opened_store.dataset_at(found[0])

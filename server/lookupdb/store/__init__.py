@@ -85,6 +85,13 @@ class Store:
             return list_addresses(self._place, self.cluster, namespace)
         return self._place.addresses_in(self.cluster, namespace)
 
+    def walk_addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
+        """The same in bounded memory, whatever has been put there; of a bucket it takes a request for each thousand
+        objects. Raises StoreError, ListingTooLong."""
+        if isinstance(self._place, Path):
+            return list_addresses(self._place, self.cluster, namespace)
+        return self._place.walk_addresses_in(self.cluster, namespace)
+
     def find_missing_folder(self) -> Path | None:
         """Of a directory that is not there, its place."""
         return self._place if isinstance(self._place, Path) and not self._place.is_dir() else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -108,17 +108,9 @@ class Bucket:
         """Delete those of ``paths`` that exist. Raises StoreError."""
         self.objects.delete(paths)
 
-    def folders(self, path: str) -> tuple[str, ...]:
-        """The names directly under ``path`` that have objects under them, each once. Raises StoreError,
-        ListingTooLong if there are more than fit into memory."""
-        found: dict[str, None] = {}
-        held = 0
-        for name in self.objects.list_folders(path):
-            if name not in found:
-                held += len(name) + _ENTRY_BYTES
-                self._check_size(held, path, "folders")
-                found[name] = None
-        return tuple(found)
+    def folders(self, path: str) -> Collection[str]:
+        """The names directly under ``path`` that have objects under them. Raises StoreError."""
+        return set(self.objects.list_folders(path))
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
         """Every object under ``path``: its relative name, and its entry in the store's listing. Raises StoreError,
@@ -130,7 +122,8 @@ class Bucket:
         for entry in self.objects.list_objects(path):
             held += len(entry["path"]) + _ENTRY_BYTES
             self._check_size(held, path, "objects")
-            yield entry["path"].removeprefix(path + "/"), {name: entry.get(name) for name in _ENTRY}
+            if entry["path"].startswith(f"{path}/"):  # not the folder's own marker, which consoles of stores make
+                yield entry["path"].removeprefix(f"{path}/"), {name: entry.get(name) for name in _ENTRY}
 
     def _check_size(self, size: int, path: str, what: str) -> None:
         """Raises ListingTooLong for a listing of ``path`` that takes so many bytes."""
@@ -151,13 +144,28 @@ class Bucket:
 
     def namespaces(self, cluster: str) -> tuple[str, ...]:
         """Those that have anything in the part of ``cluster``, sorted."""
-        return tuple(sorted(self.objects.list_namespaces(cluster)))
+        return tuple(sorted(self.folders(cluster)))
 
     def addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
         """The datasets of ``namespace``, by path."""
-        folders = sorted(self.folders(f"{cluster}/{namespace}"))
-        found = (StoreAddress.parse(cluster, namespace, folder) for folder in folders)
-        return tuple(address for address in found if address)
+        return _find_addresses(cluster, namespace, self.folders(f"{cluster}/{namespace}"))
+
+    def walk_addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
+        """The same in bounded memory, whatever has been put there. Raises StoreError, ListingTooLong."""
+        path = f"{cluster}/{namespace}"
+        found: set[str] = set()
+        held = 0
+        for name in self.objects.walk_folders(path):
+            if name not in found:
+                held += len(name) + _ENTRY_BYTES
+                self._check_size(held, path, "folders")
+                found.add(name)
+        return _find_addresses(cluster, namespace, found)
+
+
+def _find_addresses(cluster: str, namespace: str, folders: Iterable[str]) -> tuple[StoreAddress, ...]:
+    found = (StoreAddress.parse(cluster, namespace, folder) for folder in sorted(folders))
+    return tuple(address for address in found if address)
 
 
 def _open_objects(url: str, retries: int) -> ObjectStore:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
+from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import (
@@ -60,30 +60,32 @@ class BucketDataset(StoredDataset):
         """Takes one listing."""
         return _published_generations(self.bucket.entries(self.address.path))
 
-    def _cached_manifest(self, generation: str, version: Version) -> Manifest:
+    def _cached_manifest(self, generation: str, version: Version) -> Manifest | None:
         cached = self._manifests.get(generation)
-        return cached[1] if cached and version and cached[0] == version else self.manifest(generation)
+        return cached[1] if cached and version and cached[0] == version else self._remember_manifest(generation)
 
     def manifest(self, generation: str) -> Manifest:
         """Gets manifest.json, and remembers it."""
-        version, manifest = self._get_manifest(generation)
-        self._manifests[generation] = (version, manifest)
-        return manifest
+        found = self._remember_manifest(generation)
+        if found is None:
+            raise self._missing_generation_error(generation)
+        return found
 
-    def _read_manifest(self, generation: str, _version: Version) -> Manifest:
-        return self._get_manifest(generation)[1]
+    def _remember_manifest(self, generation: str) -> Manifest | None:
+        found = self._find_manifest(generation)
+        if found is None:
+            self._manifests.pop(generation, None)
+            return None
+        self._manifests[generation] = found
+        return found[1]
+
+    def _read_manifest(self, generation: str, _version: Version) -> Manifest | None:
+        return self.find_manifest(generation)
 
     def find_manifest(self, generation: str) -> Manifest | None:
         """Gets manifest.json."""
         found = self._find_manifest(generation)
         return found and found[1]
-
-    def _get_manifest(self, generation: str) -> tuple[Version, Manifest]:
-        found = self._find_manifest(generation)
-        if found is None:
-            self._manifests.pop(generation, None)
-            raise self._missing_generation_error(generation)
-        return found
 
     def _find_manifest(self, generation: str) -> tuple[Version, Manifest] | None:
         path = f"{self._prefix(generation)}/{FILE_NAME}"
@@ -217,13 +219,15 @@ def _published_generations(listings: Mapping[str, ObjectListing]) -> tuple[str, 
     return sort_generations({name for name, files in listings.items() if is_generation(name) and FILE_NAME in files})
 
 
-def _find_whole(files: ObjectListing, read: Callable[[Version], Manifest]) -> Manifest | None:
+def _find_whole(files: ObjectListing, read: Callable[[Version], Manifest | None]) -> Manifest | None:
     """The manifest among ``files``, which ``read`` reads, if all that it names are there too."""
     try:
         manifest = read(object_version(files[FILE_NAME]))
-    except (CorruptFile, GenerationMissing):  # missing: removed after the listing
+    except CorruptFile:
         return None
-    return None if describe_missing_files(manifest, _object_sizes(files)) else manifest
+    if manifest is None or describe_missing_files(manifest, _object_sizes(files)):  # none: removed after the listing
+        return None
+    return manifest
 
 
 def _object_sizes(files: ObjectListing) -> dict[str, int]:

@@ -36,6 +36,8 @@ def read_folders(chunks: Iterable[bytes], folder: str) -> list[str]:
 def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     is_whole = False
     for line in _split_lines(chunks):
+        if not line:
+            continue  # by which a gateway says that it is at work
         if is_whole:
             raise InvalidListing("the listing goes on after its end")
         try:

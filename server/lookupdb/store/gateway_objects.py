@@ -184,12 +184,12 @@ class GatewayObjects:
         return self._list({"prefix": path}, lambda answer: read_objects(answer.chunks(), path))
 
     def list_folders(self, path: str) -> Sequence[str]:
-        """The whole listing, or an error."""
+        """The whole listing, or an error. Of a cluster's folder a gateway shows the caller's own namespace alone."""
         return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
 
-    def list_namespaces(self, cluster: str) -> Sequence[str]:
-        """A gateway shows the caller's own alone."""
-        return self.list_folders(cluster)
+    def walk_folders(self, path: str) -> Sequence[str]:
+        """The same: what a listing may take is bounded."""
+        return self.list_folders(path)
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
         target = f"{LIST_PATH}?{urlencode(query)}"

@@ -67,10 +67,10 @@ class ObjectStore(Protocol):
         """Every object under the folder ``path``: ``path``, ``size``, ``e_tag``, ``version``, ``last_modified``."""
 
     def list_folders(self, path: str) -> Iterable[str]:
-        """The names directly under ``path`` that have objects under them. One may come again."""
+        """The names directly under ``path`` that have objects under them, all at once. One may come again."""
 
-    def list_namespaces(self, cluster: str) -> Iterable[str]:
-        """The folders of ``cluster`` that the caller may look into: of these there are not many."""
+    def walk_folders(self, path: str) -> Iterable[str]:
+        """The same in bounded memory, however many there are: as they come, at the price of many requests."""
 
     def probe(self, folder: str) -> None:
         """Ask once, and not for long, whether the store is there: any answer proves it, even a refusal. ``folder`` is
@@ -89,10 +89,11 @@ def check_small(message: str, size: int) -> None:
 def folder_names(entries: Iterable[Mapping[str, Any]], path: str) -> Iterator[str]:
     """The folders directly under ``path`` in which ``entries`` of its listing are. One comes once where the listing has
     the order of names, and may come again where it has not."""
-    last = ""
+    prefix, last = f"{path}/", ""
     for entry in entries:
-        name, separator, _ = entry["path"].removeprefix(f"{path}/").partition("/")
-        if separator and name != last:
+        name, separator, _ = entry["path"].removeprefix(prefix).partition("/")
+        # The folder's own marker, which consoles of stores make, comes without the slash behind it.
+        if separator and name != last and entry["path"].startswith(prefix):
             last = name
             yield name
 

@@ -177,16 +177,16 @@ class ObstoreObjects:
             for page in obstore.list(self.store, path):
                 yield from page
 
-    def list_folders(self, path: str) -> Iterator[str]:
-        """From the listing of all that is in them, a request for each thousand objects: obstore has no pages of folders
-        alone, and as many as anybody makes would be in memory at once."""
-        return folder_names(self.list_objects(path), path)
-
-    def list_namespaces(self, cluster: str) -> list[str]:
-        """By the delimiter ``/``, all at once: who writes in one namespace cannot make another."""
+    def list_folders(self, path: str) -> list[str]:
+        """By the delimiter ``/``, a request for each thousand. obstore has no pages of them: 150,000 take 45 MiB, or
+        120 MiB if their names have 200 bytes."""
         with self.translate_errors("list"):
-            prefixes = obstore.list_with_delimiter(self.store, cluster)["common_prefixes"]
+            prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
+
+    def walk_folders(self, path: str) -> Iterator[str]:
+        """From the listing of all that is in them, a request for each thousand objects."""
+        return folder_names(self.list_objects(path), path)
 
     def probe(self, folder: str) -> None:
         """A request that asks for no object of ours, whatever ``folder`` is."""

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import GenerationExists, ListingTooLong, StoreError
+from lookupdb.errors import GenerationExists, StoreDenied, StoreError, StoreUnreachable
 from lookupdb.manifest import generation_number
 from lookupdb.store import Store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
@@ -91,14 +91,17 @@ class Sweep:
         self.summary = SweepSummary()
 
     def find(self, store: Store, spanned: Collection[str] | None = None) -> Iterator[StoredDataset]:
-        """Every dataset of ``store``, or of the namespaces ``spanned``. A namespace that has more than can be listed
-        becomes a problem in the summary: who writes there must not stop the sweep of others'. Raises StoreError."""
+        """Every dataset of ``store``, or of the namespaces ``spanned``. A namespace that cannot be listed becomes a
+        problem in the summary: who writes there must not stop the sweep of others'. Raises StoreError for a store that
+        is not reached at all."""
         for namespace in store.namespaces():
             if spanned is not None and namespace not in spanned:
                 continue
             try:
-                addresses = store.addresses_in(namespace)
-            except ListingTooLong as error:
+                addresses = store.walk_addresses_in(namespace)
+            except (StoreDenied, StoreUnreachable):
+                raise
+            except StoreError as error:
                 self.summary.problems.append(f"{namespace}: {error.message}")
                 continue
             yield from map(store.dataset_at, addresses)

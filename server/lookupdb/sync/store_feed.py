@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
@@ -31,23 +31,42 @@ class _Finding(NamedTuple):
     """When it was announced; of what is not announced, when it was built."""
 
 
+@dataclass(slots=True)
+class _NamespaceListing:
+    """Of one namespace; what has failed is not tried again for each of its datasets."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    began_at: float = float("-inf")
+    found: tuple[StoreAddress, ...] | StoreError = ()
+
+
 class NamespaceListings:
     """The datasets of namespaces, listed once for all who ask within some seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._found: dict[str, tuple[float, tuple[StoreAddress, ...]]] = {}
+        self._namespaces: dict[str, _NamespaceListing] = {}
 
     def find(self, namespace: str, name: str) -> list[StoreAddress]:
         """The datasets of that name, which may have lived one after the other. Raises StoreError."""
         with self._lock:
+            listing = self._namespaces.setdefault(namespace, _NamespaceListing())
+        with listing.lock:  # one that takes long keeps nobody from another
             seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
-            listed_at, addresses = self._found.get(namespace, (-seconds, ()))
-            if time.monotonic() - listed_at >= seconds:
-                addresses = self._store.addresses_in(namespace)
-                self._found[namespace] = (time.monotonic(), addresses)
-        return [address for address in addresses if address.name == name]
+            if time.monotonic() - listing.began_at >= seconds:
+                listing.began_at = time.monotonic()
+                listing.found = self._list(namespace)
+            found = listing.found
+        if isinstance(found, StoreError):
+            raise found
+        return [address for address in found if address.name == name]
+
+    def _list(self, namespace: str) -> tuple[StoreAddress, ...] | StoreError:
+        try:
+            return self._store.addresses_in(namespace)
+        except StoreError as error:
+            return error
 
 
 @dataclass(slots=True)

@@ -212,7 +212,13 @@ def only_keeper(service: SyncService) -> Any:
 
 
 async def reads(root: Path, text: str, name: str = "team/people") -> None:
-    await soon(lambda: read_current(root, name) == text, f"{name} says {text}")
+    def says() -> bool:
+        try:
+            return read_current(root, name) == text
+        except FileNotFoundError:
+            return False  # another took its place while it was opened: look again
+
+    await soon(says, f"{name} says {text}")
 
 
 async def has_problem(service: SyncService, text: str) -> None:
