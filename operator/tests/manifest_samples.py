@@ -82,12 +82,13 @@ def from_volume(path: str = "lookups/eu") -> ObservedDataset:
     return airports(shards=1, serving={"delivery": {"type": "Volume", "volume": volume}})
 
 
-def from_images(**image: str) -> ObservedDataset:
+def from_images(**image: Any) -> ObservedDataset:
     """Its servers have their shards from images."""
     chosen = image or {
         "repository": "registry.example/team/lookups",
         "pullSecretName": "lookups-pull",
         "pushSecretName": "lookups-push",
+        "registryCA": {"configMapName": "our-ca", "key": "ca.crt"},
     }
     return airports(shards=2, serving={"delivery": {"type": "Image", "image": chosen}})
 

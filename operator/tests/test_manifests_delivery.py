@@ -205,6 +205,30 @@ class TestImages:
         assert "registry" not in {volume["name"] for volume in job["spec"]["template"]["spec"]["volumes"]}
         assert "--docker-config" not in job["spec"]["template"]["spec"]["containers"][0]["args"]
 
+    @pytest.mark.parametrize(
+        ("ca", "source"),
+        [
+            ({"configMapName": "ours", "key": "ca.pem"}, {"configMap": {"name": "ours"}}),
+            ({"secretName": "ours", "key": "ca.pem"}, {"secret": {"secretName": "ours"}}),
+        ],
+    )
+    def test_what_pushes_alone_has_the_registrys_authorities_and_no_key(self, ca: Json, source: Json) -> None:
+        objects = self.objects(of=from_images(repository="r.example/lookups", registryCA=ca))
+        (job,) = (manifest for manifest in objects if manifest["kind"] == "Job")
+        spec = job["spec"]["template"]["spec"]
+        (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "registry-ca")
+        ((kind, held),) = source.items()
+        assert volume[kind] == held | {"items": [{"key": "ca.pem", "path": "ca.crt"}]}
+        (container,) = spec["containers"]
+        assert {
+            "name": "registry-ca",
+            "mountPath": "/etc/lookupdb/registry-ca",
+            "readOnly": True,
+        } in container["volumeMounts"]
+        options, _, _ = push_verb.make_parser(click.Context(push_verb)).parse_args(container["args"][2:])
+        assert options["ca_file"] == "/etc/lookupdb/registry-ca/ca.crt"
+        assert all("ours" not in words(manifest) for manifest in objects if manifest["kind"] != "Job")
+
     def test_nobody_may_connect_to_what_pushes(self) -> None:
         policies = rendered(from_images())["network-policy"]
         (policy,) = (one for one in policies if one["metadata"]["name"] == "airports-pusher")
@@ -212,11 +236,12 @@ class TestImages:
 
     def test_another_repository_or_secret_is_another_template(self) -> None:
         built = generation(from_images())
-        choices = [
+        choices: list[Json] = [
             {"repository": "r.example/a"},
             {"repository": "r.example/b"},
             {"repository": "r.example/a", "pushSecretName": "s"},
             {"repository": "r.example/a", "pullSecretName": "s"},
+            {"repository": "r.example/a", "registryCA": {"configMapName": "c"}},
         ]
         digests = {manifests.template_digest(from_images(**choice), built, CONFIG) for choice in choices}
         assert len(digests) == len(choices)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import resource
 import shutil
+import ssl
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 from support.registry import ENDLESS, PASSWORD, USER, Fault, Registry, serve_registry
 from support.shards import write_generation
+from support.tls import authority, make_identity
 
 from lookupdb.cli.image import command
 from lookupdb.errors import CorruptFile, GateClosed, RegistryDenied, RegistryError, UsageError
@@ -385,6 +388,46 @@ def test_the_command_pushes_all_shards_with_credentials_from_a_file(generation: 
         config.unlink()
         CliRunner().invoke(command, words)
         assert orjson.loads(log.read_bytes())["reason"] == "InvalidUsage"
+
+
+class TestAuthorities:
+    """A registry whose certificate is of an authority of its own."""
+
+    @pytest.fixture
+    def secure(self, tmp_path: Path) -> Iterator[Registry]:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*make_identity("localhost", by=authority()).write(tmp_path / "tls"))
+        with serve_registry(tls=context) as running:
+            yield running
+
+    def words(self, registry: Registry, generation: Path, *more: str) -> list[str]:
+        host = registry.host.replace("127.0.0.1", "localhost")
+        words = ["push", str(generation), "--repository", f"{host}/lookups", "--progress", "none"]
+        return [*words, "--registry-patience", "0", *more]
+
+    def test_that_a_file_has_are_believed(self, secure: Registry, generation: Path, tmp_path: Path) -> None:
+        ca_file = tmp_path / "ca.crt"
+        ca_file.write_bytes(authority().certificate_pem)
+        words = self.words(secure, generation, "--ca-file", str(ca_file))
+        done = CliRunner().invoke(command, words, catch_exceptions=False)
+        assert orjson.loads(done.output.splitlines()[-1])["pushed"] == 2
+
+    def test_that_no_file_has_are_told_and_nothing_is_sent(self, secure: Registry, generation: Path) -> None:
+        ended = CliRunner().invoke(command, self.words(secure, generation)).exception
+        assert isinstance(ended, RegistryError)
+        assert re.fullmatch(r"the certificate of localhost:\d+ is not trusted: unable to .*", ended.message)
+        assert "--ca-file" in (ended.hint or "")
+        assert not secure.asked
+
+    @pytest.mark.parametrize("content", [None, b"no certificate"])
+    def test_that_cannot_be_read_are_a_mistake(self, generation: Path, tmp_path: Path, content: bytes | None) -> None:
+        ca_file = tmp_path / "ca.crt"
+        if content is not None:
+            ca_file.write_bytes(content)
+        words = self.words(Registry("localhost:1"), generation, "--ca-file", str(ca_file))
+        ended = CliRunner().invoke(command, words).exception
+        assert isinstance(ended, UsageError)
+        assert str(ca_file) in ended.message
 
 
 def test_what_a_gate_has_refused_is_pushed_only_if_it_is_named(generation: Path, tmp_path: Path) -> None:

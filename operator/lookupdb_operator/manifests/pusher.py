@@ -8,6 +8,7 @@ It never gives up, as an init container that fetches does not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lookupdb_operator import names
@@ -23,6 +24,9 @@ _GRACE_SECONDS: Final = 10
 _DOCKER_KEY: Final = ".dockerconfigjson"
 """Of a Secret of type kubernetes.io/dockerconfigjson."""
 _CONFIG_VOLUME: Final = "registry"
+_CA_VOLUME: Final = "registry-ca"
+_PATHS: Final = {_CONFIG_VOLUME: names.REGISTRY_PATH, _CA_VOLUME: names.REGISTRY_CA_PATH}
+"""Where a volume is mounted."""
 
 
 def render_push(
@@ -42,18 +46,16 @@ def _render_template(
     dataset: ObservedDataset, generation: GenerationStatus, config: Config, labels: dict[str, str]
 ) -> dict[str, Any]:
     amounts = resources.fetcher(resources.server(dataset.spec, generation.largest_shard_bytes))
-    secret = dataset.spec["serving"]["delivery"]["image"].get("pushSecretName")
-    mounts = [{"name": _CONFIG_VOLUME, "mountPath": names.REGISTRY_PATH, "readOnly": True}] if secret else []
+    volumes = _render_volumes(dataset.spec["serving"]["delivery"]["image"])
     container = pods.render_container(
         dataset,
         config,
         names.PUSHER,
         "push",
-        _arguments(dataset, generation, config, has_credentials=bool(secret)),
+        _arguments(dataset, generation, config),
         amounts,
-        mounts,
+        [{"name": volume["name"], "mountPath": _PATHS[volume["name"]], "readOnly": True} for volume in volumes],
     )
-    volume = {"secretName": secret, "items": [{"key": _DOCKER_KEY, "path": names.REGISTRY_FILE}]}
     return pods.render_template(
         dataset,
         config,
@@ -65,27 +67,39 @@ def _render_template(
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": [store_access.grant(container, dataset, config)],
         },
-        [
-            *([{"name": _CONFIG_VOLUME, "secret": volume}] if secret else []),
-            *store_access.render_volumes(dataset, config),
-        ],
+        [*volumes, *store_access.render_volumes(dataset, config)],
         annotations=pods.SAFE_TO_EVICT,
         spreads=False,
     )
 
 
-def _arguments(
-    dataset: ObservedDataset, generation: GenerationStatus, config: Config, *, has_credentials: bool
-) -> list[str]:
+def _render_volumes(image: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The credentials, and whom to believe, as far as the dataset names any: of each Secret the one member that is
+    needed."""
+    volumes: list[dict[str, Any]] = []
+    if "pushSecretName" in image:
+        items = [{"key": _DOCKER_KEY, "path": names.REGISTRY_FILE}]
+        volumes.append({"name": _CONFIG_VOLUME, "secret": {"secretName": image["pushSecretName"], "items": items}})
+    if ca := image.get("registryCA"):
+        items = [{"key": ca["key"], "path": names.REGISTRY_CA_FILE}]
+        secret = {"secret": {"secretName": ca.get("secretName"), "items": items}}
+        config_map = {"configMap": {"name": ca.get("configMapName"), "items": items}}
+        volumes.append({"name": _CA_VOLUME, **(secret if "secretName" in ca else config_map)})
+    return volumes
+
+
+def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> list[str]:
+    image = dataset.spec["serving"]["delivery"]["image"]
     flags = {
         "--store": store_access.find_url(dataset, config),
         "--cluster-id": config.cluster,
         "--dataset": f"{dataset.namespace}/{dataset.name}",
         "--uid": dataset.uid,
-        "--repository": dataset.spec["serving"]["delivery"]["image"]["repository"],
+        "--repository": image["repository"],
         # Its manifest says that it was refused for as long as it is in the store.
         "--override-gates": generation.generation if generation.overridden else None,
-        "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if has_credentials else None,
+        "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if "pushSecretName" in image else None,
+        "--ca-file": f"{names.REGISTRY_CA_PATH}/{names.REGISTRY_CA_FILE}" if "registryCA" in image else None,
         "--progress": "plain",
         "--log-format": "json",
         "--termination-log": TERMINATION_LOG,

@@ -134,6 +134,13 @@ def write(
     show_default=False,
     help="A file with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
 )
+@option(
+    "--ca-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    show_default=False,
+    help="Trust what authorities in this file (PEM) have signed, besides those of this machine.",
+)
 @click.option("--plain-http", is_flag=True, help="Without TLS; credentials are then sent to this machine alone.")
 @locator_options
 @_shard_option
@@ -153,6 +160,7 @@ def push(
     target: str,
     repository: str,
     docker_config: Path | None,
+    ca_file: Path | None,
     plain_http: bool,
     selected: tuple[int, ...],
     overridden: str | None,
@@ -176,7 +184,7 @@ def push(
         place = parse_repository(repository)
         path = docker_config or default_path()
         credentials = read_credentials(path, repository, must_exist=docker_config is not None)
-        registry = Registry(place, credentials, plain_http=plain_http, patience=registry_patience)
+        registry = Registry(place, credentials, plain_http=plain_http, patience=registry_patience, ca_file=ca_file)
         generation, shards = _find(location, target, selected, overridden)
         images: list[PushedImage] = []
         with _phase(style, "pushing", generation, shards, passes=2) as advance:

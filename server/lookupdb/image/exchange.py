@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from lookupdb.image.address import find_origin, follow, show_origin
 from lookupdb.image.timed_response import TimedResponse
 from lookupdb.image.words import show_line
 from lookupdb.loopback import is_loopback
+from lookupdb.network import describe_socket_failure
 
 ANSWER_SECONDS: Final = 300.0
 """For an answer, from the request's last byte to its own, redirects and all. A registry checks the digest of what it
@@ -53,11 +55,11 @@ class RegistryAnswer:
 class Exchanges:
     """Requests one after the other, over connections that are kept. ``seconds`` are for each answer."""
 
-    def __init__(self, scheme: str, host: str, seconds: float = ANSWER_SECONDS) -> None:
-        """``host`` is the registry's, which is asked with ``scheme``. Raises UsageError for a proxy of the environment
-        that is none."""
+    def __init__(self, scheme: str, host: str, context: ssl.SSLContext, seconds: float = ANSWER_SECONDS) -> None:
+        """``host`` is the registry's, which is asked with ``scheme``; ``context`` says who is believed. Raises
+        UsageError for a proxy of the environment that is none."""
         self._scheme, self._seconds = scheme, seconds
-        self._pool = _open_pool(scheme, host)
+        self._pool = _open_pool(scheme, host, context)
 
     def close(self) -> None:
         """Close its connections."""
@@ -116,8 +118,20 @@ class Exchanges:
             late = f"{show_origin(url)} has not answered whole within {self._seconds:g} seconds"
             raise Transient(RegistryError(late)) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            reason = show_line(str(getattr(error, "reason", None) or error), _SHOWN_CHARACTERS)
-            raise Transient(RegistryError(f"{show_origin(url)} does not answer: {reason}")) from error
+            raise Transient(_explain_failure(show_origin(url), error)) from error
+
+
+def _explain_failure(origin: str, error: Exception) -> RegistryError:
+    """What ``error`` says of ``origin``, which was asked."""
+    reason = getattr(error, "reason", None) or error
+    if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
+        reason = reason.args[0]
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return RegistryError(
+            describe_socket_failure(reason, origin),
+            hint="give the certificate of the authority that signed it: --ca-file",
+        )
+    return RegistryError(f"{origin} does not answer: {show_line(str(reason), _SHOWN_CHARACTERS)}")
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> bytes:
@@ -143,9 +157,9 @@ class _TlsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _TlsConnection
 
 
-def _open_pool(scheme: str, host: str) -> urllib3.PoolManager:
+def _open_pool(scheme: str, host: str, context: ssl.SSLContext) -> urllib3.PoolManager:
     """Through the proxy that the environment names, if it names one for this host."""
-    settings: dict[str, Any] = {"num_pools": 4, "maxsize": 1, "blocksize": 1 << 20}
+    settings: dict[str, Any] = {"num_pools": 4, "maxsize": 1, "blocksize": 1 << 20, "ssl_context": context}
     proxy = urllib.request.getproxies().get(scheme)
     if proxy and not is_loopback(f"{scheme}://{host}") and not urllib.request.proxy_bypass(host):
         try:

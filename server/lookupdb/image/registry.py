@@ -11,10 +11,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 import orjson
 
+from lookupdb.authorities import trust_also
 from lookupdb.errors import RegistryDenied, RegistryError, UsageError
 from lookupdb.image.address import add_query, find_origin, is_host_and_port, show_origin
 from lookupdb.image.artifact import INDEX_TYPE, MANIFEST_TYPE, Blob
@@ -69,9 +71,11 @@ class Registry:
         *,
         plain_http: bool,
         patience: float,
+        ca_file: Path | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """Raises UsageError for credentials that would cross a network in plain text."""
+        """``ca_file`` has authorities (PEM) that are believed besides this machine's. Raises UsageError if it cannot be
+        used, and for credentials that would cross a network in plain text."""
         if plain_http and credentials is not None and not is_loopback(f"http://{repository.host}"):
             raise UsageError(
                 f"credentials for {repository.host} are not sent without TLS", hint="leave --plain-http out"
@@ -81,7 +85,7 @@ class Registry:
         self._credentials = credentials
         self._authorization = ""
         self._patience = patience
-        self._exchanges = Exchanges(self._scheme, repository.host, answer_seconds)
+        self._exchanges = Exchanges(self._scheme, repository.host, trust_also(ca_file, "--ca-file"), answer_seconds)
 
     def close(self) -> None:
         """Close its connections."""

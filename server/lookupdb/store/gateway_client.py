@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from lookupdb.errors import UsageError
+from lookupdb.authorities import trust_also
 from lookupdb.store.credentials import identify_store
 from lookupdb.store.gateway_answer import CHUNK_BYTES, GatewayAnswer, transport_errors
 from lookupdb.store.gateway_problem import TransientFailure, absent_error
@@ -81,7 +80,9 @@ class GatewayClient:
         self._token = TokenFile(url)
         self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token.path)})
         is_secure = urlsplit(url).scheme == "https"
-        settings: dict[str, Any] = {"ssl_context": _trust(os.environ.get(CA_FILE_VARIABLE))} if is_secure else {}
+        settings: dict[str, Any] = (
+            {"ssl_context": trust_also(os.environ.get(CA_FILE_VARIABLE), CA_FILE_VARIABLE)} if is_secure else {}
+        )
         self._pool = urllib3.connection_from_url(
             url, maxsize=_CONNECTIONS, blocksize=CHUNK_BYTES, socket_options=_SOCKET_OPTIONS, **settings
         )
@@ -179,17 +180,3 @@ def _find_host(url: str) -> str | None:
     except urllib3.exceptions.LocationParseError:
         return None
     return parts.host if parts.scheme in ("http", "https") else None
-
-
-def _trust(ca_file: str | None) -> ssl.SSLContext:
-    """The system's authorities, and those in ``ca_file``."""
-    context = ssl.create_default_context()
-    if ca_file:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(
-                f"{CA_FILE_VARIABLE} names {ca_file}, which cannot be used: {error.strerror or error}",
-                hint="give a file with a certificate in PEM",
-            ) from error
-    return context
