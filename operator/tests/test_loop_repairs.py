@@ -81,6 +81,15 @@ def test_something_else_is_written_at_once(bench: Bench) -> None:
     assert bench.write(digest="another", replicas=2) == ()
 
 
+def test_what_the_operator_itself_has_deleted_is_undone_by_nobody(bench: Bench) -> None:
+    for _ in range(3 * repairs.AT_ONCE):
+        assert bench.write() == ()
+        bench.repairs.note_deletion(KEY, ObjectRef("Service", "airports", "u-2"))
+    bench.write(repairs.AT_ONCE + 1)
+    bench.repairs.note_deletion(KEY, ObjectRef("Service", "another", "u-3"))
+    assert len(bench.repairs.list_contests(KEY)) == 1
+
+
 @pytest.mark.parametrize("kind", ["Secret", "Pod"])
 def test_what_has_a_pace_of_its_own_is_not_counted(bench: Bench, kind: str) -> None:
     assert bench.write(99, kind=kind) == ()

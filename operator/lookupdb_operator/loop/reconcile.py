@@ -297,6 +297,7 @@ class Reconciler:
                 refused[ref.kind, ref.name] = error.message
                 log.warning("%s/%s: deleting %s %s: refused: %s", *dataset.key, ref.kind, ref.name, error.message)
                 continue
+            self._repairs.note_deletion(dataset.key, ref)
             self._deleted[ref.uid] = self._clock()
             self._deleted.move_to_end(ref.uid)
             if len(self._deleted) > _DELETED_REMEMBERED:

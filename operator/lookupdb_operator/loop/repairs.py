@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import kinds, manifests
-from lookupdb_operator.model import Contest, ExistingObject, Manifest, Observed, ShardSet
+from lookupdb_operator.model import Contest, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
 
 Key = tuple[str, str]
 Name = tuple[str, str]
@@ -65,6 +65,10 @@ class Repairs:
         count, known = (before.count, before.by) if before is not None and is_repeated else (0, "")
         writes[name] = _Write(mark, count + 1, self._clock(), by or known)
         self._writes[observed.dataset.key] = writes
+
+    def note_deletion(self, key: Key, ref: ObjectRef) -> None:
+        """Note that the operator has itself deleted an object of ``key``: who writes it again undoes nobody's work."""
+        self._remembered(key).pop((ref.kind, ref.name), None)
 
     def next_in(self, key: Key) -> float | None:
         """Seconds until an object of ``key`` may be written again, or is no longer contested; None when none is."""
