@@ -100,8 +100,8 @@ class ExistingObject:
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota), or why the push has failed."""
-    is_done: bool = False
-    """Of a rollout's push: whether its images are pushed."""
+    done_at: datetime | None = None
+    """Of a rollout's push: since when its images are pushed; None while they are not."""
     failed_at: datetime | None = None
     """Of a rollout's push: when its Job was failed for good; None unless it was."""
 

@@ -416,7 +416,7 @@ class TestPush:
 
     def test_is_of_its_rollout_by_its_name_and_no_build(self) -> None:
         parsed = parse_push(self.body())
-        assert (parsed.ref.kind, parsed.rollout, parsed.generation, parsed.is_done) == ("Job", "r34", "g3", False)
+        assert (parsed.ref.kind, parsed.rollout, parsed.generation, parsed.done_at) == ("Job", "r34", "g3", None)
         assert parsed.changed == "", "a Job cannot be put right"
 
     @pytest.mark.parametrize(
@@ -428,7 +428,10 @@ class TestPush:
         ],
     )
     def test_is_done_when_it_has_ended_well(self, found: dict[str, Any], is_done: bool) -> None:
-        assert parse_push(self.body(found)).is_done is is_done
+        body = self.body(found)
+        body["status"]["completionTime"] = "2030-01-02T00:00:00Z"
+        done_at = datetime(2030, 1, 2, tzinfo=UTC) if is_done else None
+        assert parse_push(body).done_at == done_at
 
     def test_that_was_failed_for_good_says_when_and_why(self) -> None:
         failed = {**condition("Failed", "DeadlineExceeded"), "lastTransitionTime": "2026-03-01T12:00:00Z"}

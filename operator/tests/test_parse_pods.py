@@ -304,11 +304,41 @@ def test_images_that_cannot_be_pushed(said: str, reason: str) -> None:
     assert "cannot push the images of its rollout (exit code 5: it answers 403)" in found.message
 
 
-def test_the_image_of_a_volume_that_cannot_be_pulled_is_named_and_not_the_programs() -> None:
-    waits = waiting("ImagePullBackOff", 'Back-off pulling image "r.example/lookups:people-g12": not found')
-    found = trouble(with_main(waits))
-    assert found.reason == reasons.IMAGE_PULL_FAILED
-    assert "image r.example/lookups:people-g12 of pod airports-x cannot be pulled" in found.message
+@pytest.mark.parametrize(
+    ("reason", "said", "found"),
+    [
+        ("ErrImagePull", "rpc error: code = NotFound desc = failed to resolve reference {0!r}: {0}: not found", True),
+        ("ImagePullBackOff", 'Back-off pulling image "{0}": ErrImagePull: rpc error: code = NotFound desc = …', True),
+        ("ErrImagePull", "initializing source docker://{0}: reading manifest g1 in r.example: manifest unknown", True),
+        ("ErrImagePull", "rpc error: code = Unknown desc = failed to resolve reference {0!r}: 503", False),
+        ("ImagePullBackOff", 'Back-off pulling image "{0}"', False),
+    ],
+)
+def test_the_image_of_a_shard_that_is_not_in_its_registry_is_told_from_other_troubles(
+    reason: str, said: str, found: bool
+) -> None:
+    reference = "r.example/lookups:people-8d3f6b1a-g1-shard-00000"
+    body = pod(with_main(waiting(reason, said.format(reference))))
+    body["spec"] = {
+        **body.get("spec", {}),
+        "volumes": [{"name": "tmp"}, {"name": "data", "image": {"reference": reference}}],
+    }
+    told = parse_pod(body).trouble
+    assert told is not None
+    assert told.reason == (reasons.IMAGE_NOT_FOUND if found else reasons.IMAGE_PULL_FAILED)
+    assert f"image {reference}" in told.message
+    assert IMAGE not in told.message
+
+
+def test_a_program_that_is_not_in_its_registry_is_not_pushed_again() -> None:
+    body = pod(with_main(waiting("ErrImagePull", f"rpc error: code = NotFound desc = {IMAGE}: not found")))
+    body["spec"] = {
+        **body.get("spec", {}),
+        "volumes": [{"name": "data", "image": {"reference": "r.example/lookups:p"}}],
+    }
+    told = parse_pod(body).trouble
+    assert told is not None
+    assert told.reason == reasons.IMAGE_PULL_FAILED
 
 
 def test_fetching_is_no_trouble() -> None:

@@ -14,6 +14,7 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Trouble
 from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.rollout.pushes import BELIEVED_SECONDS
 
 IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
 FETCH: dict[str, Any] = {"serving": {"delivery": {"type": "Fetch"}}}
@@ -204,6 +205,65 @@ def test_servers_that_are_lost_with_the_job_of_what_serves_do_not_wait_for_anoth
     del world.things["StatefulSet", lost]
     del world.things["Job", "airports-r2-push"]
     assert ("StatefulSet", lost) in {(one["kind"], one["metadata"]["name"]) for one in world.look().apply}
+
+
+class TestAnImageThatIsGone:
+    """The registry has lost what a server that starts anew needs."""
+
+    GONE = Trouble(reasons.IMAGE_NOT_FOUND, "is not in its registry")
+
+    def lacking(self) -> World:
+        world = serving()
+        world.edit(**IMAGE)
+        world.settle()
+        self.lose(world)
+        return world
+
+    def lose(self, world: World) -> None:
+        pod = next(pod for pod in world.pods.values() if pod.component == names.SHARDS)
+        pod.trouble, pod.ready = self.GONE, False
+
+    def test_is_pushed_again(self) -> None:
+        world = self.lacking()
+        before = world.things["Job", "airports-r2-push"].uid
+        world.step(BELIEVED_SECONDS)
+        assert deleted(world.look()) == {"Job/airports-r2-push"}
+        world.settle(
+            60, until=lambda: before not in {thing.uid for thing in world.things.values()} and bool(pushes(world))
+        )
+        assert sets(world, "r2") == {"airports-r2-s0", "airports-r2-s1"}, "no server is touched"
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+        assert world.status.last_generation == 1, "nothing is built"
+
+    def test_is_not_pushed_again_before_kubelets_have_looked(self) -> None:
+        world = self.lacking()
+        planned = world.look()
+        assert deleted(planned) == set()
+        assert planned.next_look_in is not None
+        assert 0 < planned.next_look_in <= BELIEVED_SECONDS
+
+    def test_is_not_pushed_again_while_it_is_pushed(self) -> None:
+        world = self.lacking()
+        world.takes.build = NEVER
+        world.step(BELIEVED_SECONDS)
+        world.reconcile()
+        world.step()
+        world.reconcile()
+        assert pushes(world) == ["airports-r2-push"]
+        world.step(BELIEVED_SECONDS)
+        assert deleted(world.look()) == set()
+
+    def test_is_told(self) -> None:
+        world = self.lacking()
+        assert condition(world.look(), "Degraded").message.count("is not in its registry") == 1
+
+
+def test_images_that_nobody_misses_are_not_pushed_again() -> None:
+    world = serving()
+    world.edit(**IMAGE)
+    world.settle()
+    world.step(10 * BELIEVED_SECONDS)
+    assert deleted(world.look()) == set()
 
 
 @pytest.mark.parametrize("how", ["it says so", "it leaves them out", "it refuses them"])

@@ -150,7 +150,7 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     match cached.item:
         case BuildJob(state="Running", deleting=False, failure=None):
             return not pods[cached.header.uid]
-        case ExistingObject(deleting=False, is_done=False) as other if _is_push(other):
+        case ExistingObject(deleting=False, done_at=None) as other if _is_push(other):
             return not pods[cached.header.uid]
         case ShardSet(deleting=False) as shards:
             return pods[cached.header.uid] < shards.replicas
@@ -184,7 +184,7 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
         pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
         other_objects=tuple(
             replace(other, trouble=other.trouble or explain(other.ref, names.PUSHER))
-            if _is_push(other) and not other.is_done
+            if _is_push(other) and other.done_at is None
             else other
             for other in observed.other_objects
         ),

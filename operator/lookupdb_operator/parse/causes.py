@@ -75,6 +75,10 @@ MOUNT_FAILED: Final = Cause(
 IMAGE_PULL_FAILED: Final = Cause(
     reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
 )
+IMAGE_NOT_FOUND: Final = Cause(
+    reasons.IMAGE_NOT_FOUND,
+    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again within minutes",
+)
 SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
 START_FAILED: Final = Cause(
     reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from lookupdb_operator import names
@@ -33,7 +33,8 @@ _NO_HELP: Final = re.compile(
 """What the scheduler tried instead."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
-_PULLED: Final = re.compile(r"^Back-off pulling image \"([^\"]+)\"")
+_NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
+"""How containerd and CRI-O say that a registry has no such image, or lacks a part of it."""
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )
@@ -82,12 +83,15 @@ def diagnose_start(pod: str, container: str, message: str) -> Trouble:
     return causes.START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
 
 
-def diagnose_pull(pod: str, image: str, message: str) -> Trouble:
-    """What the kubelet says of an image that it cannot pull."""
-    if named := _PULLED.search(message):  # an image volume's, perhaps, of which no container tells
-        image = named[1]
+def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] = ()) -> Trouble:
+    """What the kubelet says of an image that it cannot pull: ``image``, the container's, or one of those that are
+    ``mounted`` as volumes, of which no container tells."""
     why = _flatten_stable(_PULL_PREFIX.sub("", message))
-    return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=image, why=f": {why}" if why else "")
+    why = f": {why}" if why else ""
+    shown = next((reference for reference in mounted if reference in message), "")
+    if shown and _NOT_FOUND.search(message):
+        return causes.IMAGE_NOT_FOUND.trouble(pod=pod, image=shown, why=why)
+    return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=shown or image, why=why)
 
 
 def flatten(message: str) -> str:

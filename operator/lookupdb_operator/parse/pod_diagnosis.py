@@ -111,10 +111,15 @@ def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _PULLING:
-        return diagnose_pull(pod.name, container.get("image") or "", message)
+        return diagnose_pull(pod.name, container.get("image") or "", message, _list_mounted_images(pod.body))
     if reason in _STARTING:
         return diagnose_start(pod.name, container.get("name") or "", message)
     return None
+
+
+def _list_mounted_images(body: Body) -> tuple[str, ...]:
+    images = (volume.get("image") or {} for volume in (body.get("spec") or {}).get("volumes") or ())
+    return tuple(image["reference"] for image in images if image.get("reference"))
 
 
 def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:

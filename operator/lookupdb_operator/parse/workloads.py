@@ -66,7 +66,7 @@ def parse_push(body: Body) -> ExistingObject:
         generation=read_labels(body).get(names.GENERATION) or "",
         deleting=is_deleting(body),
         trouble=_diagnose_push(header.name, body, state),
-        is_done=state == "Succeeded",
+        done_at=parse_time(read_status(body).get("completionTime")) if state == "Succeeded" else None,
         failed_at=max(header.created, _read_failure_time(body)) if has_failed else None,
     )
 

@@ -138,6 +138,8 @@ DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 """The build took longer than build.deadlineSeconds."""
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 """The image cannot be pulled."""
+IMAGE_NOT_FOUND: Final = "ImageNotFound"
+"""The image of a shard is not in the registry to which it was pushed."""
 VOLUME_MISSING: Final = "VolumeMissing"
 """A volume, or the claim or ConfigMap behind it, cannot be mounted."""
 SECRET_MISSING: Final = "SecretMissing"  # noqa: S105 - a reason, not a secret

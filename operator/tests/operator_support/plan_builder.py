@@ -69,7 +69,7 @@ def run_push(world: World, job: Thing) -> None:
         job.manifest = {**job.manifest, **failed}
     elif pod.trouble is None:
         pod.ended = True
-        job.manifest = {**job.manifest, "state": "Succeeded"}
+        job.manifest = {**job.manifest, "state": "Succeeded", "doneAt": world.now}
 
 
 def need_files(world: World, pod: Process) -> None:

@@ -138,6 +138,6 @@ def _observe(thing: Thing) -> ExistingObject:
         version,
         replicas,
         trouble=thing.manifest.get("failure"),
-        is_done=is_push(thing) and thing.manifest.get("state") == "Succeeded",
+        done_at=thing.manifest.get("doneAt"),
         failed_at=thing.manifest.get("failedAt"),
     )
