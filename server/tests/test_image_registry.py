@@ -3,8 +3,10 @@ nobody's credentials to others."""
 
 from __future__ import annotations
 
+import base64
 import gc
 import socket
+import socketserver
 import ssl
 import threading
 import time
@@ -153,7 +155,9 @@ class TestUrls:
     def test_of_one_host_are_known_however_they_are_written(self, one: str, other: str, is_same: bool) -> None:
         assert (find_origin(one) == find_origin(other)) == is_same
 
-    @pytest.mark.parametrize("host", ["host.example:99999", "[::::]", "[1:2]:5"])
+    @pytest.mark.parametrize(
+        "host", ["host.example:99999", "[::::]", "[1:2]:5", "a..example", ".a.example", f"{'a' * 64}.example"]
+    )
     def test_that_no_repository_can_have(self, host: str) -> None:
         with pytest.raises(UsageError, match="is no repository"):
             client.parse_repository(f"{host}/lookups")
@@ -165,6 +169,34 @@ class TestUrls:
         with pytest.raises(UsageError, match="the proxy that the environment names for https") as caught:
             client.Registry(client.parse_repository("r.example/x"), None, plain_http=False, patience=0)
         assert "secret" not in str(caught.value)
+
+    def test_of_a_proxy_have_a_name_and_a_password_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        asked: list[bytes] = []
+
+        class Proxy(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                asked.append(self.request.recv(4096))
+                self.request.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+
+        with socketserver.TCPServer(("127.0.0.1", 0), Proxy) as proxy:
+            threading.Thread(target=proxy.handle_request, daemon=True).start()
+            monkeypatch.setenv("https_proxy", f"http://ada:sec%20ret@127.0.0.1:{proxy.server_address[1]}")
+            asking = client.Registry(client.parse_repository("r.example/x"), None, plain_http=False, patience=0)
+            with pytest.raises(RegistryError) as caught:
+                asking.get_index("a")
+        assert b"CONNECT r.example:443 " in asked[0]
+        shown = base64.b64encode(b"ada:sec ret")
+        assert b"proxy-authorization: basic " + shown.lower() in asked[0].lower()
+        assert "sec" not in caught.value.message.replace("seconds", "")
+
+
+def test_an_answer_that_is_compressed_is_told(registry: Registry) -> None:
+    """One that breaks off would be taken for whole, and so for an index of somebody else's."""
+    registry.faults["GET manifests/"] = [(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", b"\x1f\x8b", 0.02)]
+    with pytest.raises(RegistryError, match="answers with Content-Encoding gzip, which was not asked for"):
+        opened(registry).get_index("a")
 
 
 class TestTime:

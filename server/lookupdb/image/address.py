@@ -16,6 +16,8 @@ _NETLOC: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,
 """What `urlsplit` and a client read alike: no user name, no backslash, no zone."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SECRET: Final = re.compile(r"(?<=//)[^/?#]*@|[?#].*", re.DOTALL)
+_MAX_LABEL: Final = 63
+"""Characters between two dots of a host's name: DNS has none that are longer, nor empty ones."""
 _MAX_CHARACTERS: Final = 8192
 _SHOWN_CHARACTERS: Final = 100
 
@@ -72,7 +74,7 @@ def find_origin(url: str) -> Origin:
     try:
         host = str(ip_address(host))
     except ValueError:
-        if ":" in host:
+        if ":" in host or not all(0 < len(label) <= _MAX_LABEL for label in host.removesuffix(".").split(".")):
             raise
     return parts.scheme, host, _PORTS[parts.scheme] if parts.port is None else parts.port
 

@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -111,7 +112,7 @@ class Exchanges:
                 timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
             )
             try:
-                return RegistryAnswer(url, response.status, response.headers, _read(response))
+                return RegistryAnswer(url, response.status, response.headers, _read(url, response))
             finally:
                 response.close()  # nothing that is already read whole: that has given its connection back
         except (urllib3.exceptions.ReadTimeoutError, TimeoutError) as error:
@@ -134,7 +135,18 @@ def _explain_failure(origin: str, error: Exception) -> RegistryError:
     return RegistryError(f"{origin} does not answer: {show_line(str(reason), _SHOWN_CHARACTERS)}")
 
 
-def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+def _read(url: str, response: urllib3.BaseHTTPResponse) -> bytes:
+    """The body, as far as it is to be read. Raises Transient for one that is compressed: whether it has come whole
+    would not be known."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        shown = show_line(encoding, _SHOWN_CHARACTERS)
+        raise Transient(
+            RegistryError(
+                f"{show_origin(url)} answers with Content-Encoding {shown}, which was not asked for",
+                hint="see what compresses answers between here and the registry",
+            )
+        )
     body = bytearray()
     while len(body) < _MAX_ANSWER_BYTES and (piece := response.read1(_PIECE_BYTES)):
         body += piece
@@ -163,7 +175,7 @@ def _open_pool(scheme: str, host: str, context: ssl.SSLContext) -> urllib3.PoolM
     proxy = urllib.request.getproxies().get(scheme)
     if proxy and not is_loopback(f"{scheme}://{host}") and not urllib.request.proxy_bypass(host):
         try:
-            pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, **settings)
+            pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, proxy_headers=_show_itself(proxy), **settings)
         except (urllib3.exceptions.HTTPError, ValueError) as error:  # its text may show a password
             raise UsageError(
                 f"the proxy that the environment names for {scheme} is no URL of http or https",
@@ -173,3 +185,11 @@ def _open_pool(scheme: str, host: str, context: ssl.SSLContext) -> urllib3.PoolM
         pool = urllib3.PoolManager(**settings)
     pool.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
     return pool
+
+
+def _show_itself(proxy: str) -> dict[str, str]:
+    """The headers for a proxy whose URL has a name and a password."""
+    parts = urlsplit(proxy)
+    if not parts.username:
+        return {}
+    return urllib3.make_headers(proxy_basic_auth=f"{unquote(parts.username)}:{unquote(parts.password or '')}")
