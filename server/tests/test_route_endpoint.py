@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from support.routing import LIMITS, Core, entry, identity, table
-from support.scripted_shard import ScriptedShard, answer, hang_up, hold, late
+from support.scripted_shard import ScriptedShard, hang_up, hold, late
 from support.waiting import soon
 
 from lookupdb.route.lookups.waiters import Problem
@@ -70,25 +70,6 @@ async def test_while_a_batch_is_in_flight_the_next_one_gathers(core: Core) -> No
         assert await first == b"v0"
         assert [await answer for answer in others] == [b"v%d" % i for i in range(1, 10)]
         assert [command[0] for command in shard.asked] == [b"GET", b"MGET"]
-
-
-async def test_it_knows_how_long_its_answer_is_due_and_how_many_keys_it_has_answered(core: Core) -> None:
-    async with ScriptedShard(identity(), RECORDS, hold) as shard:
-        await core.serve(table(entry([[shard.address]])))
-        assert core.lookups.live
-        (endpoint,) = core.lookups.live.active.shards[0].endpoints
-        loop = asyncio.get_running_loop()
-        assert (endpoint.asked_at, endpoint.answered_keys) == (float("inf"), 0)
-        began = loop.time()
-        first = core.find("k0")
-        await soon(lambda: shard.asked, "it is asked")
-        assert began <= endpoint.asked_at <= loop.time()
-        await shard.stop()
-        shard.script = answer
-        await shard.start()
-        assert await first == b"v0"
-        assert await core.find_many(["k1", "k2"]) == [b"v1", b"v2"]
-        assert (endpoint.asked_at, endpoint.answered_keys) == (float("inf"), 3)
 
 
 async def test_batches_are_bounded(core: Core) -> None:

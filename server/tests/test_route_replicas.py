@@ -21,7 +21,6 @@ from lookupdb.route.servers.link import LinkSettings
 from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards import replicas as replicas_module
 from lookupdb.route.shards.replicas import ShardReplicas
-from lookupdb.route.shards.second_tries import BURST_KEYS, SUSPECT_SECONDS
 from lookupdb.route.shards.settings import EndpointSettings
 
 LOST = Problem("Unreachable", "lost")
@@ -37,8 +36,6 @@ class Endpoint:
         self.observers: list[Callable[[], None]] = []
         self.outstanding = 0
         self.answered_at = float("-inf")
-        self.answered_keys = 0
-        self.asked_at = float("inf")
         self.broken_at = float("-inf")
         self.was_ready = is_ready
         self.slice_keys = 64
@@ -283,43 +280,6 @@ class TestTryAnother:
         replicas.try_another(lookup, is_hedge=is_hedge)
         assert (other.lookups == [lookup]) is lookup.is_retried is is_tried
         assert replicas.counters[INDEX["hedges" if is_hedge else "retries"]] == is_tried
-
-    @pytest.mark.parametrize("is_hedge", [False, True])
-    async def test_a_shard_all_of_whose_servers_are_slow_is_not_asked_for_each_key_twice(self, is_hedge: bool) -> None:
-        first, other = Endpoint(), Endpoint()
-        other.outstanding = 1
-        replicas = replicas_of(first, other)
-        for round_ in range(1, 4):
-            lookups = [submitted(replicas) for _ in range(2 * BURST_KEYS)]
-            first.asked_at = now() + 60  # it answers one batch after the other
-            for lookup in lookups:
-                replicas.try_another(lookup, is_hedge=is_hedge)
-            assert sum(lookup.is_retried for lookup in lookups) == (BURST_KEYS if round_ == 1 else 200)
-            assert len(other.lookups) == BURST_KEYS + 200 * (round_ - 1)
-            first.answered_keys += 1500
-            other.answered_keys += 500
-        spared = 2 * BURST_KEYS * 3 - len(other.lookups)
-        assert replicas.counters[INDEX["second_tries_spared"]] == spared
-
-    async def test_of_a_server_that_may_be_dead_all_keys_are_asked_of_another(self) -> None:
-        first, other = Endpoint(), Endpoint()
-        other.outstanding = 1
-        replicas = replicas_of(first, other)
-        lookups = [submitted(replicas) for _ in range(3 * BURST_KEYS)]
-        first.asked_at = now() - SUSPECT_SECONDS
-        for lookup in lookups:
-            replicas.try_another(lookup, is_hedge=False)
-        assert other.lookups == lookups
-        assert replicas.counters[INDEX["second_tries_spared"]] == 0
-
-    async def test_what_has_failed_is_always_asked_of_another(self) -> None:
-        first, other = Endpoint(), Endpoint()
-        other.outstanding = 1
-        replicas = replicas_of(first, other)
-        lookups = [submitted(replicas) for _ in range(3 * BURST_KEYS)]
-        for lookup in lookups:
-            lookup.fail_try(LOST)
-        assert other.lookups == lookups
 
     async def test_there_is_none_without_another_replica_or_for_what_is_done(self) -> None:
         first, other = Endpoint(), Endpoint()

@@ -41,8 +41,6 @@ COUNTERS: Final = {
     "keys_asked": "Keys sent to endpoints, second tries included.",
     "retries": "Keys asked again because a first try failed or took half of the deadline.",
     "hedges": "Keys asked of a second replica too because the first took longer than the hedge delay.",
-    "second_tries_spared": "Keys that were late, and not asked of a second replica, because too many of their shard "
-    "were.",
     "queue_full": "Keys refused because an endpoint's queue was full.",
     "deadlines": "Keys whose deadline passed without an answer.",
     "endpoints_broken": "Times that a connection to an endpoint that was in use broke.",

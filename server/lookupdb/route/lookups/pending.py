@@ -37,10 +37,6 @@ class LookupTarget(Protocol):
     def answered_at(self) -> float:
         """The loop's time of the last answer."""
 
-    @property
-    def asked_at(self) -> float:
-        """The loop's time at which the batch was sent that waits longest for its answer."""
-
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch; False when the queue is full."""
 

@@ -67,16 +67,6 @@ class Endpoint:
         return max(self._small.answered_at, self._large.answered_at)
 
     @property
-    def answered_keys(self) -> int:
-        """Since it began."""
-        return self._small.answered_keys + self._large.answered_keys
-
-    @property
-    def asked_at(self) -> float:
-        """The loop's time at which the batch was sent that waits longest for its answer; infinite if none does."""
-        return min(self._small.asked_at, self._large.asked_at)
-
-    @property
     def state(self) -> LinkState:
         """The state of the lane for small work: without that the endpoint is not used."""
         return self._small.link.state

@@ -77,8 +77,6 @@ class Lane:
         """Keys queued and in flight."""
         self.answered_at = float("-inf")
         """The loop's time of the last answer."""
-        self.answered_keys = 0
-        """Since it began."""
         self.on_state_change = on_state
         self._address = address
         self._identity = identity
@@ -197,7 +195,6 @@ class Lane:
         """Learn from ``batch``, which is answered, how many keys the next may have, and how long batches take."""
         self._in_flight = None
         self.outstanding -= batch.key_count
-        self.answered_keys += batch.key_count
         self.answered_at = now = self._now()
         size = self._connection.received - self._received if self._connection else 0
         self.batch_size.measure(batch.key_count, size, now - batch.sent_at)
@@ -238,11 +235,6 @@ class Lane:
         return self._in_flight is not None and self._in_flight.accept(index, size, self._budget)
 
     # What the stall watch asks and tells.
-
-    @property
-    def asked_at(self) -> float:
-        """The loop's time at which the batch was sent that is in flight; infinite if none is."""
-        return self._in_flight.sent_at if self._in_flight else float("inf")
 
     def _sent_at(self) -> float | None:
         return self._in_flight.sent_at if self._in_flight else None

@@ -21,14 +21,12 @@ from lookupdb.route.lookups.waiters import Problem, make_endpoint_problem
 from lookupdb.route.servers.link_state import LinkState
 from lookupdb.route.shards.batch_size import SLICE_KEYS
 from lookupdb.route.shards.endpoint import Endpoint
-from lookupdb.route.shards.second_tries import SUSPECT_SECONDS, SecondTries
 from lookupdb.route.shards.settings import EndpointSettings
 
 log = logging.getLogger(__name__)
 
 _RETRIES: Final = INDEX["retries"]
 _HEDGES: Final = INDEX["hedges"]
-_SPARED: Final = INDEX["second_tries_spared"]
 _QUEUE_FULL: Final = INDEX["queue_full"]
 _COMPACT_SECONDS: Final = 0.05
 _MAX_NAMED_ENDPOINTS: Final = 3
@@ -56,7 +54,6 @@ class ShardReplicas:
         self._settings = settings
         self._random = settings.link.random.random
         self._loop = asyncio.get_running_loop()
-        self._second_tries = SecondTries()
         self._ready: list[Endpoint] = []
         self._parked: deque[tuple[PendingLookup, int]] = deque()
         """Lookups that wait for an endpoint to come back, and how many keys each has: a restart costs its keys time,
@@ -121,7 +118,7 @@ class ShardReplicas:
         """Begin the second try of ``lookup``, whose first goes on, if another replica is ready.
 
         A second try that is no hedge begins only if it is likely to be faster: to ask each replica for every key while
-        all are busy would overload them. Nor do more keys have one than ``SecondTries`` says.
+        all are busy would overload them.
         """
         first = lookup.first_target
         if lookup.is_done or lookup.is_retried or not lookup.open_tries or first is None:
@@ -130,19 +127,9 @@ class ShardReplicas:
         if endpoint is None:
             return
         stalled = first.answered_at < lookup.started_at
-        if not (is_hedge or stalled or endpoint.outstanding < first.outstanding):
-            return
-        if not self._may_try_another(first, lookup.key_count):
-            self.counters[_SPARED] += lookup.key_count
-        elif endpoint.submit(lookup):
+        if (is_hedge or stalled or endpoint.outstanding < first.outstanding) and endpoint.submit(lookup):
             lookup.is_retried = True
             self.counters[_HEDGES if is_hedge else _RETRIES] += lookup.key_count
-
-    def _may_try_another(self, first: LookupTarget, key_count: int) -> bool:
-        """Whether so many keys, whose first try goes on, may have a second: of a server that may be dead all may."""
-        if first.asked_at + SUSPECT_SECONDS <= self._loop.time():
-            return True
-        return self._second_tries.take(key_count, sum(endpoint.answered_keys for endpoint in self.endpoints))
 
     @property
     def slice_keys(self) -> int:
