@@ -93,6 +93,7 @@ class Target:
 
     def __init__(self, answered_at: float) -> None:
         self.answered_at = answered_at
+        self.is_silent = False
 
 
 SILENT, SLOW = -1.0, 0.0

@@ -164,6 +164,36 @@ async def test_who_waits_as_long_as_the_router_does_is_not_to_blame_for_a_slow_s
     assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (3, 0)
 
 
+async def test_who_waits_for_less_is_not_to_blame_for_a_server_that_answers_nobody(stack: AsyncExitStack) -> None:
+    """One whose storage hangs proves itself again and again."""
+    core, _ = await replicas(stack, hold, limits=replace(LIMITS, deadline_milliseconds=200))
+    await core.find("k1", deadline_ms=50)
+    assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (0, 1)
+    await soon(lambda: core.count("endpoints_broken"), "its connection is given up")
+    for _ in range(5):
+        await core.find("k1", deadline_ms=50)
+    assert (core.count("keys_unavailable"), core.count("client_deadline_keys_unavailable")) == (5, 1)
+
+
+async def test_a_key_is_counted_once_where_its_slice_fails_and_then_the_memory(stack: AsyncExitStack) -> None:
+    records = {b"k%d" % number: b"y" * 70_000 for number in range(40)}
+    core = Core(replace(LIMITS, deadline_milliseconds=5000))
+    stack.callback(core.close)
+    scripts = (saying(b"-ERR boom\r\n"), late(0.5))
+    shards = [
+        await stack.enter_async_context(ScriptedShard(identity(number, 2), records, script))
+        for number, script in enumerate(scripts)
+    ]
+    await core.serve(table(entry([[shard.address] for shard in shards])))
+    asked = asyncio.ensure_future(core.find_many([f"k{number}" for number in range(40)]))
+    await soon(lambda: core.count("keys_unavailable"), "one slice is given up")
+    core.budget.take(core.budget.limit)  # others use the memory up meanwhile
+    problem = await asked
+    assert isinstance(problem, Problem)
+    assert problem.reason == "Overloaded"
+    assert core.count("keys_unavailable") == 40
+
+
 async def test_who_waits_for_less_for_a_candidate_is_counted_with_candidates(stack: AsyncExitStack) -> None:
     core = Core(LIMITS)
     stack.callback(core.close)

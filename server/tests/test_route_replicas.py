@@ -36,6 +36,7 @@ class Endpoint:
         self.observers: list[Callable[[], None]] = []
         self.outstanding = 0
         self.answered_at = float("-inf")
+        self.is_silent = False
         self.broken_at = float("-inf")
         self.was_ready = is_ready
         self.slice_keys = 64

@@ -129,5 +129,6 @@ class Deadlines:
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        is_of_client = self._is_of_client and lookup.open_tries > 0  # without a server nobody waits for long enough
+        # Without a server that answers nobody waits for long enough.
+        is_of_client = self._is_of_client and lookup.open_tries > 0 and target is not None and not target.is_silent
         return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)

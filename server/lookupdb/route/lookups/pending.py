@@ -37,6 +37,10 @@ class LookupTarget(Protocol):
     def answered_at(self) -> float:
         """The loop's time of the last answer."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has let a batch wait for the whole deadline, and answered none since."""
+
     def submit(self, lookup: PendingLookup) -> bool:
         """Queue ``lookup`` for the next batch; False when the queue is full."""
 

@@ -200,7 +200,7 @@ class ShardSlice(PendingLookup):
             return
         gather = self.gather
         if problem is OVERLOADED:
-            self.count_unavailable(problem, gather.key_count)
+            self.count_unavailable(problem, gather.key_count - gather.values.unavailable_count)  # others of it failed
             gather.refuse(problem)
             return
         self.count_unavailable(problem, self.key_count)

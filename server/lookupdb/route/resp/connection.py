@@ -406,6 +406,7 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
     "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
     "nothing is read while something is unread, or others have their turn": lambda it: (
         it.phase >= FINISHING
+        or it.is_blocked  # reads nothing either
         or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
     ),
     "who has sent much lets others have their turn": lambda it: (

@@ -67,6 +67,12 @@ class Endpoint:
         return max(self._small.answered_at, self._large.answered_at)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether it has let a batch wait for the whole deadline, and answered none since, though it may be ready: a
+        server whose storage hangs answers what proves it."""
+        return self.answered_at < max(self._small.stalled_at, self._large.stalled_at)
+
+    @property
     def state(self) -> LinkState:
         """The state of the lane for small work: without that the endpoint is not used."""
         return self._small.link.state

@@ -77,6 +77,8 @@ class Lane:
         """Keys queued and in flight."""
         self.answered_at = float("-inf")
         """The loop's time of the last answer."""
+        self.stalled_at = float("-inf")
+        """That at which the connection was given up, the last time, because a batch was not answered."""
         self.on_state_change = on_state
         self._address = address
         self._identity = identity
@@ -243,6 +245,7 @@ class Lane:
         return self._connection.received - self._received if self._connection else 0
 
     def _close_stalled(self) -> None:
+        self.stalled_at = self._now()
         self.batch_size.shrink()
         self.link.break_connection(f"did not answer within {self._deadline_seconds:g} s")
 
