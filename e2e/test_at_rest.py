@@ -19,7 +19,7 @@ RECONCILES: Final = "lookupdb_operator_reconciles_total"
 def test_nothing_is_written_at_rest(story: Story) -> None:
     dataset = story.apply_example("airports")
     story.wait_settled(dataset)
-    until(lambda: _is_only_dataset(story), seconds=180, what="the datasets of other stories gone")
+    until(lambda: _is_only_dataset(story), seconds=400, what="the datasets of other stories gone")
     writes = _wait_quiet()
     before = _versions(story)
 
