@@ -253,6 +253,16 @@ class TestAnImageThatIsGone:
         world.step(BELIEVED_SECONDS)
         assert deleted(world.look()) == set()
 
+    def test_is_not_taken_for_pushed_again_where_its_job_would_not_be_made_again(self) -> None:
+        """The spec has another pod template by now, and what it asks for does not get on."""
+        world = self.lacking()
+        world.takes.build = NEVER
+        world.edit(serving={"delivery": {"type": "Image", "image": {"repository": "other.example/lookups"}}})
+        for _ in range(4):
+            world.step(BELIEVED_SECONDS / 2)
+            assert "Job/airports-r2-push" not in deleted(world.look())
+            world.reconcile()
+
     def test_is_told(self) -> None:
         world = self.lacking()
         assert condition(world.look(), "Degraded").message.count("is not in its registry") == 1

@@ -35,6 +35,8 @@ _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
 """How containerd and CRI-O say that a registry has no such image, or lacks a part of it."""
+_OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
+"""What a node does not find: no push helps."""
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )
@@ -89,7 +91,7 @@ def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] =
     why = _flatten_stable(_PULL_PREFIX.sub("", message))
     why = f": {why}" if why else ""
     shown = next((reference for reference in mounted if reference in message), "")
-    if shown and _NOT_FOUND.search(message):
+    if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
         return causes.IMAGE_NOT_FOUND.trouble(pod=pod, image=shown, why=why)
     return causes.IMAGE_PULL_FAILED.trouble(pod=pod, image=shown or image, why=why)
 

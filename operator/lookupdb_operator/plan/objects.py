@@ -58,7 +58,8 @@ def plan_changes(status: DatasetStatus, secrets: tuple[Manifest, ...], situation
             *find_garbage(
                 status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
             ),
-            *pushes.list_overdue(status, observed, situation.now),
+            # Of another rollout the Job would not be made again.
+            *pushes.list_overdue(rollouts.with_current_alone(status, situation), observed, situation.now),
         ),
     )
 

@@ -87,7 +87,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     changes = objects.plan_changes(status, (*secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
-    deadlines.append(pushes.next_attempt_in(status, observed, now))
+    deadlines.append(pushes.next_attempt_in(rollouts.with_current_alone(status, situation), observed, now))
     status = freshness.note_refresh(serving.with_serving_status(status, observed))
     lost_pods = serving.find_lost_pods(observed, now)
     ready = serving.assess(status, reported_situation)

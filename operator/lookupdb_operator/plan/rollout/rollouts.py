@@ -130,6 +130,12 @@ def is_current(rollout: RolloutStatus, status: DatasetStatus, situation: Situati
     return generation is not None and situation.template_for(generation) == rollout.template
 
 
+def with_current_alone(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` without the rollouts of which nothing is written any more but Services and budgets."""
+    current = tuple(rollout for rollout in status.rollouts if is_current(rollout, status, situation))
+    return replace(status, rollouts=current)
+
+
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that is asked for, its number claimed, or with its next window, or with a ticket.
     What serves stays as it is while no generation of the present spec is built."""
