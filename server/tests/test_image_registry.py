@@ -197,6 +197,8 @@ def test_an_answer_that_is_compressed_is_told(registry: Registry) -> None:
     registry.faults["GET manifests/"] = [(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", b"\x1f\x8b", 0.02)]
     with pytest.raises(RegistryError, match="answers with Content-Encoding gzip, which was not asked for"):
         opened(registry).get_index("a")
+    registry.faults["HEAD blobs/"] = [(b"HTTP/1.1 200 OK\r\nContent-Encoding: aws-chunked\r\n\r\n", b"", 0.02)]
+    assert opened(registry).has_blob(BLOB), "it has no body"
 
 
 class TestTime:

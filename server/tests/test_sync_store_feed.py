@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support.gateways import CLUSTER as GATEWAY_CLUSTER
 from support.gateways import NAMESPACE, fake_gateway, use_token
 from support.syncing import CLUSTER, OTHER_UID, UID, announce, publish
 
-from lookupdb.errors import CorruptFile
+from lookupdb.errors import CorruptFile, StoreError
 from lookupdb.manifest import Refusal
 from lookupdb.store import Store, StoreAddress, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement
@@ -150,3 +152,23 @@ def test_what_is_not_announced_in_a_bucket_is_listed_less_often(
         for _ in range(5):
             assert feed.look() is not None
         assert len(gateway.requests) == 5, "one small read each"
+
+
+class TestListings:
+    def test_that_take_long_are_taken_by_all_who_wait_for_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 0.2)
+        place, asked = open_store(str(tmp_path), CLUSTER), []
+
+        def fail(namespace: str) -> tuple[StoreAddress, ...]:
+            asked.append(namespace)
+            time.sleep(0.4)
+            raise StoreError("it is away")
+
+        monkeypatch.setattr(place, "addresses_in", fail)
+        listings = NamespaceListings(place)
+        with ThreadPoolExecutor(5) as threads:
+            waiting = [threads.submit(listings.find, "team", f"d{number}") for number in range(5)]
+        assert {str(one.exception()) for one in waiting} == {"it is away"}
+        assert asked == ["team"]

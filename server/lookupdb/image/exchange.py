@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 import time
 import urllib.request
@@ -112,7 +113,9 @@ class Exchanges:
                 timeout=urllib3.Timeout(connect=_CONNECT_SECONDS, read=seconds),
             )
             try:
-                return RegistryAnswer(url, response.status, response.headers, _read(url, response))
+                if method == "GET" and response.status == 200:
+                    _check_encoding(url, response.headers)
+                return RegistryAnswer(url, response.status, response.headers, _read(response))
             finally:
                 response.close()  # nothing that is already read whole: that has given its connection back
         except (urllib3.exceptions.ReadTimeoutError, TimeoutError) as error:
@@ -135,10 +138,9 @@ def _explain_failure(origin: str, error: Exception) -> RegistryError:
     return RegistryError(f"{origin} does not answer: {show_line(str(reason), _SHOWN_CHARACTERS)}")
 
 
-def _read(url: str, response: urllib3.BaseHTTPResponse) -> bytes:
-    """The body, as far as it is to be read. Raises Transient for one that is compressed: whether it has come whole
-    would not be known."""
-    encoding = response.headers.get("Content-Encoding", "identity")
+def _check_encoding(url: str, headers: Mapping[str, str]) -> None:
+    """Raises Transient for a body that is compressed: whether it has come whole would not be known."""
+    encoding = headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
         shown = show_line(encoding, _SHOWN_CHARACTERS)
         raise Transient(
@@ -147,8 +149,12 @@ def _read(url: str, response: urllib3.BaseHTTPResponse) -> bytes:
                 hint="see what compresses answers between here and the registry",
             )
         )
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+    """The body, as far as it is to be read, as it comes."""
     body = bytearray()
-    while len(body) < _MAX_ANSWER_BYTES and (piece := response.read1(_PIECE_BYTES)):
+    while len(body) < _MAX_ANSWER_BYTES and (piece := response.read1(_PIECE_BYTES, decode_content=False)):
         body += piece
     return bytes(body)
 
@@ -190,6 +196,7 @@ def _open_pool(scheme: str, host: str, context: ssl.SSLContext) -> urllib3.PoolM
 def _show_itself(proxy: str) -> dict[str, str]:
     """The headers for a proxy whose URL has a name and a password."""
     parts = urlsplit(proxy)
-    if not parts.username:
+    if parts.username is None:
         return {}
-    return urllib3.make_headers(proxy_basic_auth=f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+    shown = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(shown).decode()}"}

@@ -16,8 +16,8 @@ from lookupdb.store.dataset import StoredDataset
 from lookupdb.sync.target import SyncTarget, target_by_announcement, target_by_manifest
 
 LISTING_SECONDS: Final = 10.0
-"""For so long one listing of a namespace in a bucket serves all datasets of it: it takes a request for each thousand
-objects."""
+"""For so long one listing of a namespace in a bucket serves all datasets of it: through a gateway it takes a request
+for each thousand objects."""
 LOCAL_LISTING_SECONDS: Final = 2.0
 """The same of a directory."""
 UNANNOUNCED_SECONDS: Final = 10.0
@@ -50,16 +50,18 @@ class NamespaceListings:
 
     def find(self, namespace: str, name: str) -> list[StoreAddress]:
         """The datasets of that name, which may have lived one after the other. Raises StoreError."""
+        asked_at = time.monotonic()
         with self._lock:
             listing = self._namespaces.setdefault(namespace, _NamespaceListing())
         with listing.lock:  # one that takes long keeps nobody from another
             seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
-            if time.monotonic() - listing.began_at >= seconds:
-                listing.began_at = time.monotonic()
+            if asked_at - listing.began_at >= seconds:  # who has waited for one takes it, however long it took
+                began_at = time.monotonic()
                 listing.found = self._list(namespace)
+                listing.began_at = began_at
             found = listing.found
         if isinstance(found, StoreError):
-            raise found
+            raise found.with_traceback(None)
         return [address for address in found if address.name == name]
 
     def _list(self, namespace: str) -> tuple[StoreAddress, ...] | StoreError:
