@@ -14,7 +14,6 @@ from support.syncing import (
     OTHER_UID,
     UID,
     announce,
-    hasten,
     keeping,
     names,
     only_keeper,
@@ -34,23 +33,10 @@ from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.service import SyncService
 from lookupdb.sync.store_feed import StoreFeed
 
+pytest_plugins = ["support.sync_fixtures"]
+pytestmark = pytest.mark.usefixtures("hastened")
+
 A = "10.0.0.1:7000"
-
-
-@pytest.fixture(autouse=True)
-def _hastened(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasten(monkeypatch)
-    monkeypatch.setattr(keepers, "TIDY_SECONDS", 0.05)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
-from support.buckets import new_bucket, s3_server
+from support.buckets import new_bucket
 from support.gateways import CLUSTER as GATEWAY_CLUSTER
 from support.gateways import fake_gateway, use_token
 from support.routing import entry, mixed
@@ -23,7 +22,6 @@ from support.syncing import (
     UID,
     announce,
     has_problem,
-    hasten,
     keeping,
     names,
     only_keeper,
@@ -38,33 +36,13 @@ from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import Store, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
-from lookupdb.sync import keeper as keepers
 from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.status import SyncCollector, describe_state, explain_unready
 
+pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
+pytestmark = pytest.mark.usefixtures("hastened")
+
 A = "10.0.0.1:7000"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _hastened(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasten(monkeypatch)
-    monkeypatch.setattr(keepers, "TIDY_SECONDS", 0.05)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
 
 
 class TestActive:

@@ -6,12 +6,11 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.buckets import new_bucket, s3_server, use_server
+from support.buckets import new_bucket, use_server
 from support.faults import Proxy, faulty_proxy
 from support.routing import entry
 from support.syncing import (
@@ -34,34 +33,14 @@ from support.waiting import soon
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.store import Store
 from lookupdb.store.bucket import Bucket
-from lookupdb.sync import keeper as keepers
 from lookupdb.sync.generation_fetch import GenerationFetch
 from lookupdb.sync.service import SyncService
 from lookupdb.sync.status import describe_state, explain_unready
 
+pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
+pytestmark = pytest.mark.usefixtures("hastened")
+
 A = "10.0.0.1:7000"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
-
-
-@pytest.fixture(autouse=True)
-def _hastened(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasten(monkeypatch)
-    monkeypatch.setattr(keepers, "TIDY_SECONDS", 0.05)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
 
 
 class TestTrouble:

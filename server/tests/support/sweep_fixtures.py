@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lookupdb import store
-from support.buckets import new_bucket, s3_server
+from support.buckets import new_bucket
 from support.sweeps import Clock, Place
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
+pytest_plugins = ["support.s3_fixtures"]
 
 
 @pytest.fixture(params=["directory", "s3"])
