@@ -14,8 +14,11 @@ help: ## what can be made
 demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
-test: $(VENV)/.test native ## every test that needs no cluster
-	$(BIN)/pytest -n 6 --dist worksteal # two processors are enough: many tests wait for something
+test: $(VENV)/.test native ## what needs no cluster, in three minutes on two cores
+	$(BIN)/pytest -n 6 --dist worksteal -m "not long" # two processors are enough: many tests wait for something
+
+test-long: $(VENV)/.test native ## the rest of it, in three minutes more: whole lives, faults at every step, many processes
+	$(BIN)/pytest -n 6 --dist worksteal -m long
 
 native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without
 	@$(PYTHON) server/native/native_build.py
@@ -108,4 +111,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients image e2e lock clean
+.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients image e2e lock clean

@@ -21,6 +21,8 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.model import ObservedDataset
 from lookupdb_operator.status import BuildStatus
 
+pytestmark = pytest.mark.long
+
 
 class Kubelet:
     """Runs containers in folders of ``folder``. Every Secret holds what it takes to reach the S3 server at ``url``."""

@@ -8,6 +8,8 @@ from operator_support.plan_samples import broken
 
 from lookupdb_operator.model import Trouble
 
+pytestmark = pytest.mark.long
+
 
 def serving(count: int, spare: int, rollouts: int = 4, seed: int = 0) -> Fleet:
     """``count`` datasets that serve, and room for ``spare`` servers more."""

@@ -19,6 +19,8 @@ from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.status import DatasetStatus
 
+pytestmark = pytest.mark.long
+
 URL = STORE["url"]
 OWN: dict[str, Any] = {"store": STORE}
 SECRET = "Secret/airports-store-uid-1"

@@ -23,6 +23,8 @@ from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.shard_ranges import shorten_shards
 from lookupdb_operator.status import BuildStatus
 
+pytestmark = pytest.mark.long
+
 STEPS = 20_000
 """Passes of ``plan()`` in random lives of every kind (``operator_support.soak``). CI goes on with 100,000 others, by
 ``make soak``."""

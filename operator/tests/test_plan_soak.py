@@ -10,6 +10,8 @@ import pytest
 from operator_support import soak
 from operator_support.simulation import Simulation
 
+pytestmark = pytest.mark.long
+
 
 def test_lives_until_its_steps_are_done_and_says_how_many_there_were() -> None:
     done = soak.run(seed=7, steps=150, seconds=600.0)

@@ -35,6 +35,8 @@ from lookupdb.route.access.token_hashes import hash_token
 from lookupdb_operator import manifests
 from lookupdb_operator.store.access import make_access, merge_secret
 
+pytestmark = pytest.mark.long
+
 ACCESS_KEY, SECRET_KEY, SESSION = "AKIAPLANTEDACCESSKEY", "planted/secret+key-of-the-store-xyz", "planted-session-token"
 SOURCE_PASSWORD = "planted-password-of-the-source"
 PASSWORD, WRONG_PASSWORD = "planted-password-of-the-shards", "planted-wrong-password"

@@ -15,6 +15,8 @@ import pytest
 
 from lookupdb.build.budget import BuildBudget, count_packers, min_memory_limit, transaction_bytes
 
+pytestmark = pytest.mark.long
+
 MIB: Final = 1 << 20
 MANIFEST: Final = """
 apiVersion: lookupdb.dev/v1alpha1

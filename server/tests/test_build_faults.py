@@ -30,6 +30,8 @@ from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 from lookupdb.store.stored_generation import find_in_store
 
+pytestmark = pytest.mark.long
+
 ROWS = 20_000
 
 

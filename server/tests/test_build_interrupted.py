@@ -22,6 +22,8 @@ from support.web import QuietHandler, web_server
 from lookupdb.local import builds
 from lookupdb.local.up import Up, UpOptions
 
+pytestmark = pytest.mark.long
+
 DEADLINE_SECONDS = 60.0
 SOON_SECONDS = 15.0
 """Far less than a source or a bucket is waited for, far more than a busy machine needs."""

@@ -24,6 +24,8 @@ from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
 from lookupdb.runtime.capacity import MIN_DESCRIPTORS, RESERVED_DESCRIPTORS, limit_connections, max_client_connections
 from lookupdb.runtime.descriptors import raise_limit
 
+pytestmark = pytest.mark.long
+
 PING = b"*1\r\n$4\r\nPING\r\n"
 TOO_MANY = b"-ERR max number of clients reached\r\n"
 

@@ -20,6 +20,8 @@ from support.waiting import until
 from lookupdb import keys
 from lookupdb.client import AsyncClient, Client, Unavailable, UnknownGeneration
 
+pytestmark = pytest.mark.long
+
 COUNT = 5000
 KEYS = [f"key-{number}" for number in range(COUNT)]
 SECONDS = 60.0

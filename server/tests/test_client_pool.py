@@ -20,6 +20,8 @@ from lookupdb.client.attempts import ConnectionFailure
 from lookupdb.client.connection_pool import ConnectionPool
 from lookupdb.client.settings import check_settings
 
+pytestmark = pytest.mark.long
+
 CALLERS = 20
 
 

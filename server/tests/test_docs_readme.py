@@ -15,6 +15,8 @@ import orjson
 import pytest
 from support.waiting import until
 
+pytestmark = pytest.mark.long
+
 DEADLINE_SECONDS = 120.0
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## Five minutes\n")[2].partition("\n## ")[0]

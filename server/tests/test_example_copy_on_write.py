@@ -21,6 +21,8 @@ from xml.etree import ElementTree
 import pytest
 from support.waiting import until
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "copy-on-write"
 PAGE = ROOT / "docs" / "memory.md"

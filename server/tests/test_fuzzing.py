@@ -13,6 +13,8 @@ from fuzzing.mutate import inputs
 from fuzzing.target import Target
 from fuzzing.targets import TARGETS
 
+pytestmark = pytest.mark.long
+
 INPUTS = 100
 ROOT = Path(__file__).parents[2]
 UPGRADE = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"

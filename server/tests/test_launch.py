@@ -17,6 +17,8 @@ from support.routers import routing
 from support.routing import table_file
 from support.shards import serving, write_generation
 
+pytestmark = pytest.mark.long
+
 ROLES = ("lookupdb.serve.server", "lookupdb.route.router")
 
 

@@ -20,6 +20,8 @@ from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.mapped import MappedDataset, follower, open_dataset
 from lookupdb.mapped.generation import Opener
 
+pytestmark = pytest.mark.long
+
 
 def content(generation: str, records: int = 50) -> dict[str, bytes]:
     return {f"k{number}": generation.encode() for number in range(records)}

@@ -19,6 +19,8 @@ from support.shards import write_generation
 from lookupdb.errors import GenerationMissing
 from lookupdb.mapped import MappedDataset, open_dataset
 
+pytestmark = pytest.mark.long
+
 RECORDS = {f"k{number}": b"value %d" % number * 20 for number in range(2000)}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
@@ -19,6 +20,8 @@ from support.routing import mixed, table_file
 from support.shards import write_generation
 
 from lookupdb.route.http import problems, routes
+
+pytestmark = pytest.mark.long
 
 DOCUMENT: dict[str, Any] = yaml.load(
     (Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)

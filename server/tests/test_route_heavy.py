@@ -34,6 +34,8 @@ from lookupdb.route.lookups.batch_keys import UNAVAILABLE
 from lookupdb.route.lookups.waiters import Problem
 from lookupdb.route.shards.lane import Lane
 
+pytestmark = pytest.mark.long
+
 LARGE = [f"large{number}" for number in range(60)]
 SMALL = {f"small{number}": str(number).encode() for number in range(200)}
 RECORDS = {key.encode(): value for key, value in SMALL.items()} | dict.fromkeys(

@@ -26,6 +26,8 @@ from lookupdb.route import budget
 from lookupdb.runtime import descriptors
 from lookupdb.runtime.memory import private_bytes
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 POD_LIMIT = 256 * MIB
 """Half of what a router's pod has where a dataset says nothing: a quarter of its budget, which is used up sooner."""

@@ -22,6 +22,8 @@ from lookupdb.errors import LookupFailed
 from lookupdb.keys import shard_number
 from lookupdb.local import client
 
+pytestmark = pytest.mark.long
+
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(80)]
 PAUSE_SECONDS = 0.015

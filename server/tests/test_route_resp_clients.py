@@ -32,6 +32,8 @@ from lookupdb.keys import shard_number
 from lookupdb.route.access.token_hashes import hash_token
 from lookupdb.route.resp.commands import COMMANDS
 
+pytestmark = pytest.mark.long
+
 KEYS = {f"k{number}": b"v%d" % number for number in range(500)} | {"großes K": b"unicode", "large": b"x" * 1_500_000}
 RESP = ("--resp-port", "0")
 

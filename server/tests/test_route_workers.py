@@ -27,6 +27,8 @@ from lookupdb import schema
 from lookupdb.cli import route
 from lookupdb.errors import UsageError
 
+pytestmark = pytest.mark.long
+
 KEYS = {f"k{i}": b"v%d" % i for i in range(200)}
 ONE_FOUND = ('lookupdb_router_requests_total{status="2xx"} 1.0', "lookupdb_router_keys_found_total 1.0")
 """Lines of /metrics after one lookup."""

@@ -19,6 +19,8 @@ from test_serve import admin, connect, connected, exchange, metrics, request
 
 from lookupdb.serve.limits import BEFORE_AUTH_BYTES, ServerLimits
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "s3cret"
 AUTH = request(b"AUTH", PASSWORD.encode())
 MEMORY = 'lookupdb_shard_private_bytes{process="worker-0"}'

@@ -21,6 +21,8 @@ from lookupdb.store.live_datasets import LiveDataset
 from lookupdb.store.shard_fetch import ShardFetch
 from lookupdb.store.sweep import MARK_NOTE, Sweep
 
+pytestmark = pytest.mark.long
+
 __all__ = ["site", "site_servers"]
 
 GIB = 1 << 30

@@ -30,6 +30,8 @@ from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM
 
+pytestmark = pytest.mark.long
+
 __all__ = ["site", "site_servers"]
 
 OLD, NEW = (StoreAddress("local", "default", "things", uid) for uid in ("old", "new"))

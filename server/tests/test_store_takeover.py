@@ -25,6 +25,8 @@ from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.lease import CLAIM, Lease
 from lookupdb.store.object_store import PutMode
 
+pytestmark = pytest.mark.long
+
 __all__ = ["site", "site_servers"]
 
 

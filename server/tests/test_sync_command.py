@@ -20,6 +20,8 @@ from support.waiting import until
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.store import Store
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:

@@ -16,6 +16,8 @@ from support.syncing import OTHER_UID, UID, announce, hasten, make_options, name
 
 from lookupdb.sync.service import SyncService
 
+pytestmark = pytest.mark.long
+
 STEPS = ("rename", "link", "unlink", "mkdir", "rmdir", "symlink", "fsync", "fdatasync", "chmod", "fchmod", "replace")
 """What the file system is asked for; between any two of them the process may end."""
 

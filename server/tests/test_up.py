@@ -35,6 +35,8 @@ from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
 from lookupdb.local.run_state import state_file
 
+pytestmark = pytest.mark.long
+
 __all__ = ["people"]
 
 

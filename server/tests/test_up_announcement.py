@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from support.command_line import run_here
 from support.up_stack import Stack, eventually, people, write_people
 
 from lookupdb.store import StoreAddress, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement, read_announcement
+
+pytestmark = pytest.mark.long
 
 __all__ = ["people"]
 

@@ -12,6 +12,8 @@ from support.up_stack import MANIFEST, Stack, build_people, eventually, people, 
 
 from lookupdb.cli.build import command as build
 
+pytestmark = pytest.mark.long
+
 __all__ = ["people"]
 
 

@@ -25,6 +25,8 @@ from lookupdb.local.run_state import RunFolder, run_directory
 from lookupdb.local.up import Up, UpOptions
 from lookupdb.runtime import ready_file
 
+pytestmark = pytest.mark.long
+
 __all__ = ["people"]
 
 

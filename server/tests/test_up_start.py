@@ -17,6 +17,8 @@ from support.waiting import until
 
 from lookupdb.local.router import find_free_port
 
+pytestmark = pytest.mark.long
+
 DEADLINE_SECONDS = 120.0
 MANIFEST = """\
 apiVersion: lookupdb.dev/v1alpha1

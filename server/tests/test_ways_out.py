@@ -13,6 +13,8 @@ from support.build_project import Project
 
 from lookupdb.local.run_state import DATA_DIRECTORY, state_file
 
+pytestmark = pytest.mark.long
+
 LOOKUPDB = [sys.executable, "-m", "lookupdb"]
 
 
