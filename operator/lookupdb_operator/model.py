@@ -17,6 +17,7 @@ from lookupdb_operator.status import DatasetStatus
 
 Manifest = dict[str, Any]
 """A Kubernetes object, as JSON."""
+JobState = Literal["Running", "Succeeded", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,8 @@ class ExistingObject:
     deleting: bool = False
     trouble: Trouble | None = None
     """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota), or why the push has failed."""
-    done_at: datetime | None = None
-    """Of a rollout's push: since when its images are pushed; None while they are not."""
-    failed_at: datetime | None = None
-    """Of a rollout's push: when its Job was failed for good; None unless it was."""
+    push_state: JobState | None = None
+    """Of a rollout's push: whether it has ended. Not when: that would be the moment of another machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class BuildJob:
     ref: ObjectRef
     generation: str
     digest: str
-    state: Literal["Running", "Succeeded", "Failed"]
+    state: JobState
     failure: Trouble | None = None
     """Why Kubernetes gave it up (deadline), or cannot start its pod (quota)."""
     deleting: bool = False

@@ -230,6 +230,19 @@ class BuildStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PushStatus:
+    """The last end of a push of a rollout's images that was seen: from it on runs the pause before another one
+    (``plan.rollout.pushes``)."""
+
+    job: str
+    """The uid of the Job."""
+    finished_at: str
+    """When its end was seen: by the clock of the operator, as all moments that it compares."""
+    count: int
+    """How many in a row, up to this one, have failed for good or brought back nothing that servers miss."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutStatus:
     """One set of shard servers that exists or is about to."""
 
@@ -262,6 +275,8 @@ class RolloutStatus:
     lost_template: str = ""
     """The digest of the pod template from which its generation could not be rolled out anew, because the store has lost
     it: what waits for promotion does not wait for that as well. Empty: none."""
+    push: PushStatus | None = None
+    """None: no end of a push was seen."""
 
     @property
     def is_candidate(self) -> bool:

@@ -4,6 +4,7 @@ that, what serves goes on, and nothing is built for it."""
 from __future__ import annotations
 
 import itertools
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Trouble
-from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.rollout.pushes import BELIEVED_SECONDS
 
 IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
@@ -82,23 +83,28 @@ def test_a_push_that_fails_is_told_and_what_serves_goes_on() -> None:
     assert world.status.last_generation == 1
 
 
-def failing() -> World:
+def failing(clock_error: timedelta = timedelta()) -> World:
     """What serves was fetched; the Job that pushes has been failed for good once."""
     world = serving()
+    world.clock_error = clock_error
     world.fails_push_jobs = ENDED
     world.edit(**IMAGE)
     world.settle(until=lambda: world.status.condition("Degraded").status == "True")  # type: ignore[union-attr]
     return world
 
 
-def push_uids(world: World, seconds: int) -> dict[str, float]:
+def push_uids(world: World, seconds: int, step: int = 1) -> dict[str, float]:
     """The Jobs that push within so many seconds, and after how many each was made."""
     made: dict[str, float] = {}
-    for second in range(seconds):
+    for second in range(0, seconds, step):
         world.reconcile()
         made |= {thing.uid: second for thing in world.things.values() if is_push(thing) and thing.uid not in made}
-        world.step()
+        world.step(step)
     return made
+
+
+def pauses_between(made: dict[str, float]) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(made.values())]
 
 
 def test_a_job_that_somebody_fails_for_good_is_told_and_what_serves_goes_on() -> None:
@@ -124,8 +130,7 @@ def test_what_its_pod_says_comes_before_that_its_job_was_failed() -> None:
 def test_a_job_that_somebody_fails_for_good_is_made_again_ever_more_seldom() -> None:
     world = failing()
     assert world.look().next_look_in is not None
-    made = [*push_uids(world, 900).values()]
-    pauses = [later - earlier for earlier, later in itertools.pairwise(made)]
+    pauses = pauses_between(push_uids(world, 900))
     assert 4 <= len(pauses) <= 6, pauses
     assert pauses[0] >= 30
     assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses[1:])), pauses
@@ -135,18 +140,32 @@ def test_a_job_that_somebody_fails_for_good_is_made_again_ever_more_seldom() -> 
     assert world.status.last_generation == 1
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_job_that_somebody_fails_for_good_is_made_again_by_the_clock_of_the_operator_alone(hours: int) -> None:
+    """That of the API server, which dates the failure, may show anything."""
+    expected = pauses_between(push_uids(failing(), 500))
+    assert pauses_between(push_uids(failing(timedelta(hours=hours)), 500)) == expected != []
+
+
+def test_a_job_that_somebody_fails_for_good_is_made_again_as_seldom_by_an_operator_that_starts_anew() -> None:
+    world = failing()
+    before = pauses_between(push_uids(world, 300))
+    world.start_operator()
+    assert pauses_between(push_uids(world, 600))[0] > before[-1]
+
+
 def test_a_job_that_somebody_fails_for_good_is_asked_for_at_least_each_half_an_hour() -> None:
     world = failing()
+    pauses = pauses_between(push_uids(world, 4 * 3600, 10))
+    assert len(pauses) > 8
+    assert max(pauses) == pytest.approx(1800, abs=30)
+
+
+def test_a_clock_that_is_set_back_keeps_no_push_waiting() -> None:
+    world = failing()
     world.reconcile()
-    world.step(86_400)
-    push_uids(world, 60)  # a day later it fails once more
-    uids = {thing.uid for thing in world.things.values() if is_push(thing)}
-    assert len(uids) == 1
-    world.step(1_770)
-    world.reconcile()
-    world.step()
-    world.reconcile()
-    assert {thing.uid for thing in world.things.values() if is_push(thing)} != uids
+    world.clock_error = -timedelta(hours=5)
+    assert len(push_uids(world, 60)) == 2
 
 
 def test_a_push_that_an_api_server_refuses_is_told_as_that_of_its_rollout() -> None:
@@ -220,14 +239,21 @@ class TestAnImageThatIsGone:
         return world
 
     def lose(self, world: World) -> None:
-        pod = next(pod for pod in world.pods.values() if pod.component == names.SHARDS)
+        servers = (pod for pod in world.pods.values() if pod.component == names.SHARDS)
+        pod = next(pod for pod in servers if pod.labels[names.ROLLOUT] == "r2")
         pod.trouble, pod.ready = self.GONE, False
+
+    def find(self, world: World) -> None:
+        for pod in world.pods.values():
+            pod.trouble = None if pod.trouble == self.GONE else pod.trouble
 
     def test_is_pushed_again(self) -> None:
         world = self.lacking()
         before = world.things["Job", "airports-r2-push"].uid
         world.step(BELIEVED_SECONDS)
-        assert deleted(world.look()) == {"Job/airports-r2-push"}
+        planned = world.look()
+        assert deleted(planned) == {"Job/airports-r2-push"}
+        assert "the next push" not in condition(planned, "Degraded").message
         world.settle(
             60, until=lambda: before not in {thing.uid for thing in world.things.values()} and bool(pushes(world))
         )
@@ -263,9 +289,77 @@ class TestAnImageThatIsGone:
             assert "Job/airports-r2-push" not in deleted(world.look())
             world.reconcile()
 
-    def test_is_told(self) -> None:
+    def test_is_told_with_when_it_is_pushed_again(self) -> None:
         world = self.lacking()
-        assert condition(world.look(), "Degraded").message.count("is not in its registry") == 1
+        message = condition(world.look(), "Degraded").message
+        assert message.count("is not in its registry") == 1
+        assert f"; the next push is at {clock.add_seconds(self.pushed_at(world), BELIEVED_SECONDS)}." in message
+
+    def test_is_told_so_of_servers_that_start_too(self) -> None:
+        world = pushing()
+        world.takes.build, world.takes.start = 1, NEVER
+        world.settle(until=lambda: any(pod.rollout == "r2" for pod in world.observe().pods if pod.shard >= 0))
+        world.step(5)
+        self.lose(world)
+        planned = world.reconcile()
+        next_push = clock.add_seconds(self.pushed_at(world), BELIEVED_SECONDS)
+        for kind in ("RolledOut", "Degraded"):
+            assert condition(planned, kind).reason == reasons.IMAGE_NOT_FOUND
+            assert f"; the next push is at {next_push}." in condition(planned, kind).message
+
+    def test_is_told_without_a_push_that_does_not_come(self) -> None:
+        """The spec has another pod template by now."""
+        world = self.lacking()
+        world.takes.build = NEVER
+        world.edit(serving={"delivery": {"type": "Image", "image": {"repository": "other.example/lookups"}}})
+        message = condition(world.look(), "Degraded").message
+        assert "is not in its registry" in message
+        assert "the next push" not in message
+
+    def pushed_at(self, world: World) -> datetime:
+        push = world.status.rollouts[-1].push
+        assert push is not None
+        return clock.parse_moment(push.finished_at)
+
+    def test_and_that_no_push_brings_back_is_pushed_ever_more_seldom(self) -> None:
+        pauses = pauses_between(push_uids(self.lacking(), 4 * 3600, 10))
+        assert pauses == pytest.approx([BELIEVED_SECONDS, BELIEVED_SECONDS, 720, 1440, *[1800] * 6], abs=40)
+
+    @pytest.mark.parametrize("hours", [-1, 1])
+    def test_is_pushed_again_by_the_clock_of_the_operator_alone(self, hours: int) -> None:
+        world = serving()
+        world.clock_error = timedelta(hours=hours)
+        world.edit(**IMAGE)
+        world.settle()
+        self.lose(world)
+        pauses = pauses_between(push_uids(world, 2000, 10))
+        assert pauses == pytest.approx([BELIEVED_SECONDS, BELIEVED_SECONDS, 720], abs=40)
+
+    def test_that_was_pulled_at_last_is_pushed_as_soon_as_at_first_when_it_is_lost_again(self) -> None:
+        world = self.lacking()
+        push_uids(world, 2 * 3600, 10)
+        self.find(world)
+        world.settle(2000)
+        world.step(BELIEVED_SECONDS)
+        self.lose(world)
+        pauses = pauses_between(push_uids(world, 2000, 10))
+        assert pauses == pytest.approx([BELIEVED_SECONDS, 720], abs=40)
+
+    def test_of_another_pod_template_is_pushed_as_soon_as_at_first(self) -> None:
+        world = self.lacking()
+        push_uids(world, 2 * 3600, 10)
+        world.edit(serving={"delivery": {"type": "Image", "image": {"repository": "other.example/lookups"}}})
+        world.settle(2000)
+        assert [rollout.push.count for rollout in world.status.rollouts if rollout.push is not None] == [0]
+
+    def test_whose_push_somebody_fails_for_good_meanwhile_is_pushed_no_more_often(self) -> None:
+        world = self.lacking()
+        push_uids(world, 3600, 10)
+        world.fails_push_jobs = ENDED
+        push_uids(world, 3600, 10)
+        world.fails_push_jobs = None
+        pauses = pauses_between(push_uids(world, 3 * 3600, 10))
+        assert pauses[-1] == pytest.approx(1800, abs=40)
 
 
 def test_images_that_nobody_misses_are_not_pushed_again() -> None:

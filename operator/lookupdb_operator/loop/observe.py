@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from lookupdb_operator import kinds, names
+from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
@@ -150,7 +150,7 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     match cached.item:
         case BuildJob(state="Running", deleting=False, failure=None):
             return not pods[cached.header.uid]
-        case ExistingObject(deleting=False, done_at=None) as other if _is_push(other):
+        case ExistingObject(deleting=False) as other if _is_unfinished_push(other):
             return not pods[cached.header.uid]
         case ShardSet(deleting=False) as shards:
             return pods[cached.header.uid] < shards.replicas
@@ -159,8 +159,8 @@ def _is_lacking(cached: CachedObject, pods: Mapping[str, int]) -> bool:
     return False
 
 
-def _is_push(other: ExistingObject) -> bool:
-    return other.ref.kind == kinds.JOB.name
+def _is_unfinished_push(other: ExistingObject) -> bool:
+    return other.push_state not in (None, "Succeeded")
 
 
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
@@ -184,7 +184,7 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
         pods=tuple(replace(pod, trouble=pod.trouble or explain_pod(pod)) for pod in observed.pods),
         other_objects=tuple(
             replace(other, trouble=other.trouble or explain(other.ref, names.PUSHER))
-            if _is_push(other) and other.done_at is None
+            if _is_unfinished_push(other)
             else other
             for other in observed.other_objects
         ),

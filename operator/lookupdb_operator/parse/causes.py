@@ -77,8 +77,8 @@ IMAGE_PULL_FAILED: Final = Cause(
 )
 IMAGE_NOT_FOUND: Final = Cause(
     reasons.IMAGE_NOT_FOUND,
-    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again within minutes,"
-    " unless the spec asks for other pods by now",
+    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again, ever more"
+    " seldom while that does not help, unless the spec asks for other pods by now",
 )
 SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
 START_FAILED: Final = Cause(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
 
 from lookupdb_operator import kinds, names
 from lookupdb_operator.manifests import find_changer, has_image_volume, hash_held_fields, take_fingerprint
-from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, ShardSet, Trouble
+from lookupdb_operator.model import BuildJob, ExistingObject, JobState, ObjectRef, ShardSet, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
     Body,
@@ -17,15 +15,12 @@ from lookupdb_operator.parse.header import (
     parse_deletion,
     parse_header,
     parse_number,
-    parse_time,
     read_annotations,
     read_labels,
     read_status,
 )
 from lookupdb_operator.parse.messages import diagnose_warning, flatten
 from lookupdb_operator.plan import reasons
-
-JobState = Literal["Running", "Succeeded", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,6 @@ def parse_job(body: Body) -> BuildJob:
 def parse_push(body: Body) -> ExistingObject:
     """The Job ``body`` that pushes a rollout's images. A Job cannot be changed, so nobody compares its fields."""
     header, state = parse_header(body), _job_state(body)
-    has_failed = state == "Failed"
     return ExistingObject(
         ref=ObjectRef("Job", header.name, header.uid),
         digest=read_annotations(body).get(names.DIGEST) or "",
@@ -66,8 +60,7 @@ def parse_push(body: Body) -> ExistingObject:
         generation=read_labels(body).get(names.GENERATION) or "",
         deleting=is_deleting(body),
         trouble=_diagnose_push(header.name, body, state),
-        done_at=parse_time(read_status(body).get("completionTime")) if state == "Succeeded" else None,
-        failed_at=max(header.created, _read_failure_time(body)) if has_failed else None,
+        push_state=state,
     )
 
 
@@ -75,10 +68,6 @@ def _job_state(body: Body) -> JobState:
     if find_condition(body, "Complete").get("status") == "True":
         return "Succeeded"
     return "Failed" if find_condition(body, "Failed").get("status") == "True" else "Running"
-
-
-def _read_failure_time(body: Body) -> datetime:
-    return parse_time(find_condition(body, "Failed").get("lastTransitionTime"))
 
 
 def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:

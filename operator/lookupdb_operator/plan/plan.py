@@ -8,6 +8,7 @@ each sees what those before it have decided.
                    when the source is looked at, by schedule
     builds         what keeps the build that has its turn from getting on
     rollouts       the same of the rollout that has its turn
+    pushes         which push of images has ended, and how many in a row were to no effect
     store          is the store's Secret to be written?
     password_keys  is the Secret of the key of shard servers' passwords to be made?
     announcement   what is active, and the store was not told yet: for those who ask no router
@@ -74,6 +75,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     status = lifecycle.advance(status, situation)
     status = builds.note_stall(status, situation)
     status = rollouts.note_stalls(status, situation)
+    status = pushes.note_ends(status, observed, now)
     deadlines = [turns.next_turn_in(status, now), checks.next_check_in(status, now)]
     secret = store.render_due_secret(status, situation)
     if secret or not situation.has_store_secret:

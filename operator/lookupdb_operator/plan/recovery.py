@@ -15,7 +15,7 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import clock, password_keys, retries
 from lookupdb_operator.plan.generation import history, promotion
-from lookupdb_operator.plan.rollout import references, table_versions
+from lookupdb_operator.plan.rollout import pushes, references, table_versions
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
@@ -214,6 +214,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
                 _with_past_stall(rollout, now),
                 started_at=clock.clamp_to_now(rollout.started_at, now),
                 kept_since=clock.clamp_to_now(rollout.kept_since, now),
+                push=pushes.clamp_push(rollout.push, now),
             )
             for rollout in status.rollouts
         ),

@@ -17,7 +17,7 @@ from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, loss_advice
 from lookupdb_operator.plan.reasons import Assessment, Verdict
-from lookupdb_operator.plan.rollout import cutover, references, shard_windows
+from lookupdb_operator.plan.rollout import cutover, pushes, references, rollouts, shard_windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
@@ -167,7 +167,8 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
         lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
         if lacking:
             trouble = _diagnose_lacking(rollout, lacking, observed)
-            yield loss_advice.with_advice(trouble, rollout.generation, status, situation)
+            trouble = loss_advice.with_advice(trouble, rollout.generation, status, situation)
+            yield pushes.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
         yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.list_live_routers(observed))
         return

@@ -65,11 +65,10 @@ def run_push(world: World, job: Thing) -> None:
     pod.trouble = world.fails_to_push
     if world.fails_push_jobs is not None:
         pod.ended = True
-        failed = {"state": "Failed", "failedAt": world.now, "failure": world.fails_push_jobs}
-        job.manifest = {**job.manifest, **failed}
+        job.manifest = {**job.manifest, "state": "Failed", "failure": world.fails_push_jobs}
     elif pod.trouble is None:
         pod.ended = True
-        job.manifest = {**job.manifest, "state": "Succeeded", "doneAt": world.now}
+        job.manifest = {**job.manifest, "state": "Succeeded"}
 
 
 def need_files(world: World, pod: Process) -> None:

@@ -138,6 +138,5 @@ def _observe(thing: Thing) -> ExistingObject:
         version,
         replicas,
         trouble=thing.manifest.get("failure"),
-        done_at=thing.manifest.get("doneAt"),
-        failed_at=thing.manifest.get("failedAt"),
+        push_state=thing.manifest.get("state", "Running") if is_push(thing) else None,
     )

@@ -2,25 +2,32 @@
 kubelet that looks for an image too early would look again after minutes. In a cluster without image volumes neither is
 made.
 
-A push never gives up by itself. Where a rule of somebody else's fails its Job for good, that is deleted after a while,
-and so made again: after as long as it has been tried for until then, so that attempts become rarer. So is one that
-has ended well, when a server does not find its image any more: the next one sends what the registry has lost.
+A push never gives up by itself. Where a rule of somebody else's fails its Job for good, that is deleted after a pause,
+and so made again. So is one that has ended well, when a server does not find its image: the next one sends what the
+registry has lost. The pause doubles with each push in a row that was to no effect; it begins anew when all servers of
+the rollout are ready, which have their images then, and with another rollout, which another pod template has.
+
+The pause runs from when the end of a push was seen, which the status says: its Job says when it ended by the clock of
+another machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Trouble
 from lookupdb_operator.plan import clock, reasons, retries
-from lookupdb_operator.status import DatasetStatus, RolloutStatus
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import DatasetStatus, PushStatus, RolloutStatus
 
 BELIEVED_SECONDS: Final = 360.0
 """For which what was pushed counts as there: kubelets that do not find an image look again within five minutes."""
+_MOST_IN_STATUS: Final = 999_999_999
+"""As the CRD has it."""
 
 
 def without_early_servers(
@@ -56,51 +63,106 @@ def diagnose_cluster(rollout: RolloutStatus, observed: Observed) -> Trouble | No
 
 def is_pushed(rollout: RolloutStatus, observed: Observed) -> bool:
     """Whether the Job that pushes the images of ``rollout`` has ended well."""
-    return any(other.rollout == rollout.rollout and other.done_at for other in observed.other_objects)
+    return any(other.rollout == rollout.rollout and other.push_state == "Succeeded" for other in observed.other_objects)
+
+
+def note_ends(status: DatasetStatus, observed: Observed, now: datetime) -> DatasetStatus:
+    """``status`` with each push that is seen to have ended, and with how many in a row were to no effect."""
+    ended = {push.rollout: push for push in observed.other_objects if _has_ended(push)}
+    noted = tuple(
+        replace(rollout, push=_note_end(ended[rollout.rollout], rollout, observed, now))
+        if rollout.rollout in ended
+        else rollout
+        for rollout in status.rollouts
+    )
+    return replace(status, rollouts=noted)
+
+
+def _has_ended(push: ExistingObject) -> bool:
+    return push.push_state in ("Succeeded", "Failed") and not push.deleting
+
+
+def _note_end(push: ExistingObject, rollout: RolloutStatus, observed: Observed, now: datetime) -> PushStatus:
+    before, count = rollout.push, _count_vain(push, rollout, observed)
+    if before is not None and before.job == push.ref.uid:
+        return replace(before, count=count)
+    return PushStatus(push.ref.uid, clock.format_moment(now), count)
+
+
+def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed) -> int:
+    """How many pushes in a row, up to ``push``, were to no effect."""
+    before, has_failed = rollout.push, push.push_state == "Failed"
+    if before is None:
+        return int(has_failed)
+    is_new = before.job != push.ref.uid
+    if not is_new and not before.count:
+        return 0
+    if not has_failed and _are_servers_ready(rollout, observed):
+        return 0
+    return min(before.count + is_new, _MOST_IN_STATUS)
+
+
+def _are_servers_ready(rollout: RolloutStatus, observed: Observed) -> bool:
+    """Whether all servers of ``rollout`` that there are to be by now have their images."""
+    sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
+    pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS)
+    return all(0 < shard_set.replicas <= shard_set.ready for shard_set in sets) and all(pod.ready for pod in pods)
+
+
+def clamp_push(push: PushStatus | None, now: datetime) -> PushStatus | None:
+    """``push``, not seen to have ended after ``now``: the clock was set back."""
+    return None if push is None else replace(push, finished_at=clock.clamp_to_now(push.finished_at, now))
 
 
 def list_overdue(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
     """The Jobs of pushes that are to be made again now: those that were failed for good, and those of which servers
     miss images."""
-    for push, retry_at in chain(_list_failed(status, observed), _list_lost(status, observed)):
-        if retry_at <= now:
-            yield push.ref
+    return (push.ref for push, retry_at in _list_made_again(status, observed) if retry_at <= now)
 
 
 def next_attempt_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
     """Seconds until such a push is made again; None for none, and for what is overdue."""
-    made_again = chain(_list_failed(status, observed), _list_lost(status, observed))
-    waits = ((retry_at - now).total_seconds() for _, retry_at in made_again)
+    waits = ((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
     return reasons.find_earliest(wait for wait in waits if wait > 0)
 
 
 def describe_next_attempt(rollout: RolloutStatus, status: DatasetStatus, observed: Observed) -> str:
     """When the push of ``rollout`` that was failed for good is made again; empty when it was not."""
-    moments = (at for push, at in _list_failed(status, observed) if push.rollout == rollout.rollout)
-    return next((f"; the next attempt is at {clock.format_moment(at)}" for at in moments), "")
+    failed = (at for push, at in _list_made_again(status, observed, rollout) if push.push_state == "Failed")
+    return next((f"; the next attempt is at {clock.format_moment(at)}" for at in failed), "")
 
 
-def _list_failed(status: DatasetStatus, observed: Observed) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Pushes of rollouts that are known, and when each is made again."""
-    for push in observed.other_objects:
-        rollout = status.find_rollout(push.rollout) if push.rollout else None
-        if rollout is None or push.failed_at is None or push.deleting:
-            continue
-        tried = (push.failed_at - clock.parse_moment(rollout.started_at)).total_seconds()
-        pause = min(max(tried, retries.FIRST_RETRY_DELAY), retries.LONGEST_RETRY_DELAY)
-        yield push, push.failed_at + timedelta(seconds=pause)
+def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:
+    """``trouble`` of servers of ``rollout``; if they miss an image that is pushed again after a while, with when that
+    is."""
+    if trouble.reason != reasons.IMAGE_NOT_FOUND:
+        return trouble
+    pushes = _list_made_again(status, situation.observed, rollout)
+    moments = (clock.format_moment(retry_at) for _, retry_at in pushes if retry_at > situation.now)
+    return next((Trouble(trouble.reason, f"{trouble.message}; the next push is at {at}") for at in moments), trouble)
 
 
-def _list_lost(status: DatasetStatus, observed: Observed) -> Iterator[tuple[ExistingObject, datetime]]:
-    """Pushes that have ended well, of rollouts that are known and whose servers miss an image, and when each is made
-    again."""
+def _list_made_again(
+    status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
+) -> Iterator[tuple[ExistingObject, datetime]]:
+    """Pushes that are made again, of ``rollout`` or of all that ``status`` knows, and when each is: those that have
+    failed, and those whose rollout's servers miss an image."""
     missing = {
         pod.rollout
         for pod in observed.pods
         if pod.trouble is not None and pod.trouble.reason == reasons.IMAGE_NOT_FOUND and not pod.deleting
     }
-    for push in observed.other_objects:
-        if push.done_at is None or push.deleting or push.rollout not in missing:
+    for push in filter(_has_ended, observed.other_objects):
+        known = status.find_rollout(push.rollout)
+        if known is None or known.push is None or (rollout is not None and rollout.rollout != known.rollout):
             continue
-        if status.find_rollout(push.rollout) is not None:
-            yield push, push.done_at + timedelta(seconds=BELIEVED_SECONDS)
+        if push.push_state == "Failed" or push.rollout in missing:
+            pause = timedelta(seconds=_pause_seconds(push, known.push))
+            yield push, clock.parse_moment(known.push.finished_at) + pause
+
+
+def _pause_seconds(push: ExistingObject, end: PushStatus) -> float:
+    count = max(end.count, 1)
+    if push.push_state == "Failed":
+        return retries.retry_delay(count)
+    return clock.doubling_delay(count, BELIEVED_SECONDS, retries.LONGEST_RETRY_DELAY)

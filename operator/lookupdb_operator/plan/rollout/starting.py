@@ -45,6 +45,8 @@ def _diagnose_servers(target: RolloutStatus, status: DatasetStatus, situation: S
     observed = situation.observed
     shards = rollouts.awaited_shards(target, status)
     trouble = store.name_store(rollouts.diagnose_obstacle(target, observed, shards), situation)
+    if trouble is not None:
+        trouble = pushes.with_next_push(trouble, target, rollouts.with_current_alone(status, situation), situation)
     if not target.is_starting or not rollouts.has_exceeded_deadline(target, status, situation):
         return trouble
     return _diagnose_overdue(target, trouble, status, situation)
