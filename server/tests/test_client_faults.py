@@ -257,6 +257,27 @@ def test_a_call_ends_with_its_timeout(kind: Kind, ask: Ask) -> None:
         assert told.value.reason == "Deadline"
 
 
+@pytest.mark.parametrize(
+    ("timeout", "connect_timeout", "reason", "detail"),
+    [
+        (0.3, 30, "Deadline", "longer than its timeout of 0.3 s"),
+        (30, 0.3, "RouterUnreachable", "did not let us connect in time"),
+    ],
+)
+def test_who_cannot_connect_in_time_is_told_whose_time_is_over(
+    kind: Kind, timeout: float, connect_timeout: float, reason: str, detail: str
+) -> None:
+    """The call's, or that of connecting: the host takes connections, and does not answer a greeting of TLS."""
+    with silent() as url:
+        options = {"timeout": timeout, "connect_timeout": connect_timeout, "retries": 0}
+        with blocking(kind, url.replace("http:", "https:"), **options) as client:
+            began = time.monotonic()
+            with pytest.raises(Unavailable, match=detail) as told:
+                client.get("a")
+            assert 0.29 <= time.monotonic() - began < 5
+            assert told.value.reason == reason
+
+
 def test_an_answer_that_trickles_ends_with_the_timeout_too(kind: Kind) -> None:
     def trickle(connection: socket.socket, _: Asked) -> bytes:
         with contextlib.suppress(OSError):

@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from typing import Final, cast
 
-from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFailure, deadline_failure
+from lookupdb.client.attempts import CONNECTION_LOST, ConnectionFailure, deadline_failure
 from lookupdb.client.certificates import TlsContexts
 from lookupdb.client.connection import connecting_error, describe_socket_error
 from lookupdb.client.connection_pool import NO_CONNECTION
@@ -205,12 +205,8 @@ class AsyncConnectionPool:
                     ssl=context,
                     server_hostname=address.host if context is not None else None,
                 )
-        except TimeoutError as error:
-            if loop.time() >= deadline:
-                raise deadline_failure(settings.timeout) from error
-            raise ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings)) from error
         except OSError as error:
-            raise connecting_error(error, settings) from error
+            raise connecting_error(error, settings, is_late=loop.time() >= deadline) from error
         finally:
             self._connecting -= 1
             if connection is None:

@@ -112,14 +112,15 @@ class RouterConnection:
 
 
 def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float) -> socket.socket:
-    address, failure = settings.address, None
+    address = settings.address
+    failure: OSError | None = None
     context = tls.context() if tls is not None else None
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, place in found:
             seconds = min(deadline - time.monotonic(), settings.connect_timeout)
             if seconds <= 0:
-                break
+                raise deadline_failure(settings.timeout) from failure
             connection = socket.socket(family, kind, protocol)
             try:
                 return _open(connection, place, context, settings, time.monotonic() + seconds)
@@ -131,9 +132,8 @@ def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float)
                 raise
     except OSError as error:
         failure = error
-    if failure is None:
-        raise deadline_failure(settings.timeout)
-    raise connecting_error(failure, settings) from failure
+    assert failure is not None, "each address that was found was tried"
+    raise connecting_error(failure, settings, is_late=time.monotonic() >= deadline) from failure
 
 
 def _open(
@@ -159,8 +159,12 @@ def _wait_until(connection: socket.socket, ends_at: float) -> None:
     connection.settimeout(max(0.001, ends_at - time.monotonic()))
 
 
-def connecting_error(error: OSError, settings: ClientSettings) -> ConnectionFailure | InvalidAnswer:
-    """The error of a connection that could not be made. Who answers, and not in TLS, will never."""
+def connecting_error(error: OSError, settings: ClientSettings, *, is_late: bool) -> ConnectionFailure | InvalidAnswer:
+    """The error of a connection that could not be made. Who answers, and not in TLS, will never. ``is_late``: the time
+    of the call is over, and not only ``connect_timeout``. The resolution of a name, which nobody can end, says why it
+    failed all the same."""
+    if is_late and not isinstance(error, socket.gaierror):
+        return deadline_failure(settings.timeout)
     if getattr(error, "reason", None) in _NO_TLS:
         plain = settings.address.url.replace("https:", "http:", 1)
         return InvalidAnswer(
