@@ -91,9 +91,9 @@ class Target:
 
     address = ServerAddress("10.0.0.7", 6379)
 
-    def __init__(self, answered_at: float) -> None:
+    def __init__(self, answered_at: float, *, is_silent: bool = False) -> None:
         self.answered_at = answered_at
-        self.is_silent = False
+        self.is_silent = is_silent
 
 
 SILENT, SLOW = -1.0, 0.0
@@ -126,6 +126,32 @@ async def test_the_reason_tells_a_silent_server_from_a_slow_one_and_from_none(
     await soon(lambda: lookup.is_done, "it is given up")
     assert lookup.problem
     assert lookup.problem.detail.startswith(f"shard 3: {detail}")
+
+
+@pytest.mark.parametrize(
+    ("silent", "open_tries", "is_of_client"),
+    [
+        pytest.param((), 0, False, id="no server"),
+        pytest.param((False,), 1, True, id="one that answers others"),
+        pytest.param((True,), 1, False, id="one that answers nobody"),
+        pytest.param((False,), 0, False, id="one that has failed, and none since"),
+        pytest.param((True, False), 2, True, id="one that answers nobody, and one that answers others"),
+        pytest.param((False, True), 2, True, id="the other way round"),
+        pytest.param((True, True), 2, False, id="two that answer nobody"),
+        pytest.param((True, False), 1, True, id="one that answers others, the first has failed"),
+        pytest.param((False, True), 1, False, id="one that answers nobody, the first has failed"),
+    ],
+)
+async def test_who_waits_for_less_is_to_blame_if_a_server_that_has_the_lookup_answers(
+    counters: memoryview, silent: tuple[bool, ...], open_tries: int, is_of_client: bool
+) -> None:
+    lookup: Any = Lookup()
+    lookup.open_tries, lookup.is_retried = open_tries, len(silent) > 1
+    targets = [Target(lookup.started_at, is_silent=is_silent) for is_silent in silent]
+    lookup.first_target, lookup.second_target = (*targets, None, None)[:2]
+    RequestDeadlines(60_000, 0, counters).choose_watch(50)(lookup)
+    await soon(lambda: lookup.is_done, "it is given up")
+    assert lookup.problem.is_of_client is is_of_client
 
 
 async def test_one_that_is_done_is_left_alone_and_then_nothing_runs(counters: memoryview) -> None:

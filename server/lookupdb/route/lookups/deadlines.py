@@ -129,6 +129,6 @@ class Deadlines:
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        # Without a server that answers nobody waits for long enough.
-        is_of_client = self._is_of_client and lookup.open_tries > 0 and target is not None and not target.is_silent
+        # Without a server that answers, among those that have it, nobody waits for long enough.
+        is_of_client = self._is_of_client and not all(endpoint.is_silent for endpoint in lookup.open_targets)
         return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)

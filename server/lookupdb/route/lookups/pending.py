@@ -74,7 +74,7 @@ class LookupReplicas(Protocol):
 class PendingLookup:
     """What SingleKey and ShardSlice share: which endpoints were asked, and what follows when a try fails."""
 
-    __slots__ = ("first_target", "is_done", "is_retried", "open_tries", "replicas", "started_at")
+    __slots__ = ("first_target", "is_done", "is_retried", "open_tries", "replicas", "second_target", "started_at")
     key_count: int
 
     def __init__(self, replicas: LookupReplicas, started_at: float) -> None:
@@ -87,6 +87,16 @@ class PendingLookup:
         """How many endpoints have it now."""
         self.first_target: LookupTarget | None = None
         """The endpoint of the first try."""
+        self.second_target: LookupTarget | None = None
+        """That of the second, which may be the same."""
+
+    @property
+    def open_targets(self) -> tuple[LookupTarget, ...]:
+        """The endpoints that have it now. Of two tries the first is taken for the one that has failed, which it nearly
+        always is: the second begins because the first has, or is late."""
+        first, second = self.first_target, self.second_target
+        targets = (first, second) if self.open_tries > 1 else (second or first,) if self.open_tries else ()
+        return tuple(target for target in targets if target is not None)
 
     @property
     def packed(self) -> bytes:
@@ -154,7 +164,7 @@ class SingleKey(PendingLookup):
         self.started_at = started_at
         self.is_done = self.is_retried = False
         self.open_tries = 0
-        self.first_target = None
+        self.first_target = self.second_target = None
         self.packed = b"$%d\r\n%b\r\n" % (len(key), key)
         self.waiter = waiter
 

@@ -131,7 +131,7 @@ class ShardSlice(PendingLookup):
         self.started_at = started_at
         self.is_done = self.is_retried = False
         self.open_tries = 0
-        self.first_target = None
+        self.first_target = self.second_target = None
         self.keys = keys
         self.gather = gather
         self.key_count = len(keys)

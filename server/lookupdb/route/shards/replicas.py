@@ -111,7 +111,9 @@ class ShardReplicas:
             self._park(lookup, problem)
             return
         self.counters[_RETRIES] += lookup.key_count
-        if not endpoint.submit(lookup):
+        if endpoint.submit(lookup):
+            lookup.second_target = endpoint
+        else:
             lookup.give_up(problem)
 
     def try_another(self, lookup: PendingLookup, *, is_hedge: bool) -> None:
@@ -129,6 +131,7 @@ class ShardReplicas:
         stalled = first.answered_at < lookup.started_at
         if (is_hedge or stalled or endpoint.outstanding < first.outstanding) and endpoint.submit(lookup):
             lookup.is_retried = True
+            lookup.second_target = endpoint
             self.counters[_HEDGES if is_hedge else _RETRIES] += lookup.key_count
 
     @property
