@@ -6,6 +6,7 @@ import io
 import itertools
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +17,9 @@ from support.faults import Fault, Proxy, Request, faulty_proxy
 from support.gateways import TOKEN, FakeGateway, Refusal, fake_gateway, gateway_bucket, use_token
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.store import gateway_client, open_store
+from lookupdb.store import StoreAddress, gateway_client, open_store
 from lookupdb.store.bucket import Bucket
+from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.gateway_answer import GatewayAnswer
 from lookupdb.store.gateway_problem import TransientFailure
 from lookupdb.store.gateway_wire import CA_FILE_VARIABLE, MAX_CONDITIONAL_BYTES, MAX_DELETED_PATHS, TOKEN_FILE_VARIABLE
@@ -241,6 +243,17 @@ class TestListings:
         )
         assert entry["last_modified"] == gateway.objects[PATH].changed
         assert (bucket.namespaces("local"), bucket.folders(FOLDER)) == (("default",), {"g1"})
+
+    def test_may_have_the_marker_of_the_folder_itself(self, gateway: FakeGateway) -> None:
+        """As consoles of stores make it: a generation can be removed all the same."""
+        bucket = gateway_bucket(gateway.url)
+        bucket.objects.put(PATH, b"{}")
+        for path in (f"{FOLDER}/", f"{FOLDER}/g1/"):
+            gateway.objects[path] = replace(gateway.objects[PATH], body=b"")
+        dataset = BucketDataset(bucket, StoreAddress("local", "default", "things", "local"))
+        assert bucket.files(f"{FOLDER}/g1").keys() == {"manifest.json"}
+        dataset.remove("g1")
+        assert (dataset.published_generations(), dataset.unfinished_generations()) == ((), {})
 
     @pytest.mark.parametrize("end", [b"", b'{"end":true}', b'{"end":tr'])
     def test_without_their_last_line_are_an_error_and_no_shorter_list(self, gateway: FakeGateway, end: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.buckets import new_bucket, s3_server
+from support.buckets import mark_folder, new_bucket, s3_server
 from support.generations import publish
 from support.sweeps import HOUR, Clock, Place, run, swept
 
@@ -113,6 +113,20 @@ def test_folders_are_those_of_what_is_in_them() -> None:
     assert list(folder_names(({"path": path} for path in paths), "c1/team")) == ["a-1", "b-2"]
 
 
+def test_the_marker_of_a_folder_is_no_remains_of_a_build(
+    s3_url: str, bucket: Bucket, dataset: BucketDataset, tmp_path: Path
+) -> None:
+    for folder in ("", "/g1", "/g2"):
+        mark_folder(s3_url, bucket, f"{dataset.address.path}{folder}")
+    assert "g1" in dataset.known_generations(), "it is there"
+    assert (dataset.published_generations(), dataset.unfinished_generations()) == ((), {})
+    publish(dataset, "g2", {"a": b"1"}, tmp_path, shards=1)
+    assert (dataset.generations(), dataset.unfinished_generations()) == (("g2",), {})
+    dataset.remove("g2")
+    assert bucket.files(dataset.address.path).keys() == {"g1", "g2"}, "the markers alone"
+    assert (dataset.published_generations(), dataset.unfinished_generations()) == ((), {})
+
+
 class TestSweep:
     """One dataset's folder is a problem of that dataset; the others are swept."""
 
@@ -127,6 +141,21 @@ class TestSweep:
         assert "team/full: " in str(result.exception)
         assert "has more objects than lookupdb makes" in str(result.exception)
         assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
+
+    def test_a_dataset_whose_folders_have_markers(self, s3_url: str, s3_place: Place, clock: Clock) -> None:
+        people = s3_place.publish(s3_place.dataset("people"), "g1", "g2")
+        assert s3_place.bucket
+        for folder in ("", "/g1", "/g2", "/g9"):
+            mark_folder(s3_url, s3_place.bucket, f"{people.address.path}{folder}")
+        s3_place.living(people, keep=1, protect=("g2",))
+        clock.ahead = 25 * HOUR
+        for removed in (1, 0):
+            sums = swept(s3_place)[1]
+            assert (sums["removedGenerations"], sums["removedRemains"], sums["problems"]) == (removed, 0, [])
+        s3_place.living()
+        for clock.ahead, counted in ((25 * HOUR, (1, 0)), (50 * HOUR, (0, 1)), (75 * HOUR, (0, 0))):
+            sums = swept(s3_place)[1]
+            assert (sums["marked"], sums["removedDatasets"]) == counted, "and then it is nothing of ours"
 
     def test_a_namespace_with_too_many_folders(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever may write in a namespace makes as many as they like: others are swept, and memory is bounded."""

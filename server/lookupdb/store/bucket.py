@@ -135,11 +135,14 @@ class Bucket:
             )
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
-        """The same as ``files``, grouped by the first part of the names."""
+        """The same as ``files``, grouped by the first part of the names: only what lies in folders. A folder's own
+        marker comes without the slash behind it, so that neither obstore nor who lists can tell it from a file beside
+        the folder: it is nothing that a build has left, and no request of obstore's deletes it."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, entry in self._list(path):
             folder, _, file = name.partition("/")
-            found.setdefault(folder, {})[file] = entry
+            if file:
+                found.setdefault(folder, {})[file] = entry
         return found
 
     def namespaces(self, cluster: str) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ class InvalidListing(Exception):
 
 
 def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
-    """The objects of a listing of ``folder``, as obstore would list them. Raises BrokenListing, InvalidListing."""
+    """The objects of a listing of ``folder``, as obstore would list them, its own marker too. Raises
+    BrokenListing, InvalidListing."""
     return [_parse_object(members, folder) for members in _read_members(chunks)]
 
 
@@ -73,7 +74,7 @@ def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _parse_object(members: dict[str, Any], folder: str) -> dict[str, Any]:
     path, size, modified = members.get("path"), members.get("size"), members.get("last_modified")
-    if not isinstance(path, str) or not path.startswith(f"{folder}/") or not is_object_path(path):
+    if not isinstance(path, str) or not f"{path}/".startswith(f"{folder}/") or not is_object_path(path):
         raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
     version = {name: members.get(name) for name in ("e_tag", "version")}
     if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):

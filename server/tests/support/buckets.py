@@ -71,6 +71,12 @@ def read_object(bucket: Bucket, path: str) -> bytes:
     return body
 
 
+def mark_folder(server: str, bucket: Bucket, path: str) -> None:
+    """Put what consoles of stores make for a folder: an object without content whose key ends in a slash."""
+    key = bucket.url.removeprefix("s3://")
+    urllib.request.urlopen(urllib.request.Request(f"{server}/{key}/{path}/", b"", method="PUT")).close()
+
+
 def use_server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process's environment lead to the server at ``url``."""
     for name, value in variables(url).items():

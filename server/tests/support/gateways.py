@@ -256,7 +256,13 @@ class _Handler(QuietHandler):
     def entry(self, path: str) -> dict[str, Any]:
         found = self.gateway.objects[path]
         version = {"e_tag": None, "version": None, **found.version}
-        return {"path": path, "size": len(found.body), "last_modified": found.changed.isoformat(), **version}
+        # As obstore lists it: the marker of a folder without its slash.
+        return {
+            "path": path.rstrip("/"),
+            "size": len(found.body),
+            "last_modified": found.changed.isoformat(),
+            **version,
+        }
 
     def refuse(self, refusal: Refusal) -> None:
         if refusal.kind is None:
