@@ -9,6 +9,7 @@ docker_config.py  the credentials for a registry
 challenge.py      how a registry asks for them: pure
 address.py        the URLs that a registry sends: pure
 timed_response.py an answer that comes whole within a time, or not at all
+early_answer.py   an answer that comes before all is sent
 exchange.py       a request and its answer, wherever it is led to
 registry.py       what a push asks of a registry
 words.py          what a registry says, as it may be shown: pure

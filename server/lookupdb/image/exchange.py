@@ -12,11 +12,11 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPSConnection
 
 from lookupdb.errors import LookupdbError, RegistryError, UsageError
 from lookupdb.image.address import find_origin, follow, show_origin
-from lookupdb.image.timed_response import TimedResponse
+from lookupdb.image.early_answer import EarlyAnswers
 from lookupdb.image.words import show_line
 from lookupdb.loopback import is_loopback
 from lookupdb.network import describe_socket_failure
@@ -159,12 +159,12 @@ def _read(response: urllib3.BaseHTTPResponse) -> bytes:
     return bytes(body)
 
 
-class _Connection(HTTPConnection):
-    response_class = TimedResponse
+class _Connection(EarlyAnswers):
+    pass
 
 
-class _TlsConnection(HTTPSConnection):
-    response_class = TimedResponse
+class _TlsConnection(EarlyAnswers, HTTPSConnection):
+    pass
 
 
 class _Pool(urllib3.HTTPConnectionPool):

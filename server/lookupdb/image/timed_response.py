@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -14,18 +15,30 @@ from typing import Any
 class TimedResponse(http.client.HTTPResponse):
     """The socket's timeout, at the beginning, is that of the whole answer. Reading raises TimeoutError after it."""
 
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, sock: socket.socket, *args: Any, prefix: bytes = b"", is_last: bool = False, **options: Any
+    ) -> None:
+        """``prefix`` of it has been read from the socket already; ``is_last``: the connection is closed behind it."""
         super().__init__(sock, *args, **options)
+        self._is_last = is_last
         limit = sock.gettimeout()
-        if limit is not None:
-            self.fp = io.BufferedReader(_TimedBytes(self.fp.detach(), sock.settimeout, time.monotonic() + limit))
+        deadline = math.inf if limit is None else time.monotonic() + limit
+        self.fp = io.BufferedReader(_TimedBytes(prefix, self.fp.detach(), sock.settimeout, deadline))
+
+    def begin(self) -> None:
+        """Read its head."""
+        super().begin()
+        self.will_close = self.will_close or self._is_last
 
 
 class _TimedBytes(io.RawIOBase):
-    """The bytes of ``raw``, until ``deadline``."""
+    """``prefix``, and then the bytes of ``raw``, until ``deadline``."""
 
-    def __init__(self, raw: io.RawIOBase, set_timeout: Callable[[float], None], deadline: float) -> None:
+    def __init__(
+        self, prefix: bytes, raw: io.RawIOBase, set_timeout: Callable[[float | None], None], deadline: float
+    ) -> None:
         super().__init__()
+        self._prefix = prefix
         self._raw, self._set_timeout, self._deadline = raw, set_timeout, deadline
 
     def readable(self) -> bool:
@@ -35,7 +48,11 @@ class _TimedBytes(io.RawIOBase):
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             raise TimeoutError("the answer has not come whole in time")
-        self._set_timeout(remaining)
+        if self._prefix:
+            size = min(len(buffer), len(self._prefix))
+            buffer[:size], self._prefix = self._prefix[:size], self._prefix[size:]
+            return size
+        self._set_timeout(None if remaining == math.inf else remaining)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:

@@ -20,9 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["lost", "dropped", "cut"] | tuple[bytes, bytes, float] | int
-"""Of a request: the answer is lost after its effect; nothing is done and the connection closed; a body is cut off; what
-an answer begins with, and then has again and again, after so many seconds; or the status that is answered."""
+Early = Literal["closes", "reads no further", "reads on"]
+"""What a registry does behind an answer that it gives in the middle of a body."""
+Fault = Literal["lost", "dropped", "cut"] | tuple[int, Early] | tuple[bytes, bytes, float] | int
+"""Of a request: the answer is lost after its effect; nothing is done and the connection closes; a body is cut off; a
+status that is answered in the middle of a body; what an answer begins with, and then has again and again, after so many
+seconds; or the status that is answered."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS: Fault = CHUNKED, b"10000\r\n" + b"x" * 65_536 + b"\r\n", 0.0
 TRICKLES: dict[str, Fault] = {
@@ -61,6 +64,8 @@ class Registry:
     """By method and beginning of the path, which faults come next."""
     keeps_blobs: bool = True
     """Whether large blobs that are put are held; if not, they are only counted."""
+    interim: bytes = b""
+    """What comes before it reads what is put."""
     received_bytes: int = 0
     uploads: int = 0
     location: Callable[[str], str] = lambda path: path
@@ -108,7 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._close()
             return
         if isinstance(fault, tuple):
-            self._answer_on_and_on(*fault)
+            if len(fault) == 2:
+                self._answer_early(*fault)
+            else:
+                self._answer_on_and_on(*fault)
             return
         place = registry.redirect_to or (registry.redirect and f"{registry.redirect}{self.path}")
         if place and self.command in ("GET", "HEAD") and path.startswith(registry.redirects):
@@ -133,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - as http.server calls them
 
     def _read(self) -> bytes:
+        if self.command == "PUT":
+            self.wfile.write(self.registry.interim)
         remaining, parts = int(self.headers.get("Content-Length") or 0), []
         is_kept = self.registry.keeps_blobs or remaining < _SMALL_BYTES
         while remaining:
@@ -153,6 +163,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(beginning)
             while not self._is_left(pause):
                 self.wfile.write(piece)
+
+    def _answer_early(self, status: int, then: Early) -> None:
+        """As who judges by a size does. Whether the connection ends with it is not said."""
+        self.rfile.read1(1 << 16)
+        self._answer(status, b'{"errors":[{"code":"TOO_LARGE","message":"at most 1 GB"}]}')
+        self.close_connection = True
+        if then == "reads no further":
+            poller = select.poll()
+            poller.register(self.connection, select.POLLRDHUP)
+            poller.poll(60_000)
+        elif then == "reads on":
+            while self.rfile.read1(1 << 20):
+                pass
 
     def _is_left(self, seconds: float) -> bool:
         readable, _, _ = select.select([self.connection], [], [], seconds)
