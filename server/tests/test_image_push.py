@@ -34,23 +34,15 @@ from lookupdb.image.push import PushedImage, push_shard
 from lookupdb.manifest import FILE_NAME, Refusal
 from lookupdb.store.stored_generation import find_in_folder
 
+pytest_plugins = ["support.registry_fixtures"]
+pytestmark = pytest.mark.usefixtures("impatient")
+
 RECORDS = {f"key {number}": os.urandom(500) for number in range(2000)}
 
 
 @pytest.fixture(scope="module")
 def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_generation(tmp_path_factory.mktemp("generation"), RECORDS, shards=2, uid="3f2b9c1e")
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with serve_registry() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_BACKOFF_SECONDS", 0.01)
 
 
 def push(

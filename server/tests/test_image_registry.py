@@ -24,6 +24,9 @@ from lookupdb.image.address import add_query, find_origin, follow
 from lookupdb.image.artifact import describe_blob
 from lookupdb.image.docker_config import Credentials
 
+pytest_plugins = ["support.registry_fixtures"]
+pytestmark = pytest.mark.usefixtures("impatient")
+
 CONTENT = b"content"
 BLOB = describe_blob("application/octet-stream", CONTENT)
 FAULTY = {
@@ -42,17 +45,6 @@ FAULTY = {
     "a long one": ("/" + "x" * 10_000, "it has over 8192 characters"),
 }
 faulty = pytest.mark.parametrize(("url", "fault"), FAULTY.values(), ids=FAULTY)
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    with serve_registry() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_FIRST_BACKOFF_SECONDS", 0.01)
 
 
 def opened(

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.http import ScriptedLookups, eventually, generation
-from support.resp import RespClient, RespServer, command, serving_resp
-
-from lookupdb.route.clients import front, service
+from support.http import ScriptedLookups, generation
+from support.resp import RespClient, RespServer, command, left_in_order, serving_resp, sweeping_often
 
 VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(service, "LINGER_SECONDS", 0.3)
+    with sweeping_often():
         yield
 
 
@@ -30,14 +26,8 @@ def module_server(kernels: str, transport: str) -> Iterator[RespServer]:
 
 @pytest.fixture
 def server(module_server: RespServer) -> Iterator[RespServer]:
-    yield module_server
-    lookups = module_server.lookups
-    module_server.call(lookups.release)
-    eventually(lambda: module_server.count("connections") == 0)
-    eventually(lambda: lookups.budget.used == 0)
-    assert not module_server.errors, module_server.errors
-    lookups.asked.clear()
-    lookups.batches.clear()
+    with left_in_order(module_server):
+        yield module_server
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from typing import Any
 import hiredis
 import pytest
 from support.http import ScriptedLookups, eventually
-from support.resp import RespClient, RespServer, command, serving_resp
+from support.resp import RespClient, RespServer, command, left_in_order, serving_resp, sweeping_often
 
-from lookupdb.route.clients import front, service
 from lookupdb.route.clients.limits import HIGH_WATER_BYTES
 from lookupdb.route.lookups.waiters import Waiter
 from lookupdb.route.resp.connection import RedisClientConnection
@@ -26,9 +25,7 @@ VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "big": BIG, "held": b"4", "em
 
 @pytest.fixture(autouse=True, scope="module")
 def _frequent_sweeps() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(service, "LINGER_SECONDS", 0.3)
+    with sweeping_often():
         yield
 
 
@@ -41,14 +38,8 @@ def module_server(kernels: str, transport: str) -> Iterator[RespServer]:
 
 @pytest.fixture
 def server(module_server: RespServer) -> Iterator[RespServer]:
-    yield module_server
-    lookups = module_server.lookups
-    module_server.call(lookups.release)
-    eventually(lambda: module_server.count("connections") == 0)
-    eventually(lambda: lookups.budget.used == 0)
-    assert not module_server.errors, module_server.errors
-    lookups.asked.clear()
-    lookups.batches.clear()
+    with left_in_order(module_server):
+        yield module_server
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 import hiredis
+import pytest
 
 from lookupdb.route.access.gatekeeper import Gatekeeper
+from lookupdb.route.clients import front, service
 from lookupdb.route.resp.protocol import RespProtocol
 from support import http
-from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, tls_files
+from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, eventually, tls_files
 from support.tls import TlsSocket
 
 
@@ -45,6 +47,29 @@ def serving_resp(
             yield server
         finally:
             server.stop()
+
+
+@contextmanager
+def sweeping_often() -> Iterator[None]:
+    """Who is too slow, or lingers, is found soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(front, "SWEEP_SECONDS", 0.02)
+        patch.setattr(service, "LINGER_SECONDS", 0.3)
+        yield
+
+
+@contextmanager
+def left_in_order(server: RespServer) -> Iterator[None]:
+    """One test's turn at a server that others use, too: behind it nobody is connected, nothing is held, nothing has
+    gone wrong, and what was asked is forgotten."""
+    yield
+    lookups = server.lookups
+    server.call(lookups.release)
+    eventually(lambda: server.count("connections") == 0)
+    eventually(lambda: lookups.budget.used == 0)
+    assert not server.errors, server.errors
+    lookups.asked.clear()
+    lookups.batches.clear()
 
 
 def command(*words: bytes | str) -> bytes:
