@@ -104,9 +104,7 @@ def _list_rollout_objects(status: DatasetStatus, situation: Situation, present: 
         if stamps <= present and _has_replicas(rollout, replicas, situation.observed):
             continue
         rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
-        table = status.table
-        is_serving = table is not None and table.rollout == rollout.rollout and not table.parts
-        yield from pushes.without_early_servers(rendered, rollout, situation.observed, is_serving=is_serving)
+        yield from pushes.without_early_servers(rendered, rollout, situation.observed)
 
 
 def _list_service_and_budgets(

@@ -5,7 +5,7 @@ made.
 A push never gives up by itself. Where a rule of somebody else's fails its Job for good, that is deleted after a pause,
 and so made again. So is one that has ended well, when a server does not find its image: the next one sends what the
 registry has lost. The pause doubles with each push in a row that was to no effect; it begins anew when all servers of
-the rollout are ready, which have their images then, and with another rollout, which another pod template has.
+the rollout that have a node are ready, which have their images then, and with another rollout.
 
 The pause runs from when the end of a push was seen, which the status says: its Job says when it ended by the clock of
 another machine.
@@ -13,12 +13,13 @@ another machine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Trouble
+from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.plan import clock, reasons, retries
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
@@ -31,17 +32,19 @@ _MOST_IN_STATUS: Final = 999_999_999
 
 
 def without_early_servers(
-    rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed, *, is_serving: bool
+    rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed
 ) -> tuple[Manifest, ...]:
     """``rendered``, the objects of ``rollout``, without StatefulSets that are to wait for its push, and without that
     in a cluster without image volumes. What is there stays as it should be, whatever becomes of the Job; and of a
-    rollout that ``is_serving`` all images were pushed once, so that a set that is lost with the Job waits for none."""
+    rollout that a routing table has referenced all images were pushed once, so that a set that is lost waits for no
+    other push."""
     manifests = tuple(rendered)
     push = "Job", names.push(observed.dataset.name, rollout.rollout)
     if not any((manifest["kind"], manifest["metadata"]["name"]) == push for manifest in manifests):
         return manifests
     waiting = {"StatefulSet", "Job"} if observed.lacks_image_volumes else {"StatefulSet"}
-    if (is_serving or is_pushed(rollout, observed)) and not observed.lacks_image_volumes:
+    was_pushed = not rollout.is_candidate or is_pushed(rollout, observed)
+    if was_pushed and not observed.lacks_image_volumes:
         return manifests
     present = {shard_set.ref.name for shard_set in observed.shard_sets}
     return tuple(
@@ -97,16 +100,26 @@ def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed
     is_new = before.job != push.ref.uid
     if not is_new and not before.count:
         return 0
-    if not has_failed and _are_servers_ready(rollout, observed):
+    if not has_failed and _have_images(rollout, observed, were_made=not is_new):
         return 0
     return min(before.count + is_new, _MOST_IN_STATUS)
 
 
-def _are_servers_ready(rollout: RolloutStatus, observed: Observed) -> bool:
-    """Whether all servers of ``rollout`` that there are to be by now have their images."""
-    sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
-    pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS)
-    return all(0 < shard_set.replicas <= shard_set.ready for shard_set in sets) and all(pod.ready for pod in pods)
+def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool) -> bool:
+    """Whether all servers of ``rollout`` that there are to be by now have their images, but for those that no node has
+    room for: of those nobody knows. ``were_made``: there are some, unless they are lost just now."""
+    sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
+    pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
+    homeless = Counter(pod.shard for pod in pods if not pod.ready and _has_no_node(pod))
+    return (
+        bool(sets or not were_made)
+        and all(0 < found.replicas <= found.ready + homeless[found.shard] for found in sets)
+        and all(pod.ready or _has_no_node(pod) for pod in pods)
+    )
+
+
+def _has_no_node(pod: Pod) -> bool:
+    return pod.trouble is not None and pod.trouble.reason == reasons.UNSCHEDULABLE
 
 
 def clamp_push(push: PushStatus | None, now: datetime) -> PushStatus | None:
@@ -146,7 +159,10 @@ def _list_made_again(
     status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
 ) -> Iterator[tuple[ExistingObject, datetime]]:
     """Pushes that are made again, of ``rollout`` or of all that ``status`` knows, and when each is: those that have
-    failed, and those whose rollout's servers miss an image."""
+    failed, and those whose rollout's servers miss an image. None in a cluster without image volumes, where no push is
+    made."""
+    if observed.lacks_image_volumes:
+        return
     missing = {
         pod.rollout
         for pod in observed.pods
