@@ -19,17 +19,25 @@ from lookupdb.image.early_answer import is_answer, skip_interim
 
 PIECE, PIECES = bytes(1 << 20), 256
 LARGE = Blob("application/octet-stream", "sha256:" + "0" * 64, len(PIECE) * PIECES)
+SMALL = Blob("application/octet-stream", "sha256:" + "0" * 64, len(PIECE))
+MIDDLING = Blob("application/octet-stream", "sha256:" + "0" * 64, len(PIECE) * 16)
+UNKNOWN = Blob("application/json", "sha256:" + "1" * 64, 1)
+MANIFEST = b'{"mediaType": "application/json", "config": {"digest": "sha256:1", "size": 1}, "layers": []}'
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 
 class Sent:
     """A body, and how much of it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = PIECES) -> None:
+        self.most = most
         self.pieces = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        for self.pieces in range(1, PIECES + 1):
+        while self.pieces < self.most:
+            self.pieces += 1
             yield PIECE
 
 
@@ -38,13 +46,30 @@ def served(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Registry, client.Registry]]:
     """A registry that keeps no large blobs, and its client, who asks once."""
+    with serve(request.param, tmp_path, monkeypatch) as served:
+        yield served
+
+
+@pytest.fixture(params=["http", "https"])
+def far(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Registry, client.Registry]]:
+    """The same with small segments and a small window."""
+    with serve(request.param, tmp_path, monkeypatch, is_far=True) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serve(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_far: bool = False
+) -> Iterator[tuple[Registry, client.Registry]]:
     context = None
-    if request.param == "https":
+    if scheme == "https":
         authority().write(tmp_path, "authority")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.crt"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*make_identity("localhost", by=authority()).write(tmp_path))
-    with serve_registry(tls=context) as registry:
+    with serve_registry(tls=context, is_far=is_far) as registry:
         registry.keeps_blobs = False
         repository = client.parse_repository(f"localhost:{registry.host.rpartition(':')[2]}/lookups")
         asking = client.Registry(repository, None, plain_http=context is None, patience=0)
@@ -65,6 +90,17 @@ def test_a_refusal_in_the_middle_of_an_upload_is_told(served: tuple[Registry, cl
     assert registry.received_bytes >= LARGE.size
 
 
+def test_a_refusal_is_told_at_once_to_who_can_send_nothing_more(far: tuple[Registry, client.Registry]) -> None:
+    """Over TLS the end of what can be sent is within a record, nearly always."""
+    registry, asking = far
+    registry.faults["PUT blobs/uploads/"] = [(413, "reads no further")]
+    registry.early_after = 1.0
+    begun = time.monotonic()
+    with pytest.raises(RegistryError, match="it answers 413"):
+        asking.put_blob(LARGE, Sent)
+    assert time.monotonic() - begun < 20
+
+
 def test_who_asks_for_credentials_in_the_middle_of_an_upload_is_heard(
     served: tuple[Registry, client.Registry],
 ) -> None:
@@ -74,11 +110,22 @@ def test_who_asks_for_credentials_in_the_middle_of_an_upload_is_heard(
         asking.put_blob(LARGE, Sent)
 
 
-def test_an_upload_goes_on_behind_an_interim_answer(served: tuple[Registry, client.Registry]) -> None:
+@pytest.mark.parametrize(
+    ("interim", "behind"),
+    [(CONTINUE, b""), (HINTS, b""), (HINTS[:-2], HINTS[-2:]), (b"", PROCESSING * 3), (b"", CONTINUE + HINTS)],
+    ids=["100", "103", "103 in two parts", "102 behind the body", "100 and 103 behind it"],
+)
+@pytest.mark.parametrize("size", [SMALL, MIDDLING], ids=["1 MB", "16 MB"])
+def test_an_upload_goes_on_behind_interim_answers(
+    served: tuple[Registry, client.Registry], size: Blob, interim: bytes, behind: bytes
+) -> None:
     registry, asking = served
-    registry.interim = CONTINUE
-    assert asking.put_blob(LARGE, Sent)
-    assert registry.received_bytes >= LARGE.size
+    registry.interim, registry.interim_behind = interim, behind
+    assert asking.put_blob(size, lambda: Sent(size.size // len(PIECE)))
+    assert registry.received_bytes >= size.size
+    registry.interim = registry.interim_behind = b""
+    with pytest.raises(RegistryError, match="MANIFEST_BLOB_UNKNOWN"):
+        asking.put_manifest("latest", UNKNOWN, MANIFEST)
 
 
 @pytest.mark.parametrize(

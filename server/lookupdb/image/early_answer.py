@@ -55,7 +55,7 @@ class EarlyAnswers(HTTPConnection):
         while unsent:
             self._wait(self.sock)
             try:
-                unsent = unsent[self.sock.send(unsent[:_PIECE_BYTES]) :]
+                unsent = unsent[_send_at_once(self.sock, unsent[:_PIECE_BYTES]) :]
             except OSError:
                 self._listen(self.sock)
                 raise
@@ -91,6 +91,19 @@ class EarlyAnswers(HTTPConnection):
         if not data or is_answer(self._prefix):
             self._is_cut = True
             raise BrokenPipeError("an answer has come before all was sent")
+
+
+def _send_at_once(sock: socket.socket, data: memoryview) -> int:
+    """Send what can be sent without waiting, which of TLS may be nothing: how many bytes. What waits within a record of
+    TLS hears no answer; OpenSSL goes on with it when it is given the same bytes again."""
+    seconds = sock.gettimeout()
+    sock.settimeout(0)
+    try:
+        return sock.send(data)
+    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        return 0
+    finally:
+        sock.settimeout(seconds)
 
 
 def skip_interim(prefix: bytes) -> bytes:

@@ -25,6 +25,16 @@ class TimedResponse(http.client.HTTPResponse):
         deadline = math.inf if limit is None else time.monotonic() + limit
         self.fp = io.BufferedReader(_TimedBytes(prefix, self.fp.detach(), sock.settimeout, deadline))
 
+    def _read_status(self) -> tuple[str, int, str]:
+        """The status line of the last answer: http.client passes over 100 alone of those before it, and would take
+        102 or 103 for the last one, and the last one for that of the next request. 101, for which nobody asked, is
+        handed on."""
+        while True:
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 101 < found[1] < 200:
+                return found
+            http.client.parse_headers(self.fp)
+
     def begin(self) -> None:
         """Read its head."""
         super().begin()

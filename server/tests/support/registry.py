@@ -66,6 +66,11 @@ class Registry:
     """Whether large blobs that are put are held; if not, they are only counted."""
     interim: bytes = b""
     """What comes before it reads what is put."""
+    interim_behind: bytes = b""
+    """What comes behind that, before it answers."""
+    early_after: float = 0.0
+    """Seconds for which it does not read before it answers in the middle of a body: its sender's buffers are full by
+    then."""
     received_bytes: int = 0
     uploads: int = 0
     location: Callable[[str], str] = lambda path: path
@@ -153,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             if is_kept:
                 parts.append(part)
             remaining -= len(part)
+        if self.command == "PUT":
+            self.wfile.write(self.registry.interim_behind)
         return b"".join(parts)
 
     def _answer_on_and_on(self, beginning: bytes, piece: bytes, pause: float) -> None:
@@ -167,6 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer_early(self, status: int, then: Early) -> None:
         """As who judges by a size does. Whether the connection ends with it is not said."""
         self.rfile.read1(1 << 16)
+        time.sleep(self.registry.early_after)
         self._answer(status, b'{"errors":[{"code":"TOO_LARGE","message":"at most 1 GB"}]}')
         self.close_connection = True
         if then == "reads no further":
@@ -261,13 +269,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_registry(
-    auth: Literal["none", "basic", "bearer"] = "none", tls: ssl.SSLContext | None = None
+    auth: Literal["none", "basic", "bearer"] = "none", tls: ssl.SSLContext | None = None, *, is_far: bool = False
 ) -> Iterator[Registry]:
-    """A registry on a free port of loopback, while the block runs."""
+    """A registry on a free port of loopback, while the block runs. ``is_far``: its segments and its window are small,
+    as those of other machines are."""
     registry = Registry(auth=auth)
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    if is_far:
+        server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1448)
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     registry.host = f"127.0.0.1:{server.server_port}"
