@@ -4,9 +4,11 @@ unavailable, and never missing; what is not whole is an error, and never an answ
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -276,6 +278,27 @@ def test_who_cannot_connect_in_time_is_told_whose_time_is_over(
                 client.get("a")
             assert 0.29 <= time.monotonic() - began < 5
             assert told.value.reason == reason
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_who_cannot_connect_leaves_nothing_behind_for_the_garbage_collector(retries: int) -> None:
+    """The frame of who asks, and all that it has, would be held by the traceback of the error that it was told."""
+
+    class Large:
+        pass
+
+    def ask(client: Client) -> weakref.ref[Large]:
+        large = Large()
+        with contextlib.suppress(Unavailable):
+            client.get("a")
+        return weakref.ref(large)
+
+    with Client(f"http://127.0.0.1:{free_port()}", retries=retries, timeout=5) as client:
+        gc.disable()
+        try:
+            assert ask(client)() is None
+        finally:
+            gc.enable()
 
 
 def test_an_answer_that_trickles_ends_with_the_timeout_too(kind: Kind) -> None:

@@ -133,7 +133,10 @@ def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float)
     except OSError as error:
         failure = error
     assert failure is not None, "each address that was found was tried"
-    raise connecting_error(failure, settings, is_late=time.monotonic() >= deadline) from failure
+    try:
+        raise connecting_error(failure, settings, is_late=time.monotonic() >= deadline) from failure
+    finally:
+        del failure  # whose traceback holds this frame, and those of all callers
 
 
 def _open(

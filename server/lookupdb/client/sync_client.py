@@ -68,7 +68,10 @@ class RouterLink:
                     return response
                 failure = ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
             if not attempts.allow_another(failure):
-                raise failure.to_unavailable(keys) from failure
+                try:
+                    raise failure.to_unavailable(keys) from failure
+                finally:
+                    del failure  # whose traceback holds this frame, and those of all callers
             is_fresh = True
 
     def _exchange(
