@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.buckets import new_bucket, s3_server
@@ -172,3 +174,39 @@ class TestListings:
             waiting = [threads.submit(listings.find, "team", f"d{number}") for number in range(5)]
         assert {str(one.exception()) for one in waiting} == {"it is away"}
         assert asked == ["team"]
+
+    def test_are_taken_by_who_asks_long_after_they_began_and_made_anew_for_who_asks_behind_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 0)
+        place, asked = open_store(str(tmp_path), CLUSTER), []
+        goes_on, begun = threading.Event(), threading.Event()
+
+        def wait(namespace: str) -> tuple[StoreAddress, ...]:
+            asked.append(namespace)
+            begun.set()
+            assert goes_on.wait(20)
+            return ()
+
+        monkeypatch.setattr(place, "addresses_in", wait)
+        listings = NamespaceListings(place)
+        arrived = threading.Semaphore(0)
+
+        def ask_for_time() -> float:
+            """Whoever has asked what time it is has come."""
+            now = time.monotonic()
+            arrived.release()
+            return now
+
+        with ThreadPoolExecutor(5) as threads:
+            first = threads.submit(listings.find, "team", "d0")
+            assert begun.wait(20)
+            monkeypatch.setattr(store_feed, "time", SimpleNamespace(monotonic=ask_for_time))
+            waiting = [threads.submit(listings.find, "team", f"d{number}") for number in range(1, 5)]
+            for _ in waiting:
+                assert arrived.acquire(timeout=20)
+            goes_on.set()
+            assert [one.result(20) for one in (first, *waiting)] == [[]] * 5
+        assert asked == ["team"]
+        listings.find("team", "d0")
+        assert asked == ["team", "team"]

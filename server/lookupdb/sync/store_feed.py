@@ -37,6 +37,7 @@ class _NamespaceListing:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     began_at: float = float("-inf")
+    ended_at: float = float("-inf")
     found: tuple[StoreAddress, ...] | StoreError = ()
 
 
@@ -55,10 +56,11 @@ class NamespaceListings:
             listing = self._namespaces.setdefault(namespace, _NamespaceListing())
         with listing.lock:  # one that takes long keeps nobody from another
             seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
-            if asked_at - listing.began_at >= seconds:  # who has waited for one takes it, however long it took
+            # Who has waited for one takes it, however long it took.
+            if asked_at >= listing.ended_at and asked_at - listing.began_at >= seconds:
                 began_at = time.monotonic()
                 listing.found = self._list(namespace)
-                listing.began_at = began_at
+                listing.began_at, listing.ended_at = began_at, time.monotonic()
             found = listing.found
         if isinstance(found, StoreError):
             raise found.with_traceback(None)
