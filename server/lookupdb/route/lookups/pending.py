@@ -88,12 +88,11 @@ class PendingLookup:
         self.first_target: LookupTarget | None = None
         """The endpoint of the first try."""
         self.second_target: LookupTarget | None = None
-        """That of the second, which may be the same."""
+        """That of the second, which may be the same; None once it has failed while the first goes on."""
 
     @property
     def open_targets(self) -> tuple[LookupTarget, ...]:
-        """The endpoints that have it now. Of two tries the first is taken for the one that has failed, which it nearly
-        always is: the second begins because the first has, or is late."""
+        """The endpoints that have it now."""
         first, second = self.first_target, self.second_target
         targets = (first, second) if self.open_tries > 1 else (second or first,) if self.open_tries else ()
         return tuple(target for target in targets if target is not None)
@@ -132,7 +131,12 @@ class PendingLookup:
     def fail_try(self, problem: Problem) -> None:
         """End a try. Begin the second if there was none; give the lookup up when no endpoint has it any more."""
         self.open_tries -= 1
-        if self.is_done or self.open_tries:
+        if self.is_done:
+            return
+        if self.open_tries:
+            second = self.second_target
+            if second is not None and second.address == problem.address:
+                self.second_target = None
             return
         if self.is_retried:
             self.give_up(problem)

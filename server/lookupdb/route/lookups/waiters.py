@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias
 
 from lookupdb.route.lookups.batch_keys import BatchValues
@@ -39,6 +39,8 @@ class Problem:
     shard: int | None = None
     is_of_client: bool = False
     """The client waited for less than the router's deadline, and a server that was asked was at work still."""
+    address: ServerAddress | None = field(default=None, compare=False)
+    """Of the endpoint that it is one with, if it is."""
 
 
 NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
@@ -49,7 +51,7 @@ OVERLOADED: Final = Problem(
 
 def make_endpoint_problem(reason: Reason, shard: int, address: ServerAddress, finding: str) -> Problem:
     """Return the problem with the endpoint of ``shard`` at ``address``, which its sentence names."""
-    return Problem(reason, f"shard {shard}: {address}: {finding}", shard)
+    return Problem(reason, f"shard {shard}: {address}: {finding}", shard, address=address)
 
 
 class Waiter(Protocol):
