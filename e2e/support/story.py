@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -131,9 +132,17 @@ class Story:
         return time.monotonic() - began
 
     def wait_condition(
-        self, dataset: str, kind: str, status: str, *, reason: str | None = None, seconds: float = 300
+        self,
+        dataset: str,
+        kind: str,
+        status: str,
+        *,
+        reason: str | None = None,
+        message_pattern: str = "",
+        seconds: float = 300,
     ) -> Manifest:
-        """Wait until a condition is so for the present spec. Returns the condition."""
+        """Wait until a condition is so for the present spec, and its message has something like ``message_pattern``.
+        Returns the condition."""
 
         def look() -> Manifest | None:
             found = self.condition(dataset, kind)
@@ -141,6 +150,7 @@ class Story:
             assert found["current"], f"not yet about this spec ({seen})"
             assert found["status"] == status, seen
             assert reason in (None, found["reason"]), seen
+            assert re.search(message_pattern, found["message"]), f"{seen}, not {message_pattern!r}"
             return found
 
         return until(look, seconds=seconds, what=f"{self.namespace}/{dataset} {kind}={status} {reason or ''}")
