@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import orjson
+import pytest
 import redis
 from support.fleets import fleet, fleet_entry
 from support.routers import routing
@@ -17,6 +18,8 @@ from support.shards import write_generation
 from support.waiting import until
 
 from lookupdb.runtime.liveness import LivenessLimits
+
+pytestmark = pytest.mark.long
 
 
 def admin(port: int, path: str) -> tuple[int, str]:

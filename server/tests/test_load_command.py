@@ -30,6 +30,8 @@ from support.waiting import until
 from lookupdb.local.run_state import RunFolder
 from lookupdb.route.access.token_hashes import hash_token
 
+pytestmark = pytest.mark.long
+
 RECORDS = {f"key {number}": b'{"number": %d}' % number for number in range(500)}
 TOKEN = "the-token-of-the-load-rig"
 

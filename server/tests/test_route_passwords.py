@@ -23,6 +23,8 @@ from lookupdb.errors import UsageError
 from lookupdb.route.servers.passwords import MOST_KEYS, PasswordRef, Passwords, UnknownKey
 from lookupdb.route.table.routing_table import InvalidTable
 
+pytestmark = pytest.mark.long
+
 KEY, NEWER_KEY = (shard_passwords.derive_dataset_key(bytes(32), uid) for uid in ("one", "another"))
 MARK, NEWER_MARK = map(shard_passwords.fingerprint_key, (KEY, NEWER_KEY))
 KEYS = {f"k{number}": b"v%d" % number for number in range(20)}

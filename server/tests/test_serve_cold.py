@@ -30,6 +30,8 @@ from lookupdb.serve.poller import BUSY, READ
 from lookupdb.serve.session import WorkerContext
 from lookupdb.shardfile import ShardReader
 
+pytestmark = pytest.mark.long
+
 RECORDS = {f"key-{number}": b"%d" % number * 50 for number in range(5000)} | {"large": b"v" * 300_000}
 GET, REPLY = request(b"GET", b"key-7"), b"$50\r\n%b\r\n" % (b"7" * 50)
 

@@ -12,6 +12,8 @@ from support.gateways import FakeGateway, fake_gateway, gateway_bucket, use_toke
 from support.sites import LEASE, Site
 from test_store_faults import TestEveryRequest, TestEveryRequestOfASweep
 
+pytestmark = pytest.mark.long
+
 __all__ = ["TestEveryRequest", "TestEveryRequestOfASweep"]
 
 

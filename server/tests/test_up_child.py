@@ -18,6 +18,8 @@ from support.up_stack import alive, build_people, write_dataset
 
 from lookupdb.local.child import Child, ChildFailed
 
+pytestmark = pytest.mark.long
+
 DEADLINE_SECONDS = 60.0
 
 
