@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from support.clients import KINDS, Kind, blocking
+from support.clients import Kind, blocking
 from support.faulty_router import answer, batch, found_all, problem, scripted
 
 from lookupdb.client import Unavailable
@@ -86,10 +86,7 @@ def test_it_is_bounded_in_bytes_and_drops_what_was_used_longest_ago() -> None:
     assert cache.size == size
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+pytest_plugins = ["support.client_fixtures"]
 
 
 def test_what_was_looked_up_is_not_asked_for_again(kind: Kind) -> None:

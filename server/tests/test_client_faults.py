@@ -13,20 +13,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.clients import KINDS, BlockingClient, Kind, blocking
-from support.faulty_router import CLOSE, RESET, Action, Asked, answer, batch, found_all, problem, scripted
+from support.clients import BlockingClient, Kind, blocking
+from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all, problem, scripted
 from support.ports import free_port
 
-from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
+from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
 CLOSING = {"Connection": "close"}
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+pytest_plugins = ["support.client_fixtures"]
 
 
 Ask = Callable[[BlockingClient], Any]
@@ -379,105 +376,6 @@ def test_a_large_answer_comes_whole(kind: Kind) -> None:
     large = {"a": "x" * 5_000_000, "b": ["y" * 100] * 10_000}
     with scripted(batch(dict(large))) as router, blocking(kind, router.url) as client:
         assert client.get_many(["a", "b"]).found == large
-
-
-def test_keys_of_which_nothing_can_be_said_are_told_if_a_part_will_do(kind: Kind) -> None:
-    told = batch({"a": 1}, ["b"], ["c"])
-    down = problem("503 Service Unavailable", "unavailable", "all down", reason="Unreachable", shard=0)
-    with scripted(told, down, down) as router, blocking(kind, router.url) as client:
-        results = client.get_many(["a", "b", "c"], partial=True)
-        assert (results.found, results.missing, results.unavailable) == ({"a": 1}, ["b"], ["c"])
-        assert b'"partial":true' in router.asked[0].body
-        with pytest.raises(Unavailable, match="all down") as unavailable:
-            client.get_many(["a", "b"], partial=True)
-        assert unavailable.value.keys == ("a", "b")
-        with pytest.raises(Unavailable):
-            client.get_many(["a", "b"])
-        assert b"partial" not in router.asked[-1].body
-
-
-def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
-    down = problem("503 Service Unavailable", "unavailable", reason="Overloaded")
-    keys = ["a", "b", "c", "d", "e"]
-    with scripted(found_all, down) as router, blocking(kind, router.url, max_keys=2) as client:
-        results = client.get_many(keys, partial=True)
-        assert (list(results.found), results.unavailable) == (["a", "b", "e"], ["c", "d"])
-    with scripted(found_all, down) as router, blocking(kind, router.url, max_keys=2) as client:
-        with pytest.raises(Unavailable) as unavailable:
-            client.get_many(keys)
-        assert unavailable.value.keys == tuple(keys), "nothing is told of any"
-
-
-def test_parts_are_of_one_generation(kind: Kind) -> None:
-    """The first answer's generation is asked for by name; if it has gone meanwhile, all is asked for again."""
-    gone = problem("412 Precondition Failed", "unknown-generation", active=["g2"])
-    second = [batch({"a": 2}, generation="g2"), batch({"b": 2}, generation="g2")]
-    with scripted(batch({"a": 1}), gone, *second) as router, blocking(kind, router.url, max_keys=1) as client:
-        results = client.get_many(["a", "b"])
-        assert (results.found, results.generation) == ({"a": 2, "b": 2}, "g2")
-        names = [asked.fields.get("lookupdb-generation") for asked in router.asked]
-        assert names == [None, "g1", None, "g2"]
-
-
-def test_a_generation_that_goes_again_and_again_is_given_up(kind: Kind) -> None:
-    gone = problem("412 Precondition Failed", "unknown-generation", active=["g2"])
-
-    def flutter(_: socket.socket, asked: Asked) -> bytes:
-        return gone if "lookupdb-generation" in asked.fields else batch(dict.fromkeys(asked.keys))
-
-    with scripted(otherwise=flutter) as router, blocking(kind, router.url, max_keys=1) as client:
-        with pytest.raises(Unavailable) as unavailable:
-            client.get_many(["a", "b"])
-        assert unavailable.value.reason == "GenerationChanged"
-        assert len(router.asked) == 12
-
-
-def test_another_generation_than_was_asked_for_is_an_error(kind: Kind) -> None:
-    """A proxy that takes the field away must not make an old generation of a candidate."""
-    with scripted(otherwise=found_all) as router, blocking(kind, router.url, max_keys=1) as client:
-        with pytest.raises(InvalidAnswer, match="generation g7 was asked, and g1 answered"):
-            client.at("g7").get_many(["a"])
-        with pytest.raises(InvalidAnswer, match="generation g7 was asked, and g1 answered"):
-            client.at("g7").get("a")
-
-
-def test_keys_of_several_generations_while_shards_change_one_by_one(kind: Kind) -> None:
-    gone = problem("412 Precondition Failed", "unknown-generation", active=["g12", "g13"])
-    both = batch({"a": 1}, ["b"], generation="g12, g13")
-    with scripted(both) as router, blocking(kind, router.url) as client:
-        results = client.get_many(["a", "b"])
-        assert (results.found, results.missing) == ({"a": 1}, ["b"])
-        assert (results.generation, results.generations) == (None, ("g12", "g13"))
-        router.actions.append(gone)
-        with pytest.raises(UnknownGeneration) as told:
-            client.at("g12").get("a")
-        assert told.value.active == ("g12", "g13")
-    parts: list[Action] = [batch({"a": 1}, generation="g13"), gone]
-    parts += [batch({"a": 1}, generation="g13"), batch({"b": 2}, generation="g12"), batch({"c": 3}, generation="g13")]
-    with scripted(*parts) as router, blocking(kind, router.url, max_keys=1) as client:
-        results = client.get_many(["a", "b", "c"])
-        assert (results.found, results.generations) == ({"a": 1, "b": 2, "c": 3}, ("g12", "g13"))
-        assert not any("lookupdb-generation" in asked.fields for asked in router.asked[2:])
-
-
-def test_too_many_keys_teach_the_limit(kind: Kind) -> None:
-    refused = problem("413 Content Too Large", "too-many-keys", limit=2)
-    with scripted(refused) as router, blocking(kind, router.url) as client:
-        assert list(client.get_many(["a", "b", "c", "d", "e"]).found) == ["a", "b", "c", "d", "e"]
-        client.get_many(["a", "b", "c"])
-        assert [len(asked.keys) for asked in router.asked] == [5, 2, 2, 1, 2, 1]
-
-
-def test_an_answer_too_large_is_asked_for_in_halves(kind: Kind) -> None:
-    def bounded(_: socket.socket, asked: Asked) -> bytes:
-        if asked.method == "POST" and len(asked.keys) > 1 and "large" in asked.keys:
-            return problem("413 Content Too Large", "answer-too-large")
-        return found_all(_, asked)
-
-    keys = ["a", "b", "c", "large", "d", "e", "f", "g"]
-    with scripted(otherwise=bounded) as router, blocking(kind, router.url) as client:
-        assert sorted(client.get_many(keys).found) == sorted(keys)
-        assert len(router.asked) < 20
 
 
 def test_no_connection_is_free_until_the_timeout() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.clients import KINDS, BlockingClient, Kind, blocking
+from support.clients import BlockingClient, Kind, blocking
 from support.faulty_router import CLOSE, Asked, found_all, problem, scripted
 
 from lookupdb.client import RequestRefused, Unavailable
@@ -20,10 +20,7 @@ ASKS: list[Callable[[BlockingClient], Any]] = [
 ]
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+pytest_plugins = ["support.client_fixtures"]
 
 
 def test_the_request_says_what_it_must(kind: Kind, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.clients import KINDS, Kind, blocking
+from support.clients import Kind, blocking
 from support.routers import routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
@@ -23,10 +23,7 @@ from lookupdb.route.access.token_hashes import hash_token
 TOKEN = "the-token-of-the-web-client"
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
+pytest_plugins = ["support.client_fixtures"]
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
-from support.buckets import new_bucket, s3_server, variables
+from support.buckets import new_bucket, variables
 from support.command_line import run_here
 from support.gateways import fake_gateway, use_token
 from support.ports import free_port
@@ -21,22 +20,7 @@ from lookupdb.runtime.memory import private_bytes
 from lookupdb.store import Store
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with s3_server() as url:
-        yield url
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "kept"
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return str(tmp_path / "store")
+pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
 
 
 def once(root: Path, url: str, *words: str, wait: str = "0.2") -> tuple[int, str]:

@@ -110,15 +110,15 @@ def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool)
     room for: of those nobody knows. ``were_made``: there are some, unless they are lost just now."""
     sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
     pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
-    homeless = Counter(pod.shard for pod in pods if not pod.ready and _has_no_node(pod))
+    unschedulable = Counter(pod.shard for pod in pods if not pod.ready and _is_unschedulable(pod))
     return (
         bool(sets or not were_made)
-        and all(0 < found.replicas <= found.ready + homeless[found.shard] for found in sets)
-        and all(pod.ready or _has_no_node(pod) for pod in pods)
+        and all(0 < found.replicas <= found.ready + unschedulable[found.shard] for found in sets)
+        and all(pod.ready or _is_unschedulable(pod) for pod in pods)
     )
 
 
-def _has_no_node(pod: Pod) -> bool:
+def _is_unschedulable(pod: Pod) -> bool:
     return pod.trouble is not None and pod.trouble.reason == reasons.UNSCHEDULABLE
 
 
