@@ -116,14 +116,14 @@ def test_folders_are_those_of_what_is_in_them() -> None:
 def test_the_marker_of_a_folder_is_no_remains_of_a_build(
     s3_url: str, bucket: Bucket, dataset: BucketDataset, tmp_path: Path
 ) -> None:
-    for folder in ("", "/g1", "/g2"):
+    for folder in ("", "/g1", "/g2", "/g3/tmp"):
         mark_folder(s3_url, bucket, f"{dataset.address.path}{folder}")
     assert "g1" in dataset.known_generations(), "it is there"
     assert (dataset.published_generations(), dataset.unfinished_generations()) == ((), {})
     publish(dataset, "g2", {"a": b"1"}, tmp_path, shards=1)
     assert (dataset.generations(), dataset.unfinished_generations()) == (("g2",), {})
     dataset.remove("g2")
-    assert bucket.files(dataset.address.path).keys() == {"g1", "g2"}, "the markers alone"
+    assert bucket.files(dataset.address.path).keys() == {"g1", "g2", "g3/tmp"}, "the markers alone"
     assert (dataset.published_generations(), dataset.unfinished_generations()) == ((), {})
 
 
@@ -145,7 +145,7 @@ class TestSweep:
     def test_a_dataset_whose_folders_have_markers(self, s3_url: str, s3_place: Place, clock: Clock) -> None:
         people = s3_place.publish(s3_place.dataset("people"), "g1", "g2")
         assert s3_place.bucket
-        for folder in ("", "/g1", "/g2", "/g9"):
+        for folder in ("", "/g1", "/g2", "/g9", "/g10/tmp"):
             mark_folder(s3_url, s3_place.bucket, f"{people.address.path}{folder}")
         s3_place.living(people, keep=1, protect=("g2",))
         clock.ahead = 25 * HOUR

@@ -175,6 +175,27 @@ class TestListings:
         assert {str(one.exception()) for one in waiting} == {"it is away"}
         assert asked == ["team"]
 
+    @pytest.mark.parametrize(("takes", "after", "listings"), [(12.0, 9.0, 1), (12.0, 10.0, 2), (0.1, 9.0, 1)])
+    def test_are_for_all_who_ask_within_some_seconds_of_their_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes: float, after: float, listings: int
+    ) -> None:
+        """However long they take: of many datasets only some ask at a time."""
+        place, asked, now = open_store(str(tmp_path), CLUSTER), [], [0.0]
+
+        def take_long(namespace: str) -> tuple[StoreAddress, ...]:
+            asked.append(namespace)
+            now[0] += takes
+            return ()
+
+        monkeypatch.setattr(store_feed, "LOCAL_LISTING_SECONDS", 10.0)
+        monkeypatch.setattr(store_feed, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(place, "addresses_in", take_long)
+        found = NamespaceListings(place)
+        found.find("team", "a")
+        now[0] += after
+        found.find("team", "b")
+        assert len(asked) == listings
+
     def test_are_taken_by_who_asks_long_after_they_began_and_made_anew_for_who_asks_behind_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -191,11 +191,12 @@ class BucketDataset(StoredDataset):
         self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished_generations(self) -> dict[str, float]:
-        """Generations with objects but no manifest.json."""
+        """Generations with objects but no manifest.json. Those that are empty, such as the markers of folders, which
+        no request of obstore's deletes, are nothing that a build has left."""
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
             for name, files in self.bucket.entries(self.address.path).items()
-            if is_generation(name) and FILE_NAME not in files
+            if is_generation(name) and FILE_NAME not in files and any(entry["size"] for entry in files.values())
         }
 
     def read_note(self, name: str) -> bytes | None:

@@ -36,7 +36,6 @@ class _NamespaceListing:
     """Of one namespace; what has failed is not tried again for each of its datasets."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    began_at: float = float("-inf")
     ended_at: float = float("-inf")
     found: tuple[StoreAddress, ...] | StoreError = ()
 
@@ -56,11 +55,10 @@ class NamespaceListings:
             listing = self._namespaces.setdefault(namespace, _NamespaceListing())
         with listing.lock:  # one that takes long keeps nobody from another
             seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
-            # Who has waited for one takes it, however long it took.
-            if asked_at >= listing.ended_at and asked_at - listing.began_at >= seconds:
-                began_at = time.monotonic()
+            # By its end: one that takes longer than that is for all others, too, of whom only some ask at a time.
+            if asked_at - listing.ended_at >= seconds:
                 listing.found = self._list(namespace)
-                listing.began_at, listing.ended_at = began_at, time.monotonic()
+                listing.ended_at = time.monotonic()
             found = listing.found
         if isinstance(found, StoreError):
             raise found.with_traceback(None)

@@ -107,7 +107,8 @@ def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed
 
 def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool) -> bool:
     """Whether all servers of ``rollout`` that there are to be by now have their images, but for those that no node has
-    room for: of those nobody knows. ``were_made``: there are some, unless they are lost just now."""
+    room for: of those nobody knows, and a push too many costs less than one too late. ``were_made``: there are some,
+    unless they are lost just now."""
     sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
     pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
     unschedulable = Counter(pod.shard for pod in pods if not pod.ready and _is_unschedulable(pod))
