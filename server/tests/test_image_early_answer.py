@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from support.tls import authority, make_identity
 from lookupdb.errors import RegistryDenied, RegistryError
 from lookupdb.image import registry as client
 from lookupdb.image.artifact import Blob
-from lookupdb.image.early_answer import is_answer, skip_interim
+from lookupdb.image.early_answer import EarlyAnswers, is_answer, skip_interim
 
 PIECE, PIECES = bytes(1 << 20), 256
 LARGE = Blob("application/octet-stream", "sha256:" + "0" * 64, len(PIECE) * PIECES)
@@ -145,3 +146,28 @@ def test_an_upload_goes_on_behind_interim_answers(
 def test_what_has_come_is_an_answer_or_not_yet(prefix: bytes, rest: bytes, is_begun: bool) -> None:
     assert skip_interim(prefix) == rest
     assert is_answer(rest) is is_begun
+
+
+class Renegotiating(socket.socket):
+    """Wants to read before it sends, as TLS 1.2 does that is negotiated anew."""
+
+    sends = 0
+
+    def send(self, *_: object) -> int:
+        self.sends += 1
+        raise ssl.SSLWantReadError
+
+
+def test_who_is_to_read_before_anything_can_be_sent_waits_for_that_and_no_longer_than_it_may() -> None:
+    ours, theirs = socket.socketpair()
+    with (
+        Renegotiating(fileno=ours.detach()) as wanting,
+        theirs,
+        contextlib.closing(EarlyAnswers("localhost")) as sender,
+    ):
+        wanting.settimeout(0.3)
+        sender.sock = wanting
+        theirs.sendall(CONTINUE)
+        with pytest.raises(TimeoutError):
+            sender.send(PIECE)
+        assert wanting.sends <= 3

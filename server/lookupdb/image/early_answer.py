@@ -17,6 +17,7 @@ from lookupdb.image.timed_response import TimedResponse
 
 _PIECE_BYTES: Final = 256 << 10
 """Sent between two looks."""
+_EITHER: Final = select.POLLIN | select.POLLOUT
 _PREFIX_BYTES: Final = 16 << 10
 """Of an answer, at a time; the rest is read as of any other."""
 _INTERIM: Final = re.compile(rb"HTTP/1\.[01] 1[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
@@ -51,19 +52,22 @@ class EarlyAnswers(HTTPConnection):
         if not isinstance(self.sock, socket.socket) or not isinstance(data, bytes):
             super().send(data)  # connects, or is TLS within TLS to a proxy, which has no way to look
             return
-        unsent = memoryview(data)
+        unsent, awaited = memoryview(data), _EITHER
         while unsent:
-            self._wait(self.sock)
+            self._wait(self.sock, awaited)
+            awaited = _EITHER
             try:
                 unsent = unsent[_send_at_once(self.sock, unsent[:_PIECE_BYTES]) :]
+            except ssl.SSLWantReadError:  # TLS is negotiated anew, and the other side is to go on
+                awaited = select.POLLIN
             except OSError:
                 self._listen(self.sock)
                 raise
 
-    def _wait(self, sock: socket.socket) -> None:
-        """Return when something can be sent. Raises as ``send`` does."""
+    def _wait(self, sock: socket.socket, awaited: int) -> None:
+        """Return when something can be sent, or, if that alone is ``awaited``, has come. Raises as ``send`` does."""
         poller = select.poll()
-        poller.register(sock, select.POLLIN | select.POLLOUT)
+        poller.register(sock, awaited)
         seconds = sock.gettimeout()
         ends_at = math.inf if seconds is None else time.monotonic() + seconds
         while True:
@@ -73,7 +77,7 @@ class EarlyAnswers(HTTPConnection):
                 raise TimeoutError("nothing could be sent in time")
             if events & ~select.POLLOUT:
                 self._listen(sock)
-            if events & ~select.POLLIN:
+            if awaited == select.POLLIN or events & ~select.POLLIN:
                 return
 
     def _listen(self, sock: socket.socket) -> None:
@@ -95,12 +99,12 @@ class EarlyAnswers(HTTPConnection):
 
 def _send_at_once(sock: socket.socket, data: memoryview) -> int:
     """Send what can be sent without waiting, which of TLS may be nothing: how many bytes. What waits within a record of
-    TLS hears no answer; OpenSSL goes on with it when it is given the same bytes again."""
+    TLS hears no answer; OpenSSL goes on with it when it is given the same bytes again. Raises SSLWantReadError."""
     seconds = sock.gettimeout()
     sock.settimeout(0)
     try:
         return sock.send(data)
-    except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+    except (BlockingIOError, ssl.SSLWantWriteError):
         return 0
     finally:
         sock.settimeout(seconds)
