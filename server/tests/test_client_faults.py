@@ -11,13 +11,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.clients import BlockingClient, Kind, blocking
 from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all, problem, scripted
 from support.ports import free_port
 
-from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable
+from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, connection
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
 CLOSING = {"Connection": "close"}
@@ -277,25 +278,61 @@ def test_who_cannot_connect_in_time_is_told_whose_time_is_over(
             assert told.value.reason == reason
 
 
-@pytest.mark.parametrize("retries", [0, 2])
-def test_who_cannot_connect_leaves_nothing_behind_for_the_garbage_collector(retries: int) -> None:
-    """The frame of who asks, and all that it has, would be held by the traceback of the error that it was told."""
+class Large:
+    """What a caller has."""
 
-    class Large:
-        pass
 
-    def ask(client: Client) -> weakref.ref[Large]:
+def assert_forgotten(client: Client) -> None:
+    """The frame of who asks, and all that it has, would be held by the traceback of an error that was met."""
+
+    def ask() -> weakref.ref[Large]:
         large = Large()
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(Unavailable, KeyboardInterrupt):
             client.get("a")
         return weakref.ref(large)
 
+    gc.disable()
+    try:
+        assert ask()() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_who_cannot_connect_leaves_nothing_behind_for_the_garbage_collector(retries: int) -> None:
     with Client(f"http://127.0.0.1:{free_port()}", retries=retries, timeout=5) as client:
-        gc.disable()
-        try:
-            assert ask(client)() is None
-        finally:
-            gc.enable()
+        assert_forgotten(client)
+
+
+@pytest.mark.parametrize("second", ["answers", "is silent", "is interrupted"])
+def test_nor_does_who_connects_to_the_second_address(monkeypatch: pytest.MonkeyPatch, second: str) -> None:
+    found = socket.getaddrinfo("127.0.0.1", free_port(), type=socket.SOCK_STREAM)
+    with scripted() as router, silent() as nobody:
+        to = urlsplit(nobody if second == "is silent" else router.url).port
+        found += socket.getaddrinfo("127.0.0.1", to, type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        if second == "is interrupted":
+            monkeypatch.setattr(connection, "_open", interrupted_at(2, connection._open))
+        with Client("http://router:80", retries=0, timeout=0.5) as client:
+            assert_forgotten(client)
+
+
+def test_nor_does_who_is_answered_by_the_second_try() -> None:
+    with scripted(CLOSE) as router, Client(router.url) as client:
+        assert_forgotten(client)
+        assert len(router.asked) == 2
+
+
+def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, with Ctrl-C instead of its call of that number."""
+    calls = iter(range(1, number + 1))
+
+    def call(*arguments: Any) -> Any:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return call
 
 
 def test_an_answer_that_trickles_ends_with_the_timeout_too(kind: Kind) -> None:

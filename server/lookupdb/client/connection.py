@@ -130,13 +130,12 @@ def _connect(settings: ClientSettings, tls: TlsContexts | None, deadline: float)
             except BaseException:
                 connection.close()
                 raise
+        assert failure is not None, "each address that was found was tried"
+        raise failure
     except OSError as error:
-        failure = error
-    assert failure is not None, "each address that was found was tried"
-    try:
-        raise connecting_error(failure, settings, is_late=time.monotonic() >= deadline) from failure
+        raise connecting_error(error, settings, is_late=time.monotonic() >= deadline) from error
     finally:
-        del failure  # whose traceback holds this frame, and those of all callers
+        failure = None  # its traceback holds this frame, and so those of all callers
 
 
 def _open(

@@ -59,19 +59,14 @@ class RouterLink:
             token = core.tokens.line()
             try:
                 response = self._exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
-            except ConnectionFailure as error:
-                failure = error
-            else:
                 if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh(token):
                     continue
                 if not is_of_the_connection(response):
                     return response
-                failure = ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
-            if not attempts.allow_another(failure):
-                try:
+                raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
+            except ConnectionFailure as failure:  # forgotten behind it: its traceback holds the frames of all callers
+                if not attempts.allow_another(failure):
                     raise failure.to_unavailable(keys) from failure
-                finally:
-                    del failure  # whose traceback holds this frame, and those of all callers
             is_fresh = True
 
     def _exchange(
