@@ -20,6 +20,8 @@ from lookupdb.build.budget import SAMPLE_BYTES
 from lookupdb.build.sort.sorter import SPOOL_BYTES, Sorter
 from lookupdb.errors import BadSource, NotEnoughRoom
 
+pytestmark = pytest.mark.long
+
 LIMIT = 256 << 20
 
 

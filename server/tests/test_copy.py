@@ -35,6 +35,8 @@ from lookupdb.store.move import copy_generation
 from lookupdb.store.object_store import PutMode, Version
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, Sweep
 
+pytestmark = pytest.mark.long
+
 UID = "0f6b1c2d"
 CONTENT = {f"key-{number}": b"%d" % number for number in range(100)}
 

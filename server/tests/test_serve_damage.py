@@ -21,6 +21,8 @@ from lookupdb.serve.damage import DAMAGED
 from lookupdb.shardfile import MAX_VALUE_BYTES, frame
 from lookupdb.store import inspection
 
+pytestmark = pytest.mark.long
+
 BAD = "key 137"
 TOO_LARGE = MAX_VALUE_BYTES + 100
 VALUES = {f"key {number}": b"value %d of the sample " % number * 4 for number in range(500)}

@@ -19,6 +19,8 @@ from lookupdb.store.bucket import ObjectState
 from lookupdb.store.lease import Lease
 from lookupdb.store.sweep import MARK_NOTE, Sweep
 
+pytestmark = pytest.mark.long
+
 pytest_plugins = ["support.sweep_fixtures"]
 
 
