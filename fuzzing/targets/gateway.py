@@ -63,12 +63,12 @@ def check_key_id(data: bytes) -> None:
 
 
 def check_listing(data: bytes) -> None:
-    """A listing is the same in any pieces; half of one is none; what it lists lies in the folder."""
+    """A listing is the same in any pieces; half of one is none; what it lists is the folder or lies in it."""
     for read in (gateway_listing.read_objects, gateway_listing.read_folders):
         whole = _list(read, [data])
         assert whole == _list(read, in_pieces(data))
         if isinstance(whole, list) and read is gateway_listing.read_objects:
-            assert all(str(entry["path"]).startswith(f"{_FOLDER}/") for entry in whole)
+            assert all(f"{entry['path']}/".startswith(f"{_FOLDER}/") for entry in whole)
             assert all(posixpath.normpath(entry["path"]) == entry["path"] for entry in whole)
 
 
@@ -133,6 +133,7 @@ TARGETS: Final = (
         check_listing,
         (
             b'{"path":"cluster/team-a/x","size":1,"last_modified":"2026-01-01T00:00:00+00:00","e_tag":"a"}\n{"end":true}\n',
+            b'{"path":"cluster/team-a","size":0,"last_modified":"2026-01-01T00:00:00+00:00"}\n{"end":true}\n',
             b'{"prefix":"cluster/team-a/airports-8d3f6b1a/"}\n{"end":true}\n',
         ),
         (b"\n", b'{"end":true}\n', b'"../x"', b"null", b"-1", b"1e99", b'"cluster/team-a/../x"', b'"9999-99-99"'),
