@@ -53,7 +53,7 @@ class Arena:
         """What was built or loaded → what it cost, each time."""
         self._stack = ExitStack()
         self._shards: dict[tuple[str, Kernels], Running] = {}
-        self._routers: dict[Kernels, Routed] = {}
+        self._routers: dict[str, Routed] = {}
         self._generations: dict[str, Generation] = {}
         self.run = folder / "run"
         self.redises: tuple[Server, ...] = ()
@@ -110,6 +110,19 @@ class Arena:
         """The recommendations, built."""
         return self.built(self.source, shards=shards, compression=compression)
 
+    @cached_property
+    def text_source(self) -> Path:
+        """The recommendations with their products as text, which raw values are made of."""
+        return datasets.text_source(self.source)
+
+    def raw_generation(self, *, shards: int, compression: str) -> Generation:
+        """The recommendations, built with raw values."""
+        manifest = datasets.raw_manifest(self.run, self.text_source, shards=shards, compression=compression)
+        if manifest.stem not in self._generations:
+            self.build(manifest)
+            self._generations[manifest.stem] = datasets.generation(self.run / "store", manifest.stem)
+        return self._generations[manifest.stem]
+
     def shard(self, compression: str, kernels: Kernels = "native") -> Running:
         """A server of all recommendations in one shard, with one worker, on the server's core."""
         name = compression, kernels
@@ -142,19 +155,27 @@ class Arena:
 
     def router(self, kernels: Kernels = "native") -> Routed:
         """Our router on the server's core, its four shards on the load generator's, all with these kernels."""
-        if kernels not in self._routers:
-            generation, shards, ports = self.generation(shards=SHARDS), [], []
-            for number in range(SHARDS):
-                log = self.run / f"shard-{number}-{kernels}.log"
+        return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
+
+    @cached_property
+    def raw_router(self) -> Routed:
+        """The same, of raw values in one shard that is not compressed, as a Redis has them."""
+        return self._route("raw", self.raw_generation(shards=1, compression="none"), 1, "native")
+
+    def _route(self, name: str, generation: Generation, shard_count: int, kernels: Kernels) -> Routed:
+        if name not in self._routers:
+            shards, ports = [], []
+            for number in range(shard_count):
+                log = self.run / f"shard-{number}-{name}.log"
                 server, (port,) = lookupdb.serve(generation, number, log, LOAD_CORE, kernels)
                 self._keep((server, port))
                 shards.append(server)
                 ports.append(port)
-            log = self.run / f"router-{kernels}.log"
+            log = self.run / f"router-{name}.log"
             server, port, resp_port = lookupdb.route(generation, ports, log, SERVER_CORE, kernels)
             self._keep((server, port))
-            self._routers[kernels] = Routed(server, port, tuple(shards), tuple(ports), resp_port)
-        return self._routers[kernels]
+            self._routers[name] = Routed(server, port, tuple(shards), tuple(ports), resp_port)
+        return self._routers[name]
 
     @cached_property
     def encrypted_router(self) -> Running:

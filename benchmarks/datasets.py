@@ -39,6 +39,28 @@ def manifest(folder: Path, kind: str, source: Path, *, shards: int, compression:
     return path
 
 
+def text_source(source: Path) -> Path:
+    """The recommendations of ``source`` with their products as text, made if that file is not there yet."""
+    path = source.with_name(source.name.replace("recommendations", "recommendations-text"))
+    if not path.exists():
+        unfinished = path.with_suffix(".tmp")
+        with source.open("rb") as lines, unfinished.open("wb") as file:
+            for record in map(orjson.loads, lines):
+                text = orjson.dumps(record["products"]).decode()
+                file.write(orjson.dumps({"customer": record["customer"], "products": text}) + b"\n")
+        unfinished.rename(path)
+    return path
+
+
+def raw_manifest(folder: Path, text_source: Path, *, shards: int, compression: str) -> Path:
+    """The same as ``manifest``, of recommendations whose products are raw values."""
+    path = manifest(folder, "recommendations", text_source, shards=shards, compression=compression)
+    document = yaml.safe_load(path.read_text())
+    document["spec"]["value"] = {"column": "products", "format": "raw", "compression": compression}
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A generation that lookupdb built."""

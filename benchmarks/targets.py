@@ -112,6 +112,12 @@ NATIVE_TARGETS: Final = (
     Target("routed batch of 100, TLS and token : plain", 0.7, True, _ratio("encrypted-batch", ENCRYPTED, OURS)),
     Target("100 coroutines of AsyncClient : redis-py", 3, True, _ratio("client-async", OURS, REDIS_PY)),
     Target("Client.get_many(100) : redis-py mget(100)", 1.0, True, _ratio("client-batch", OURS, REDIS_PY)),
+    Target(
+        "Client.get_many(100), raw values, one shard : redis-py mget(100)",
+        1.0,
+        True,
+        _ratio("client-batch-raw", OURS, REDIS_PY),
+    ),
     Target("import of lookupdb.client", 0.05, False, _import_seconds, " s"),
     Target("its memory", 10, False, _import_memory, " MB"),
     Target("in process, raw values : py-lmdb, not compressed", 1.0, True, _ratio("in-process-raw", UNCOMPRESSED, LMDB)),

@@ -92,6 +92,16 @@ def lookupdb_batch(load: Load, port: int) -> None:
         load.run(client.get_many, load.batches())
 
 
+def lookupdb_batch_raw(load: Load, port: int) -> None:
+    """Client.get_many of raw values, which are bytes."""
+    from lookupdb.client import Client
+
+    with Client(f"http://127.0.0.1:{port}") as client:
+        found = client.get_many(load.keys[:_CHECKED]).found
+        load.check([orjson.loads(found[key]) for key in load.keys[:_CHECKED]])
+        load.run(client.get_many, load.batches())
+
+
 def redis_batch(load: Load, port: int) -> None:
     """redis-py's mget, which returns bytes."""
     import redis
@@ -187,6 +197,7 @@ KINDS: Final[dict[str, Callable[[Load, int], None]]] = {
     for kind in (
         lookupdb_get,
         lookupdb_batch,
+        lookupdb_batch_raw,
         lookupdb_async,
         redis_batch,
         redis_batch_decoded,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import processes
-from benchmarks.arena import Arena
+from benchmarks.arena import Arena, Routed
 from benchmarks.load.sample import Sample
 from benchmarks.machine import LOAD_CORE, SERVER_CORE, BenchError
 from benchmarks.processes import Server
@@ -56,13 +56,20 @@ def coroutines(arena: Arena) -> list[Result]:
 
 def batch(arena: Arena) -> list[Result]:
     """One caller that asks for 100 keys at a time, against redis-py's mget."""
-    kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
     size = arena.settings.batch
+    title = f"Python: {size} keys a call"
+    kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
     sides = {name: rates(samples, size) for name, samples in _compare(arena, kinds).items()}
     note = (
         "Of Client.get_many, which parses the values, and redis-py's mget, which does not, or whose caller does then."
     )
-    return [Result("client-batch", f"Python: {size} keys a call", "keys/s", sides, note, (REDIS_PY, REDIS_PY_DECODED))]
+    raw_kinds = {REDIS_PY: "redis_batch", OURS: "lookupdb_batch_raw"}
+    raw = {name: rates(samples, size) for name, samples in _compare(arena, raw_kinds, arena.raw_router).items()}
+    raw_note = "Of both as bytes; behind the router is one shard, not compressed: as much as Redis has."
+    return [
+        Result("client-batch", title, "keys/s", sides, note, (REDIS_PY, REDIS_PY_DECODED)),
+        Result("client-batch-raw", f"{title}, raw values, one shard", "keys/s", raw, raw_note, (REDIS_PY,)),
+    ]
 
 
 def get(arena: Arena) -> list[Result]:
@@ -92,8 +99,8 @@ def import_cost(arena: Arena) -> list[Result]:
     ]
 
 
-def _compare(arena: Arena, kinds: dict[str, str]) -> dict[str, list[Sample]]:
-    router, (redis, redis_port) = arena.router(), arena.redis
+def _compare(arena: Arena, kinds: dict[str, str], router: Routed | None = None) -> dict[str, list[Sample]]:
+    router, (redis, redis_port) = router or arena.router(), arena.redis
     redis.pin(SERVER_CORE)
     keys = _write_keys(arena)
     with _pinned(router.shards, SERVER_CORE):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
-import yaml
 
-from benchmarks import datasets
 from benchmarks.arena import SHARDS, Arena
 from benchmarks.machine import SERVER_CORE
 from benchmarks.peers import in_process, loaders
@@ -52,35 +49,13 @@ def _make_plan(arena: Arena) -> dict[str, Any]:
     if not plain.exists():
         arena.say("filling a plain LMDB file")
         in_process.fill(plain, loaders.records(arena.source))
-    source = _write_text_source(arena)
     kinds = ("none", "zstd")
     return {
         "lmdb": str(plain),
         "json": {kind: str(arena.generation(shards=SHARDS, compression=kind).folder) for kind in kinds},
-        "raw": {kind: str(_build_raw(arena, source, kind)) for kind in kinds},
+        "raw": {kind: str(arena.raw_generation(shards=SHARDS, compression=kind).folder) for kind in kinds},
         "keys": [key.decode() for key in arena.pairs.keys],
         "values": [value.decode() for value in arena.pairs.values],
         "rounds": arena.settings.rounds,
         "seconds": arena.settings.seconds / 2,
     }
-
-
-def _write_text_source(arena: Arena) -> Path:
-    """The recommendations with their products as text, which raw values are made of."""
-    path = arena.folder / "data" / f"recommendations-text-{arena.settings.rows}.jsonl"
-    if not path.exists():
-        unfinished = path.with_suffix(".tmp")
-        with unfinished.open("wb") as file:
-            for key, value in loaders.records(arena.source):
-                file.write(orjson.dumps({"customer": key, "products": value.decode()}) + b"\n")
-        unfinished.rename(path)
-    return path
-
-
-def _build_raw(arena: Arena, source: Path, compression: str) -> Path:
-    manifest = datasets.manifest(arena.run, "recommendations", source, shards=SHARDS, compression=compression)
-    document = yaml.safe_load(manifest.read_text())
-    document["spec"]["value"] = {"column": "products", "format": "raw", "compression": compression}
-    manifest.write_text(yaml.safe_dump(document, sort_keys=False))
-    arena.build(manifest)
-    return datasets.generation(arena.run / "store", manifest.stem).folder

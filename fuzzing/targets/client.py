@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fuzzing.target import Target, in_pieces
+from lookupdb.batch_frames import MEDIA_TYPE, InvalidFrames, decode, encode_start
+from lookupdb.batch_frames import MISSING as MISSING_SIZE
+from lookupdb.batch_frames import UNAVAILABLE as UNAVAILABLE_SIZE
 from lookupdb.client.answers import read_batch_answer, read_dataset, read_key_answer
 from lookupdb.client.refusals import is_of_the_connection
 from lookupdb.client.response_reader import MAX_HEAD_BYTES, Response, ResponseReader
@@ -72,6 +75,25 @@ def check_meaning(response: Response) -> None:
         assert error.message
 
 
+def check_frames(data: bytes) -> None:
+    """Frames speak of each key once, and are refused in part; they are read alike from bytes that can be changed."""
+    try:
+        told = decode(data, _KEYS)
+    except InvalidFrames as error:
+        assert str(error)
+        return
+    assert sorted([*told.found, *told.missing, *told.unavailable]) == [*_KEYS]
+    assert data.endswith(b"".join(told.found.values()))
+    sizes = [*map(len, told.found.values())]
+    assert len(data) == len(encode_start(_KEYS, [0, 0])) + sum(sizes)
+    assert decode(bytearray(data), _KEYS) == told
+    try:
+        decode(data[:-1], _KEYS)
+    except InvalidFrames:
+        return
+    raise AssertionError("half an answer was taken for one")
+
+
 def _answer(body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json", fields: bytes = b"") -> bytes:
     head = b"HTTP/1.1 %b\r\nLookupdb-Generation: g1\r\nContent-Type: %b\r\n%bContent-Length: %d\r\n\r\n"
     return head % (status, kind, fields, len(body)) + body
@@ -80,6 +102,7 @@ def _answer(body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/
 _MISSING_PROBLEM: Final = b'{"type":"https://lookupdb.dev/problems/missing","title":"t","status":404,"detail":"d"}'
 _BATCH: Final = b'{"generation":"g1","found":{"a":[1,2.5,null]},"missing":["b"],"unavailable":[]}'
 _RAW: Final = b'{"generation":"g1","found":{"a":"YQ==","b":"Yg=="},"missing":[]}'
+_FRAMES: Final = encode_start(_KEYS, [2, MISSING_SIZE]) + b"\0\xff"
 _DATASET: Final = (
     b'{"namespace":"n","name":"d","generation":"g1","records":1,"shards":1,"builtAt":"x",'
     b'"ageSeconds":1,"candidates":[]}'
@@ -92,6 +115,7 @@ TARGETS: Final = (
             _answer(b'{"a":1}'),
             _answer(_BATCH, fields=b"Lookupdb-Value-Format: json\r\n"),
             _answer(_RAW, fields=b"Lookupdb-Value-Format: raw\r\n"),
+            _answer(_FRAMES, kind=MEDIA_TYPE.encode(), fields=b"Lookupdb-Value-Format: raw\r\n"),
             _answer(_MISSING_PROBLEM, b"404 Not Found", b"application/problem+json"),
             _answer(_MISSING_PROBLEM.replace(b"missing", b"unavailable"), b"503 x", b"application/problem+json"),
             _answer(_DATASET),
@@ -121,5 +145,16 @@ TARGETS: Final = (
             b"\n",
             b"\r",
         ),
+    ),
+    Target(
+        "client-frames",
+        check_frames,
+        (
+            _FRAMES,
+            encode_start(_KEYS, [0, 3]) + b"abc",
+            encode_start(_KEYS, [MISSING_SIZE, UNAVAILABLE_SIZE]),
+            encode_start(["a", "c"], [1, 1]) + b"xy",
+        ),
+        (b"\xff\xff\xff\xff", b"\xfe\xff\xff\xff", b"\0\0\0\0", b"\1\0\0\0", b"\0\0\0\x80", b"\xff\xff\xff\x7f"),
     ),
 )

@@ -102,11 +102,17 @@ def _group(keys: BatchKeys, steps: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 def check_accept(data: bytes) -> None:
-    """An Accept field says of both media types whether they are accepted."""
+    """An Accept field says of each media type whether it is accepted; a batch that is, is answered as one that is."""
     accept = parse_accept(data)
-    if accept is not None:
-        for media_type in ("application/json", "application/octet-stream"):
-            assert accept.allows(media_type) in (True, False)
+    if accept is None:
+        return
+    for media_type in ("application/json", "application/octet-stream"):
+        assert accept.allows(media_type) in (True, False)
+    for value_format in ("json", "raw"):
+        if accept.prefers_frames(value_format):
+            assert accept.allows_batch()
+        elif accept.allows_batch():
+            assert accept.allows("application/json")
 
 
 def check_key(data: bytes) -> None:

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.clients import BlockingClient, Kind, blocking
-from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all, problem, scripted
+from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all, frames, problem, scripted
 from support.ports import free_port
 
+from lookupdb.batch_frames import MEDIA_TYPE, MISSING, UNAVAILABLE
 from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, connection
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
@@ -161,6 +162,12 @@ BAD_BATCHES = {
     "two generations": batch({"a": 1, "b": 2}).replace(b'"generation":"g1"', b'"generation":"g2"'),
     "unavailable, of which nobody asked to be told": batch({"a": 1}, [], ["b"]),
     "a page": answer(b"<html>", kind="text/html", value_format="json"),
+    "frames of another batch": frames({"a": b"1", "c": b"2"}),
+    "frames in another order": frames({"b": b"1", "a": b"2"}),
+    "frames that go on": frames({"a": b"1", "b": b"2"}, more=b"3"),
+    "frames without a value format": frames({"a": b"1", "b": b"2"}, value_format=None),
+    "frames of JSON that is none": frames({"a": b"1", "b": b"{"}, value_format="json"),
+    "frames with a key unavailable, of which nobody asked to be told": frames({"a": b"1", "b": UNAVAILABLE}),
 }
 
 
@@ -168,6 +175,19 @@ BAD_BATCHES = {
 def test_a_batch_speaks_of_each_key_once_or_is_an_error(kind: Kind, told: bytes) -> None:
     with scripted(told) as router, blocking(kind, router.url) as client, pytest.raises(InvalidAnswer):
         client.get_many(["a", "b"])
+
+
+def test_frames_are_asked_for_and_have_values_of_both_formats(kind: Kind) -> None:
+    """JSON is asked for, too, for a router that does not know them."""
+    told = (
+        frames({"a": b"1", "b": MISSING, "c": UNAVAILABLE}),
+        frames({"a": b'{"x":1}', "b": b"[]"}, value_format="json"),
+    )
+    with scripted(*told) as router, blocking(kind, router.url) as client:
+        results = client.get_many(["a", "b", "c"], partial=True)
+        assert (results.found, results.missing, results.unavailable) == ({"a": b"1"}, ["b"], ["c"])
+        assert client.get_many(["a", "b"]).found == {"a": {"x": 1}, "b": []}
+        assert {asked.fields["accept"] for asked in router.asked} == {f"application/json, {MEDIA_TYPE}"}
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -218,6 +218,7 @@ def test_raw_values_are_bytes(raw_url: str, kind: Kind) -> None:
         assert {key: client[key] for key in RAW} == RAW
         results = client.get_many([*RAW, "nowhere"])
         assert (results.found, results.missing) == (RAW, ["nowhere"])
+        assert {type(value) for value in results.found.values()} == {bytes}
 
 
 def test_in_asks_for_a_key_where_that_can_be_waited_for(url: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import SAME
 
-from lookupdb import native
+from lookupdb import batch_frames, native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.http.batches import Batches, ListedBatches, PackedBatches
@@ -330,20 +330,48 @@ def test_an_answer_is_the_same(
     for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
         values, size = gather(keys, list(records.values()), slice_keys, in_one_reply)
         listed = list(values.to_list(UNAVAILABLE))
-        encoded = batches.encode(b"Content-Length: ", b"X: y\r\n", served, keys, values, partial=partial)
-        pieces = batches.encode_in_pieces(served, keys, values, partial=partial)
-        body = b"".join(pieces)
-        assert encoded == b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
+        encoded = encode(batches, served, keys, values, partial=partial, framed=False)
+        body = b"".join(batches.encode_in_pieces(served, keys, values, partial=partial, framed=False))
+        assert encoded == answer_with(body)
         answers.append((encoded, size, listed, values.unavailable_count, len(values)))
     assert answers[0] == answers[1]
     said = b'"g1"' if len(names) == 1 else b'null,"generations":' + json.dumps(names, separators=(",", ":")).encode()
     assert body.startswith(b'{"generation":%b,"found":{' % said)
 
 
-def test_a_key_that_is_no_text_can_be_no_answer() -> None:
+@given(cases, st.integers(1, 5), st.booleans())
+@example([("a", b"1"), ("b", None), ("ü", b"2" * 5000), ("c", UNAVAILABLE), ("", b"")], 2, True)
+@settings(SAME, max_examples=200)
+def test_an_answer_as_frames_is_the_same(cases: list[tuple[str, Any]], slice_keys: int, in_one_reply: bool) -> None:
+    records = dict(cases)
+    answers: list[bytes] = []
+    for batches, keys in zip(kinds(), keys_of_both(list(records)), strict=True):
+        values, _ = gather(keys, list(records.values()), slice_keys, in_one_reply)
+        listed = list(values.to_list(UNAVAILABLE))  # a key that no record can have is missing
+        encoded = encode(batches, generation(True), keys, values, partial=True, framed=True)
+        body = b"".join(batches.encode_in_pieces(generation(True), keys, values, partial=True, framed=True))
+        assert encoded == answer_with(body)
+        answers.append(body)
+    assert answers[0] == answers[1]
+    told = batch_frames.decode(body, list(records))
+    assert told.found == {key: value for key, value in zip(records, listed, strict=True) if isinstance(value, bytes)}
+    assert told.missing == [key for key, value in zip(records, listed, strict=True) if value is None]
+    assert told.unavailable == [key for key, value in zip(records, listed, strict=True) if value is UNAVAILABLE]
+
+
+def encode(batches: Batches, served: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool) -> bytes:
+    return batches.encode(b"Content-Length: ", b"X: y\r\n", served, keys, values, partial=partial, framed=framed)
+
+
+def answer_with(body: bytes) -> bytes:
+    return b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize("framed", [False, True], ids=["json", "frames"])
+def test_a_key_that_is_no_text_can_be_no_answer(framed: bool) -> None:
     for batches, keys in zip(kinds(), keys_of_both(["\ud800"]), strict=True):
         with pytest.raises((UnicodeEncodeError, TypeError)):
-            batches.encode(b"", b"", generation(False), keys, keys.make_values(), partial=False)
+            encode(batches, generation(True), keys, keys.make_values(), partial=False, framed=framed)
 
 
 def test_values_of_another_batch_are_refused() -> None:
@@ -357,6 +385,8 @@ def test_values_of_another_batch_are_refused() -> None:
         lambda: values.mark_unavailable(group),
         lambda: values.encode(b"", b"", b"", keys, False, False),
         lambda: values.encode_in_pieces(b"", keys, False, False),
+        lambda: values.encode_frames(b"", b"", keys),
+        lambda: values.encode_frames_in_pieces(keys),
         lambda: group.select([True]),
     ]
     for call in calls:

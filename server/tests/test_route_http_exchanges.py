@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, serving
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
+from lookupdb.batch_frames import decode
+
 KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
 ODD_KEYS = {
     "a/b": b'"slash"',
@@ -336,6 +339,33 @@ class TestMediaTypes:
         response = client.get("/v1/lookup/KJFK", f"Accept: {accept}")
         assert (response.status, problem(response.body)) == (406, "not-acceptable")
         assert client.post(b'{"keys": []}', f"Accept: {accept}").status == 406
+
+    @pytest.mark.parametrize(
+        ("accept", "generation", "framed"),
+        [
+            (FRAMES, "g3", True),
+            (f"application/json, {FRAMES}", "g3", True),
+            (f"*/*, {FRAMES};q=0.1", "g3", True),
+            (f"application/json, {FRAMES}", "g2", False),
+            (FRAMES, "g2", True),
+            (f"application/json, {FRAMES};q=0", "g3", False),
+            ("*/*", "g3", False),
+            ("application/*", "g3", False),
+        ],
+    )
+    def test_a_batch_of_raw_values_comes_as_frames_to_who_names_them(
+        self, client: Client, accept: str, generation: str, framed: bool
+    ) -> None:
+        """JSON values do where JSON is ruled out."""
+        fields = (f"Accept: {accept}", f"Lookupdb-Generation: {generation}")
+        response = client.post(b'{"keys": ["KJFK", "none"]}', *fields)
+        assert response.status == 200
+        assert response.fields["content-type"] == (FRAMES if framed else "application/json")
+        assert response.fields["lookupdb-value-format"] == ("raw" if generation == "g3" else "json")
+        assert response.fields["lookupdb-generation"] == generation
+        if framed:
+            told = decode(response.body, ["KJFK", "none"])
+            assert (told.found, told.missing) == ({"KJFK": client.get("/v1/lookup/KJFK", fields[1]).body}, ["none"])
 
     def test_several_fields_are_one_list(self, client: Client) -> None:
         assert client.get("/v1/lookup/KJFK", "Accept: text/html", "Accept: application/json").status == 200

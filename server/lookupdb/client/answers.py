@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from lookupdb import batch_frames
+from lookupdb.batch_frames import InvalidFrames
 from lookupdb.client.json_values import decode_base64, decode_json
 from lookupdb.client.refusals import read_problem, refusal
 from lookupdb.client.response_reader import Response
@@ -17,6 +19,7 @@ _VALUE_FORMAT: Final = b"lookupdb-value-format"
 _GENERATIONS: Final = re.compile(rb"g[1-9][0-9]{0,8}(?:, g[1-9][0-9]{0,8})*")
 _JSON: Final = b"application/json"
 _OCTETS: Final = b"application/octet-stream"
+_FRAMES: Final = batch_frames.MEDIA_TYPE.encode()
 
 
 class KeyAnswer(NamedTuple):
@@ -41,7 +44,7 @@ class KeysAnswer(NamedTuple):
     unavailable: frozenset[str]
     generations: tuple[str, ...]
     size: int
-    """Bytes of JSON."""
+    """Bytes of the body."""
 
     @property
     def generation(self) -> str | None:
@@ -78,24 +81,20 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct. Without ``partial`` it speaks of all."""
     if response.status != 200:
         raise refusal(response, tuple(keys))
-    document = decode_json(response.body) if _media_type(response) == _JSON else None
+    media_type = _media_type(response)
+    if media_type == _FRAMES:
+        return _read_frames(response, keys, expected, partial=partial)
+    document = decode_json(response.body) if media_type == _JSON else None
     if not isinstance(document, dict):
-        raise InvalidAnswer(f"the answer to a batch is a JSON object, found {_media_type(response)[:60]!r}")
+        raise InvalidAnswer(f"the answer to a batch is a JSON object or frames, found {media_type[:60]!r}")
     found, missing = document.get("found"), document.get("missing")
     unavailable = document.get("unavailable", [])
     if not (isinstance(found, dict) and isinstance(missing, list) and isinstance(unavailable, list)):
         raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
-    if unavailable and not partial:
-        raise InvalidAnswer("the answer to a batch leaves keys unanswered, for which nobody asked")
+    _check_partial(unavailable, partial=partial)
     _check_keys(found, missing, unavailable, keys)
-    value_format = response.fields.get(_VALUE_FORMAT)
-    if value_format == b"raw":
+    if _has_raw_values(response):
         found = {key: decode_base64(text) for key, text in found.items()}
-    elif value_format != b"json":
-        raise InvalidAnswer(
-            "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
-            hint="is the router older than this client, or does a proxy take header fields away?",
-        )
     generations = _read_generations(response, expected)
     told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
     if told != list(generations):
@@ -103,6 +102,34 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
             f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}"
         )
     return KeysAnswer(found, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+
+
+def _read_frames(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
+    try:
+        found, missing, unavailable = batch_frames.decode(response.body, keys)
+    except InvalidFrames as error:
+        raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
+    _check_partial(unavailable, partial=partial)
+    values: dict[str, Any] = found
+    if not _has_raw_values(response):
+        values = {key: decode_json(value) for key, value in found.items()}
+    generations = _read_generations(response, expected)
+    return KeysAnswer(values, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+
+
+def _check_partial(unavailable: list[Any], *, partial: bool) -> None:
+    if unavailable and not partial:
+        raise InvalidAnswer("the answer to a batch leaves keys unanswered, for which nobody asked")
+
+
+def _has_raw_values(response: Response) -> bool:
+    value_format = response.fields.get(_VALUE_FORMAT)
+    if value_format not in (b"json", b"raw"):
+        raise InvalidAnswer(
+            "the answer does not say by Lookupdb-Value-Format whether its values are JSON or raw",
+            hint="is the router older than this client, or does a proxy take header fields away?",
+        )
+    return value_format == b"raw"
 
 
 def _check_keys(found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]) -> None:

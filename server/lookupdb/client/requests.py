@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.client.address import RouterAddress
 from lookupdb.client.json_values import encode_json
 from lookupdb.errors import UsageError
@@ -14,6 +15,8 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
 """Keys that no client and no proxy would write in another way."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
+_OF_BATCH: Final = f"Accept: application/json, {FRAMES}\r\nContent-Type: application/json\r\n".encode()
+"""Raw values then come as the bytes that they are; a router that does not know these frames sends JSON."""
 _TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
 MAX_TARGET_CHARACTERS: Final = 511
 """Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
@@ -58,10 +61,11 @@ class RequestRenderer:
         """Of many, which are encodable (``check_keys``)."""
         body = encode_json({"keys": keys, "partial": True} if partial else {"keys": keys})
         assert body is not None
-        return b"POST %blookup%b%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+        return b"POST %blookup%b%b%bContent-Length: %d\r\n\r\n%b" % (
             self._prefix,
             self._fields,
             fields,
+            _OF_BATCH,
             len(body),
             body,
         )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from lookupdb.batch_frames import MEDIA_TYPE, encode_start
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -84,6 +86,21 @@ def batch(
     if unavailable is not None:
         body["unavailable"] = unavailable
     return answer(body, generation=generation, value_format="json")
+
+
+def frames(
+    found: dict[str, bytes | int],
+    keys: Sequence[str] | None = None,
+    *,
+    value_format: str | None = "raw",
+    more: bytes = b"",
+) -> bytes:
+    """The answer to a batch, and ``more``, as frames: values, or what stands in the place of their sizes."""
+    values = [value for value in found.values() if isinstance(value, bytes)]
+    start = encode_start(
+        found if keys is None else keys, [len(v) if isinstance(v, bytes) else v for v in found.values()]
+    )
+    return answer(b"".join([start, *values, more]), value_format=value_format, kind=MEDIA_TYPE)
 
 
 def found_all(sock: socket.socket, asked: Asked) -> bytes:

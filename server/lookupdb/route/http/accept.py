@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.route.http.answers import JSON, OCTETS
 
 ANYTHING: Final = b"*/*"
@@ -13,17 +14,27 @@ _MAX_CACHED_BYTES: Final = 256
 
 
 class AcceptField:
-    """The media types, among the two that values have, that a client accepts."""
+    """The media types that a client accepts, among the two that values have, and of a batch's answer."""
 
-    __slots__ = ("_accepted",)
+    __slots__ = ("_accepted", "_names_frames")
 
     def __init__(self, field: bytes) -> None:
         ranges = [_parse_range(part) for part in field.decode("latin-1").lower().split(",") if part.strip()]
         self._accepted = frozenset(media_type for media_type in (JSON, OCTETS) if _find_quality(media_type, ranges) > 0)
+        self._names_frames = dict(ranges).get(FRAMES, 0) > 0
 
     def allows(self, media_type: str) -> bool:
         """Whether the client accepts ``media_type``, which is JSON or OCTETS."""
         return media_type in self._accepted
+
+    def allows_batch(self) -> bool:
+        """Whether the client accepts one of the two media types of a batch's answer."""
+        return self._names_frames or JSON in self._accepted
+
+    def prefers_frames(self, value_format: str) -> bool:
+        """Whether a batch of such values is to be answered as frames: for who names these, if the values are raw, or if
+        JSON is ruled out."""
+        return self._names_frames and (value_format == "raw" or JSON not in self._accepted)
 
 
 def parse_accept(field: bytes | None) -> AcceptField | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.route.http import problems
 from lookupdb.route.http.limits import MAX_GENERATIONS, MAX_HEADS
 from lookupdb.route.http.problems import REASONS, HttpProblem
@@ -28,7 +29,7 @@ PROBLEM: Final = "application/problem+json"
 class AnswerHeads:
     """The encoded heads of one generation's answers, good for one second (they tell the date)."""
 
-    __slots__ = ("batch", "found", "found_by_size", "media_type", "missing", "missing_body")
+    __slots__ = ("batch", "found", "found_by_size", "frames", "media_type", "missing", "missing_body")
 
     def __init__(self, generation: ServedGeneration, date: str) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
@@ -36,9 +37,9 @@ class AnswerHeads:
         self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
         self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
-        self.batch = _encode_open_head(
-            200, {**common, "Lookupdb-Value-Format": generation.value_format, "Content-Type": JSON}
-        )
+        of_batch = {**common, "Lookupdb-Value-Format": generation.value_format}
+        self.batch = _encode_open_head(200, {**of_batch, "Content-Type": JSON})
+        self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
             _encode_open_head(404, {**common, "Content-Type": PROBLEM}),

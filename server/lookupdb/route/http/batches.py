@@ -1,4 +1,4 @@
-"""The JSON of batches: from the body of one to its keys, from keys and values to its answer.
+"""Batches: from the JSON of one to its keys, from keys and values to its answer, JSON or frames.
 
 ``PackedBatches`` does it with the native kernels, ``ListedBatches`` is their twin. A body that is not written as
 clients write it, right or wrong, is parsed by the same code for both.
@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from lookupdb import native
+from lookupdb import batch_frames, native
 from lookupdb.route.http import problems
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys, ListedKeys, ListedValues
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys, ListedKeys, ListedValues, Values
 from lookupdb.route.lookups.generation import ServedGeneration
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -33,19 +33,30 @@ class Batches(Protocol):
         """
 
     def encode(
-        self, head: bytes, fields: bytes, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool
+        self,
+        head: bytes,
+        fields: bytes,
+        generation: ServedGeneration,
+        keys: Any,
+        values: Any,
+        *,
+        partial: bool,
+        framed: bool,
     ) -> bytes:
         """The answer to a batch of ``keys``, BatchKeys, with their BatchValues. ``head`` goes on with the size of the
         body, and ``fields`` are the last ones of the head.
 
-        JSON values go in as the bytes they are, raw ones as base64. ``partial`` adds the member ``unavailable``;
-        without it no value may be unavailable.
+        In JSON, JSON values go in as the bytes they are, raw ones as base64; ``partial`` adds the member
+        ``unavailable``, and without it no value may be unavailable. ``framed``: as ``batch_frames`` instead.
         """
 
-    def encode_in_pieces(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> list[bytes]:
-        """The body of that answer in pieces that follow each other, without a copy of any large JSON value.
+    def encode_in_pieces(
+        self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool
+    ) -> list[bytes]:
+        """The body of that answer in pieces that follow each other, without a copy of any large value but those that
+        become base64.
 
-        Empties ``values``: of a raw value only the base64 is kept.
+        Empties ``values``: of a raw value in JSON only the base64 is kept.
         """
 
 
@@ -71,17 +82,34 @@ class PackedBatches:
         return self._keys(keys), partial
 
     def encode(
-        self, head: bytes, fields: bytes, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool
+        self,
+        head: bytes,
+        fields: bytes,
+        generation: ServedGeneration,
+        keys: Any,
+        values: Any,
+        *,
+        partial: bool,
+        framed: bool,
     ) -> bytes:
         """The answer to a batch."""
+        if framed:
+            frames: bytes = values.encode_frames(head, fields, keys)
+            return frames
         is_raw = generation.value_format == "raw"
         answer: bytes = values.encode(head, fields, _beginning(generation), keys, is_raw, partial)
         return answer
 
-    def encode_in_pieces(self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool) -> list[bytes]:
+    def encode_in_pieces(
+        self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool
+    ) -> list[bytes]:
         """Its body in pieces."""
+        pieces: list[bytes]
+        if framed:
+            pieces = values.encode_frames_in_pieces(keys)
+            return pieces
         is_raw = generation.value_format == "raw"
-        pieces: list[bytes] = values.encode_in_pieces(_beginning(generation), keys, is_raw, partial)
+        pieces = values.encode_in_pieces(_beginning(generation), keys, is_raw, partial)
         return pieces
 
 
@@ -106,8 +134,12 @@ class ListedBatches:
         values: ListedValues,
         *,
         partial: bool,
+        framed: bool,
     ) -> bytes:
         """The answer to a batch."""
+        if framed:
+            body = b"".join(_encode_frames(keys, values.values))
+            return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
         raw = generation.value_format == "raw"
         found: dict[str, object] = {}
         missing: list[str] = []
@@ -126,10 +158,13 @@ class ListedBatches:
         return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
 
     def encode_in_pieces(
-        self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool
+        self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool, framed: bool
     ) -> list[bytes]:
         """Its body in pieces."""
         gathered = values.values
+        if framed:
+            values.values = []
+            return _encode_frames(keys, gathered)
         raw = generation.value_format == "raw"
         pieces = [_beginning(generation)]
         missing: list[str] = []
@@ -150,6 +185,15 @@ class ListedBatches:
             pieces.append(b',"unavailable":' + orjson.dumps(unavailable))
         pieces.append(b"}")
         return pieces
+
+
+def _encode_frames(keys: ListedKeys, values: Values) -> list[bytes]:
+    """The body as frames, in pieces that follow each other."""
+    sizes = [
+        batch_frames.MISSING if value is None else batch_frames.UNAVAILABLE if value is UNAVAILABLE else len(value)
+        for value in values
+    ]
+    return [batch_frames.encode_start(keys.texts, sizes), *(value for value in values if isinstance(value, bytes))]
 
 
 def parse_batch(body: bytes, max_keys: int) -> tuple[list[str], bool]:

@@ -305,7 +305,7 @@ class ShorterLookupExchange(LookupExchange):
 class BatchExchange(Exchange):
     """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
 
-    __slots__ = ("body_bytes", "deadline_ms", "gather", "generation", "keys", "partial")
+    __slots__ = ("accept", "body_bytes", "deadline_ms", "gather", "generation", "keys", "partial")
     is_alone = True
 
     def __init__(
@@ -314,6 +314,7 @@ class BatchExchange(Exchange):
         connection_field: bytes,
         keys: BatchKeys,
         generation: str | None,
+        accept: AcceptField | None,
         *,
         partial: bool,
         body_bytes: int = 0,
@@ -322,6 +323,7 @@ class BatchExchange(Exchange):
         super().__init__(connection, connection_field, bodyless=False)
         self.keys = keys
         self.generation = generation
+        self.accept = accept
         self.partial = partial
         self.body_bytes = body_bytes
         self.deadline_ms = deadline_ms
@@ -361,12 +363,17 @@ class BatchExchange(Exchange):
         connection = self.connection
         connection.counts[_OK] += 1
         batches = connection.service.batches
-        head = connection.answers.heads(generation).batch
+        heads = connection.answers.heads(generation)
+        framed = self.accept is not None and self.accept.prefers_frames(generation.value_format)
+        head = heads.frames if framed else heads.batch
         connection_field = connection.choose_connection_field(self)
+        keys, partial = self.keys, self.partial
         if size <= JOINED_BYTES:
-            answer = batches.encode(head, connection_field, generation, self.keys, values, partial=self.partial)
-            connection.answer(self, answer)
+            connection.answer(
+                self,
+                batches.encode(head, connection_field, generation, keys, values, partial=partial, framed=framed),
+            )
         else:
-            pieces = batches.encode_in_pieces(generation, self.keys, values, partial=self.partial)
+            pieces = batches.encode_in_pieces(generation, keys, values, partial=partial, framed=framed)
             start = b"%b%d\r\n%b\r\n" % (head, sum(map(len, pieces)), connection_field)
             connection.answer(self, [start, *pieces])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.route.http import problems, target
 from lookupdb.route.http.accept import parse_accept
 from lookupdb.route.http.answers import JSON
@@ -117,9 +118,11 @@ def _shorter_deadline(request: Request, connection: ClientConnection) -> int | N
 
 def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange:
     _check_media_type(request.fields)
-    accepted = parse_accept(request.fields.get(ACCEPT))
-    if accepted is not None and not accepted.allows(JSON):
-        raise HttpProblem(problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON}, which Accept rules out")
+    accept = parse_accept(request.fields.get(ACCEPT))
+    if accept is not None and not accept.allows_batch():
+        raise HttpProblem(
+            problems.NOT_ACCEPTABLE, f"a batch is answered as {JSON} or {FRAMES}, and Accept rules both out"
+        )
     keys, partial = connection.service.batches.parse(request.body, connection.limits.max_keys)
     generation = _requested_generation(request.fields)
     return BatchExchange(
@@ -127,6 +130,7 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
         request.connection_field,
         keys,
         generation,
+        accept,
         partial=partial,
         body_bytes=len(request.body),
         deadline_ms=_shorter_deadline(request, connection),

@@ -1,18 +1,11 @@
 //! The JSON that answers a batch.
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
 
+use super::batch_body::BatchBody;
 use super::keys::{Key, PackedKeys};
-use super::resp::Span;
-use super::sink::{base64_bytes, decimal, write_base64, Length, Room, Sink};
+use super::sink::Sink;
 use super::values::{PackedValues, Place};
 use crate::json_string::{plain_size, push_escaped};
-
-/// A value of so many bytes is a piece of its own.
-const LARGE_VALUE_BYTES: usize = 4096;
-/// A piece of smaller ones ends when it has so many bytes.
-const PIECE_BYTES: usize = 64 * 1024;
 
 /// What an answer is made of.
 pub struct Answer<'a> {
@@ -23,29 +16,7 @@ pub struct Answer<'a> {
     pub partial: bool,
 }
 
-impl Answer<'_> {
-    /// The whole answer in one piece: `head`, the number of bytes of its body, `fields`, and the body.
-    pub fn encode<'py>(
-        &self,
-        py: Python<'py>,
-        head: &[u8],
-        fields: &[u8],
-        values: &PackedValues,
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let mut body = Length::default();
-        self.put_body(py, &mut body, values)?;
-        let size = decimal(body.0);
-        let whole = head.len() + size.len() + fields.len() + 4 + body.0;
-        PyBytes::new_with(py, whole, |out| {
-            let mut room = Room::new(out);
-            for part in [head, &size, b"\r\n", fields, b"\r\n"] {
-                room.put(part);
-            }
-            self.put_body(py, &mut room, values)?;
-            room.is_full().then_some(()).ok_or_else(|| PyValueError::new_err("an answer of another size"))
-        })
-    }
-
+impl BatchBody for Answer<'_> {
     fn put_body(&self, py: Python<'_>, out: &mut impl Sink, values: &PackedValues) -> PyResult<()> {
         out.put(self.start);
         let mut comma: &[u8] = b"";
@@ -60,7 +31,9 @@ impl Answer<'_> {
         }
         self.put_end(py, out, values.places())
     }
+}
 
+impl Answer<'_> {
     /// Puts a key as a JSON string.
     pub fn put_key(&self, py: Python<'_>, out: &mut impl Sink, key: &Key) -> PyResult<()> {
         match key {
@@ -127,55 +100,5 @@ impl Answer<'_> {
         }
         out.put(b"]");
         Ok(())
-    }
-}
-
-/// The pieces of a large answer, the last one still as text.
-pub struct Pieces<'py> {
-    done: Bound<'py, PyList>,
-    pub text: Vec<u8>,
-}
-
-impl<'py> Pieces<'py> {
-    pub fn new(py: Python<'py>, start: &[u8]) -> Self {
-        Self { done: PyList::empty(py), text: start.to_vec() }
-    }
-
-    /// Appends the value at `span` of `part`.
-    pub fn push_value(&mut self, part: &Bound<'py, PyBytes>, span: Span, answer: &Answer<'_>) -> PyResult<()> {
-        let value = span.of(part.as_bytes());
-        if value.len() < LARGE_VALUE_BYTES {
-            answer.put_value(&mut self.text, value);
-            return if self.text.len() < PIECE_BYTES { Ok(()) } else { self.end() };
-        }
-        let py = self.done.py();
-        if answer.raw {
-            self.text.push(b'"');
-            self.end()?;
-            let write = |out: &mut [u8]| {
-                write_base64(out, value);
-                Ok(())
-            };
-            self.done.append(PyBytes::new_with(py, base64_bytes(value), write)?)?;
-            self.text.push(b'"');
-            return Ok(());
-        }
-        self.end()?;
-        if value.len() == part.as_bytes().len() {
-            self.done.append(part)
-        } else {
-            self.done.append(PyBytes::new(py, value))
-        }
-    }
-
-    fn end(&mut self) -> PyResult<()> {
-        self.done.append(PyBytes::new(self.done.py(), &self.text))?;
-        self.text.clear();
-        Ok(())
-    }
-
-    pub fn finish(mut self) -> PyResult<Bound<'py, PyList>> {
-        self.end()?;
-        Ok(self.done)
     }
 }

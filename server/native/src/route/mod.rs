@@ -3,9 +3,12 @@
 //! `PackedKeys` and `PackedValues` are what `lookups/batch_keys.py` calls BatchKeys and BatchValues. Keys are
 //! handled here, but those that are to be normalised and are no plain ASCII: `keys.py` says what they are stored under.
 mod answer;
+mod batch_body;
 mod body;
+mod frames;
 mod keys;
 mod lookups;
+mod pieces;
 mod replies;
 mod reply;
 mod resp;

@@ -1,16 +1,14 @@
 //! The replies of RESP to lookups.
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyBytes;
 
-use super::resp::{push_number, Span};
+use super::resp::push_number;
 use super::sink::{Length, Room, Sink};
 use super::values::{PackedValues, Place};
 
-/// A value of so many bytes is a piece of its own.
-const LARGE_VALUE_BYTES: usize = 4096;
-/// A piece of smaller ones ends when it has so many bytes.
-const PIECE_BYTES: usize = 64 * 1024;
+/// Behind a value.
+pub const END: &[u8] = b"\r\n";
 
 /// What replies are made of beside values.
 pub struct Replies<'a> {
@@ -39,9 +37,9 @@ impl Replies<'_> {
         for place in values.places() {
             match values.find(py, *place) {
                 Some(value) => {
-                    put_line(out, b'$', value.len());
+                    Self::put_value_head(out, value.len());
                     out.put(value);
-                    out.put(b"\r\n");
+                    out.put(END);
                 }
                 None => out.put(self.nothing(*place)),
             }
@@ -53,6 +51,11 @@ impl Replies<'_> {
         if self.is_list {
             put_line(out, b'*', count);
         }
+    }
+
+    /// Puts what stands before a value of `size` bytes; `END` stands behind it.
+    pub fn put_value_head(out: &mut impl Sink, size: usize) {
+        put_line(out, b'$', size);
     }
 
     /// The reply where there is no value.
@@ -70,48 +73,4 @@ fn put_line(out: &mut impl Sink, kind: u8, number: usize) {
     push_number(&mut line, number);
     line.extend_from_slice(b"\r\n");
     out.put(&line);
-}
-
-/// The pieces of large replies, the last one still as text.
-pub struct ReplyPieces<'py> {
-    done: Bound<'py, PyList>,
-    pub text: Vec<u8>,
-}
-
-impl<'py> ReplyPieces<'py> {
-    pub fn new(py: Python<'py>) -> Self {
-        Self { done: PyList::empty(py), text: Vec::new() }
-    }
-
-    /// Appends the value at `span` of `part`.
-    pub fn push_value(&mut self, part: &Bound<'py, PyBytes>, span: Span) -> PyResult<()> {
-        let value = span.of(part.as_bytes());
-        put_line(&mut self.text, b'$', value.len());
-        if value.len() < LARGE_VALUE_BYTES {
-            self.text.extend_from_slice(value);
-            self.text.extend_from_slice(b"\r\n");
-            return if self.text.len() < PIECE_BYTES { Ok(()) } else { self.end() };
-        }
-        self.end()?;
-        if value.len() == part.as_bytes().len() {
-            self.done.append(part)?;
-        } else {
-            self.done.append(PyBytes::new(self.done.py(), value))?;
-        }
-        self.text.extend_from_slice(b"\r\n");
-        Ok(())
-    }
-
-    fn end(&mut self) -> PyResult<()> {
-        self.done.append(PyBytes::new(self.done.py(), &self.text))?;
-        self.text.clear();
-        Ok(())
-    }
-
-    pub fn finish(mut self) -> PyResult<Bound<'py, PyList>> {
-        if !self.text.is_empty() {
-            self.end()?;
-        }
-        Ok(self.done)
-    }
 }

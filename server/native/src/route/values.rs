@@ -1,11 +1,14 @@
-//! What has been found for the keys of a batch, as it came, until it is written as JSON.
+//! What has been found for the keys of a batch, as it came, until it is written as an answer.
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::answer::{Answer, Pieces};
+use super::answer::Answer;
+use super::batch_body::BatchBody;
+use super::frames::Frames;
 use super::keys::PackedKeys;
-use super::replies::{Replies, ReplyPieces};
+use super::pieces::Pieces;
+use super::replies::{Replies, END};
 use super::reply::ShardReply;
 use super::resp::Span;
 use super::shard_keys::PackedShardKeys;
@@ -115,27 +118,47 @@ impl PackedValues {
     ) -> PyResult<Bound<'py, PyList>> {
         self.check(keys)?;
         let answer = Answer { start, keys, raw, partial };
-        let last_uses = self.last_uses();
-        let nothing = PyBytes::new(py, b"").unbind();
         let mut pieces = Pieces::new(py, start);
         let mut comma: &[u8] = b"";
-        for (index, (key, place)) in keys.keys().iter().zip(&self.places).enumerate() {
-            let Place::Found { part, span } = *place else {
-                continue;
-            };
-            let Some(bytes) = self.parts.get_mut(part) else {
-                continue;
+        self.drain(py, |index, _, found| {
+            let (Some((part, span)), Some(key)) = (found, keys.keys().get(index)) else {
+                return Ok(());
             };
             pieces.text.extend_from_slice(comma);
             answer.put_key(py, &mut pieces.text, key)?;
-            pieces.text.push(b':');
-            pieces.push_value(bytes.bind(py), span, &answer)?;
             comma = b",";
-            if last_uses.get(part) == Some(&index) {
-                *bytes = nothing.clone_ref(py);
+            if !raw {
+                pieces.text.push(b':');
+                return pieces.push_value(part, span);
             }
-        }
+            pieces.text.extend_from_slice(b":\"");
+            pieces.push_base64(part, span)?;
+            pieces.text.push(b'"');
+            Ok(())
+        })?;
         answer.put_end(py, &mut pieces.text, &self.places)?;
+        pieces.finish()
+    }
+
+    /// The answer to a batch of `keys` as frames: `head`, the size of the body, `fields`, and the body.
+    fn encode_frames<'py>(
+        &self,
+        py: Python<'py>,
+        head: &[u8],
+        fields: &[u8],
+        keys: &PackedKeys,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.check(keys)?;
+        Frames { keys }.encode(py, head, fields, self)
+    }
+
+    /// The same body in pieces that follow each other. Values are forgotten as their piece is made; large ones are pieces
+    /// themselves.
+    fn encode_frames_in_pieces<'py>(&mut self, py: Python<'py>, keys: &PackedKeys) -> PyResult<Bound<'py, PyList>> {
+        self.check(keys)?;
+        let mut pieces = Pieces::new(py, b"");
+        Frames { keys }.put_start(py, &mut pieces.text, &self.places)?;
+        self.drain(py, |_, _, found| found.map_or(Ok(()), |(part, span)| pieces.push_value(part, span)))?;
         pieces.finish()
     }
 
@@ -165,23 +188,18 @@ impl PackedValues {
         error: &[u8],
     ) -> PyResult<Bound<'py, PyList>> {
         let replies = Replies { is_list, nil, error };
-        let last_uses = self.last_uses();
-        let nothing = PyBytes::new(py, b"").unbind();
-        let mut pieces = ReplyPieces::new(py);
+        let mut pieces = Pieces::new(py, b"");
         replies.put_head(&mut pieces.text, self.places.len());
-        for (index, place) in self.places.iter().enumerate() {
-            let Place::Found { part, span } = *place else {
-                pieces.text.extend_from_slice(replies.nothing(*place));
-                continue;
+        self.drain(py, |_, place, found| {
+            let Some((part, span)) = found else {
+                pieces.text.extend_from_slice(replies.nothing(place));
+                return Ok(());
             };
-            let Some(bytes) = self.parts.get_mut(part) else {
-                continue;
-            };
-            pieces.push_value(bytes.bind(py), span)?;
-            if last_uses.get(part) == Some(&index) {
-                *bytes = nothing.clone_ref(py);
-            }
-        }
+            Replies::put_value_head(&mut pieces.text, span.len as usize);
+            pieces.push_value(part, span)?;
+            pieces.text.extend_from_slice(END);
+            Ok(())
+        })?;
         pieces.finish()
     }
 }
@@ -214,6 +232,31 @@ impl PackedValues {
     fn set(&mut self, position: usize, place: Place) -> PyResult<()> {
         let known = self.places.get_mut(position).ok_or_else(|| PyIndexError::new_err("a key of another batch"))?;
         *known = place;
+        Ok(())
+    }
+
+    /// Calls `each` for one key after the other, with its value's part and span if it has one. Values are forgotten
+    /// behind the last one of their part.
+    fn drain<'py>(
+        &mut self,
+        py: Python<'py>,
+        mut each: impl FnMut(usize, Place, Option<(&Bound<'py, PyBytes>, Span)>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let last_uses = self.last_uses();
+        let nothing = PyBytes::new(py, b"").unbind();
+        for (index, place) in self.places.iter().enumerate() {
+            let Place::Found { part, span } = *place else {
+                each(index, *place, None)?;
+                continue;
+            };
+            let Some(bytes) = self.parts.get_mut(part) else {
+                continue; // each part that is named is there
+            };
+            each(index, *place, Some((bytes.bind(py), span)))?;
+            if last_uses.get(part) == Some(&index) {
+                *bytes = nothing.clone_ref(py);
+            }
+        }
         Ok(())
     }
 
