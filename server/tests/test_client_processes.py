@@ -15,10 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.clients import KINDS, Kind
 from support.faulty_router import Asked, found_all, scripted
 
 from lookupdb.client import AsyncClient, Client
 
+TESTS = str(Path(__file__).parent)
 SERVER = str(Path(__file__).parents[1])
 MAX_MILLISECONDS = 50.0
 MAX_BYTES = 10 << 20
@@ -259,3 +261,27 @@ def test_greenlets_look_up_together_where_gevent_lets_them_and_are_never_stuck(m
             assert together >= 39, f"lookups of greenlets leave together: {batches}"
         if mode == "never":
             assert together == 0
+
+
+LOOKUPS = """
+    import resource, sys
+    sys.path.append(sys.argv[3])
+    from support.clients import blocking
+
+    def faults_of(lookups):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(lookups):
+            client.get("a")
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    with blocking(sys.argv[2], sys.argv[1]) as client:
+        faults_of(20)
+        print(faults_of(200))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_memory_is_mapped_for_each_answer(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(128 << 10))  # glibc's own, which would rise in some processes
+    with scripted() as router:
+        assert int(run(LOOKUPS, router.url, kind, TESTS)) < 200

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from lookupdb.client.attempts import CONNECTION_LOST, ConnectionFailure, deadline_failure
 from lookupdb.client.certificates import TlsContexts
-from lookupdb.client.connection import connecting_error, describe_socket_error
+from lookupdb.client.connection import PIECE_BYTES, connecting_error, describe_socket_error
 from lookupdb.client.connection_pool import NO_CONNECTION
 from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
@@ -20,7 +20,7 @@ CLOSED: Final = "this client is closed"
 _CLOSED_DETAIL: Final = "the connection was closed before the answer was whole"
 
 
-class AsyncConnection(asyncio.Protocol):
+class AsyncConnection(asyncio.BufferedProtocol):
     """One connection, for one request after another. That the router closes it is noticed at once."""
 
     def __init__(
@@ -31,6 +31,7 @@ class AsyncConnection(asyncio.Protocol):
         self._settings = settings
         self._standing = standing
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
+        self._received = memoryview(bytearray(PIECE_BYTES))
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._was_used = False
@@ -53,14 +54,18 @@ class AsyncConnection(asyncio.Protocol):
         is_stale = self._was_used and not self._reader.has_begun
         self._fail(ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to put what is received. A plain Protocol is given pieces of 256 KiB, see PIECE_BYTES."""
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Take bytes of the answer. Bytes that answer nothing end the connection."""
         answer = self._answer
         if answer is None or answer.done():
             self.close()
             return
         try:
-            response = self._reader.feed(data)
+            response = self._reader.feed(bytes(self._received[:nbytes]))
         except InvalidAnswer as error:
             self._fail(error)
             self.close()

@@ -16,7 +16,9 @@ from lookupdb.errors import InvalidAnswer
 if TYPE_CHECKING:
     import ssl
 
-_PIECE_BYTES: Final = 1 << 18
+PIECE_BYTES: Final = 1 << 16
+"""Received at once. For more than 128 KiB an allocator may map memory that the kernel clears, for each piece anew: that
+takes longer than to ask twice."""
 _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is looked at before it is used: the router may have closed it."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
@@ -62,7 +64,7 @@ class RouterConnection:
         try:
             self._socket.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
-            while data := self._socket.recv(_PIECE_BYTES):
+            while data := self._socket.recv(PIECE_BYTES):
                 if response := self._reader.feed(data):
                     return response._replace(keeps_open=False)
             raise
@@ -70,7 +72,7 @@ class RouterConnection:
 
     def _receive(self, deadline: float) -> Response:
         receive, feed = self._socket.recv, self._reader.feed
-        while data := receive(_PIECE_BYTES):
+        while data := receive(PIECE_BYTES):
             response = feed(data)
             if response is not None:
                 return response
