@@ -110,3 +110,8 @@ def test_an_answer_too_large_is_asked_for_in_halves(kind: Kind) -> None:
     with scripted(otherwise=bounded) as router, blocking(kind, router.url) as client:
         assert sorted(client.get_many(keys).found) == sorted(keys)
         assert len(router.asked) < 20
+
+
+def test_keys_may_be_answered_in_another_order(kind: Kind) -> None:
+    with scripted(batch({"b": 2, "a": 1})) as router, blocking(kind, router.url) as client:
+        assert client.get_many(["a", "b"]).found == {"a": 1, "b": 2}

@@ -141,7 +141,7 @@ def _check_keys(found: dict[str, Any], missing: list[Any], unavailable: list[Any
         except TypeError:  # what is no text
             is_whole = False
     elif is_whole:
-        is_whole = all(map(found.__contains__, keys))
+        is_whole = [*found] == [*keys] or found.keys() == {*keys}  # routers keep their order
     if not is_whole:
         raise InvalidAnswer("the answer to a batch does not speak of each of its keys once, and of no others")
 

@@ -44,7 +44,7 @@ class AsyncRouterLink:
     async def ask(
         self,
         render: Callable[[bytes], bytes],
-        keys: tuple[str, ...],
+        keys: Sequence[str],
         deadline: float,
         answer_by: float | None = None,
     ) -> Response:
@@ -278,7 +278,7 @@ class AsyncLookups:
     ) -> KeysAnswer:
         sent_at = asyncio.get_running_loop().time()
         response = await self._link.ask(
-            lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline, answer_by
+            lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by
         )
         answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:

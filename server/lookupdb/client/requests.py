@@ -95,7 +95,7 @@ def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
     listed: list[Any] = [*keys]
     if not {*map(type, listed)} <= _PLAIN:
         listed = [*map(check_key, listed)]
-    distinct: list[str] = [*dict.fromkeys(listed)]
+    distinct: list[str] = listed if len({*listed}) == len(listed) else [*dict.fromkeys(listed)]
     text = "".join(distinct)
     if not text.isascii():
         for key in distinct:

@@ -46,7 +46,7 @@ class RouterLink:
     def ask(
         self,
         render: Callable[[bytes], bytes],
-        keys: tuple[str, ...],
+        keys: Sequence[str],
         deadline: float,
         answer_by: float | None = None,
     ) -> Response:
@@ -255,7 +255,7 @@ class Lookups:
     ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._link.ask(
-            lambda fields: renderer.batch(keys, fields, partial=partial), tuple(keys), deadline, answer_by
+            lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by
         )
         answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
         if renderer.generation is None:
