@@ -161,9 +161,10 @@ class TestSlowSenders:
             time.sleep(0.6)
             assert client.response().body == huge
 
-    def test_answers_due_come_before_the_408(self, server: Server, client: Client) -> None:
+    @pytest.mark.parametrize("part", [b"G", b"GET", b"GET /v1"])
+    def test_answers_due_come_before_the_408(self, server: Server, client: Client, part: bytes) -> None:
         server.lookups.delays["a"] = 0.5
-        client.send(request("/v1/lookup/a") + b"GET /v1")
+        client.send(request("/v1/lookup/a") + part)
         assert client.response().body == b"1"
         assert client.response().status == 408
 

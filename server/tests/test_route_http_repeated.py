@@ -124,3 +124,10 @@ def test_pieces_of_a_request_do_not_pass_for_one(server: Server) -> None:
         client.send(PLAIN).response()
         client.send(b"POST /v1/lookup HTTP/1.1\r\n", HOST, b"Content-Length: %d\r\n\r\n" % len(PLAIN)).silent()
         assert client.send(PLAIN).response().status == 400
+
+
+def test_a_whole_request_behind_the_first_bytes_of_another_is_no_repeat(server: Server) -> None:
+    with server.connect() as client:
+        assert client.send(PLAIN).response().status == 200
+        assert client.send(PLAIN + b"GET").response().status == 200
+        assert client.send(PLAIN).response().status == 400

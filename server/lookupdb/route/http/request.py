@@ -240,12 +240,15 @@ class RequestReader:
 
     # What the parser calls
 
+    def on_message_begin(self) -> None:
+        """A request begins, perhaps right behind an earlier one: its first byte is part of it."""
+        self.is_partial = True
+
     def on_url(self, target: bytes) -> None:
         """A piece of the request target."""
         request = self._request
         if request is None:
             self._request = Request(target)
-            self.is_partial = True
         else:
             request.target += target
 
