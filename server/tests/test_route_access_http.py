@@ -17,6 +17,7 @@ from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
 from lookupdb.route.clients import front
 from lookupdb.route.http.connection import HttpConnection
+from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
 
 AUDIENCE = "lookupdb:airports"
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"
@@ -205,6 +206,13 @@ def test_a_request_is_not_taken_for_a_repeat_of_one_with_another_token(client: C
         assert client.get("/v1/lookup/a", bearer(TOKEN + "x")).status == 401
 
 
+def test_a_batch_is_not_taken_for_a_repeat_of_one_with_another_token(client: Client) -> None:
+    body = b'{"keys": ["a"]}'
+    assert client.post(body, bearer(TOKEN)).status == client.post(body, bearer(TOKEN)).status == 200
+    assert client.post(body, bearer(TOKEN[:-1] + "x")).status == 401
+    assert client.ended()
+
+
 def test_a_token_is_judged_once_a_connection(entrance: Entrance, client: Client) -> None:
     for key in ("a", "b", "none"):
         client.get(f"/v1/lookup/{key}", bearer(TOKEN))
@@ -218,7 +226,21 @@ def test_a_repeated_request_does_not_reach_the_parser(
     client.get("/v1/lookup/a", bearer(TOKEN))
     (connection,) = server.front._connections
     assert isinstance(connection, HttpConnection)
-    assert connection._repeated is not None
+    assert isinstance(connection._repeated, RepeatedLookup)
+    client.post(b'{"keys": ["a"]}', bearer(TOKEN))
+    assert isinstance(connection._repeated, RepeatedBatch)
+
+
+def test_a_token_that_is_revoked_ends_for_repeated_batches(entrance: Entrance, server: Server, client: Client) -> None:
+    body = b'{"keys": ["a"]}'
+    for _ in range(2):
+        assert client.post(body, bearer(TOKEN)).status == 200
+    server.call(lambda: entrance.gatekeeper.take_hashes(hashes(NEXT)))
+    (connection,) = server.front._connections
+    eventually(lambda: connection._repeated is None, 5)  # type: ignore[attr-defined]
+    assert client.post(body, bearer(TOKEN)).status == 401
+    assert client.ended()
+    assert server.call(lambda: entrance.lookups.budget.used) == 0
 
 
 def test_a_token_is_replaced_on_an_open_connection(entrance: Entrance, server: Server, client: Client) -> None:

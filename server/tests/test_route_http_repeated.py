@@ -1,14 +1,20 @@
-"""Requests that repeat with another key: recognised by their bytes, and answered as if each were the first."""
+"""Requests that repeat with another key, or other keys: recognised by their bytes, and answered as if each were the
+first."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
-from lookupdb.route.http.exchanges import ClientConnection, LookupExchange
-from lookupdb.route.http.repeated import RepeatedRequest
+from lookupdb.batch_frames import MEDIA_TYPE
+from lookupdb.client.address import parse_url
+from lookupdb.client.requests import RequestRenderer, render_deadline
+from lookupdb.route.http.exchanges import BatchExchange, ClientConnection, LookupExchange
+from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
+from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
 
 PLAIN = request("/v1/lookup/k1")
 HOST = b"Host: lookups.example\r\n"
@@ -73,13 +79,13 @@ def test_the_answer_is_that_of_a_connection_that_asks_for_the_first_time(
 def test_it_is_recognised_the_second_time(server: Server, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     recognised: list[bytes] = []
 
-    class Noted(RepeatedRequest):
+    class Noted(RepeatedLookup):
         def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
             found = super().match(data, connection)
             recognised.extend([data] if found else [])
             return found
 
-    monkeypatch.setattr("lookupdb.route.http.repeated.RepeatedRequest", Noted)
+    monkeypatch.setattr("lookupdb.route.http.repeated.RepeatedLookup", Noted)
     with server.connect() as client:
         for _ in range(3):
             client.send(head).response()
@@ -112,7 +118,7 @@ def test_repeats_have_the_deadline_of_the_first(server: Server) -> None:
 def test_what_is_more_than_one_get_is_always_read_in_full(
     server: Server, read: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RepeatedRequest, "__init__", None)  # none is made
+    monkeypatch.setattr(RepeatedLookup, "__init__", None)  # none is made
     bodyless = read.startswith(b"HEAD")
     with server.connect() as client:
         for _ in range(2):
@@ -131,3 +137,164 @@ def test_a_whole_request_behind_the_first_bytes_of_another_is_no_repeat(server: 
         assert client.send(PLAIN).response().status == 200
         assert client.send(PLAIN + b"GET").response().status == 200
         assert client.send(PLAIN).response().status == 400
+
+
+def batch(body: bytes, *fields: str, length: str | None = None) -> bytes:
+    stated = f"Content-Length: {len(body)}" if length is None else length
+    return request("/v1/lookup", stated, *fields, method="POST") + body
+
+
+BODY = b'{"keys":["k1"]}'
+BATCHES = {
+    "plain": batch(BODY),
+    "as programs ask": batch(BODY, "Content-Type: application/json", "Accept: */*", "User-Agent: x"),
+    "the length last": request("/v1/lookup", "X: y", f"content-length:{len(BODY)}", method="POST") + BODY,
+    "spaces around the length": batch(BODY, length=f"CONTENT-LENGTH: \t {len(BODY)} \t "),
+    "of a candidate": batch(BODY, "Lookupdb-Generation: g2"),
+    "of one who waits for less": batch(BODY, "Lookupdb-Deadline-Ms: 400"),
+    "of one who takes JSON": batch(BODY, "Accept: application/json"),
+    "of one who takes frames": batch(BODY, f"Accept: {MEDIA_TYPE}"),
+    "HTTP/1.0 that stays": batch(BODY, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "of this project's client": RequestRenderer(parse_url("http://router")).batch(
+        ["k1"], render_deadline(1.0), partial=True
+    ),
+}
+OTHERS = {
+    "other keys": b'{"keys":["k2","k404"]}',
+    "keys with spaces": b'{"keys": ["k2", "a/b", "k2"], "partial": false}',
+    "no keys": b'{"keys":[]}',
+    "no body": b"",
+    "half of JSON": b'{"keys":["k1"',
+    "not UTF-8": b'{"keys":["\xff"]}',
+    "another member": b'{"keys":["k1"],"more":1}',
+    "too many keys": b'{"keys":[%b]}' % b",".join([b'""'] * 1001),
+    "as large as is recognised": b'{"keys":["k2"]}'.ljust(SLICE_BYTES - 400),
+    "larger than that": b'{"keys":["k2"]}'.ljust(SLICE_BYTES + 1),
+}
+LENGTHS = {
+    "too small": b"14",
+    "too large": b"16",
+    "with a zero": b"015",
+    "with a sign": b"+15",
+    "less than nothing": b"-15",
+    "with a space": b"1 5",
+    "with an underscore": b"1_5",
+    "two": b"15, 15",
+    "hexadecimal": b"0xf",
+    "empty": b"",
+    "larger than any body": b"99999999999999999999999999",
+    "more digits than are looked for": b"000000000000015",
+    "and a second field": b"15\r\nContent-Length: 15",
+    "and chunks": b"15\r\nTransfer-Encoding: chunked",
+    "and an expectation": b"15\r\nExpect: 100-continue",
+}
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("first", BATCHES.values(), ids=BATCHES.keys())
+def test_a_batch_is_answered_as_by_a_connection_that_is_asked_for_the_first_time(
+    server: Server, first: bytes, body: bytes
+) -> None:
+    head, _, old_body = first.rpartition(b"\r\n\r\n")
+    data = head.replace(b"%d" % len(old_body), b"%d" % len(body)) + b"\r\n\r\n" + body
+    with server.connect() as new, server.connect() as old:
+        for _ in range(2):
+            old.send(first).response()
+        assert ending(old, data) == ending(new, data)
+    assert server.call(lambda: server.lookups.budget.used) == 0
+
+
+@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS.keys())
+@pytest.mark.parametrize("behind", [b"", b"GET"], ids=["alone", "with more"])
+def test_a_length_that_is_written_in_another_way_is_for_the_parser(
+    server: Server, length: bytes, behind: bytes
+) -> None:
+    data = BATCHES["plain"].replace(b"15", length, 1) + behind
+    with server.connect() as new, server.connect() as old:
+        for _ in range(2):
+            old.send(BATCHES["plain"]).response()
+        assert ending(old, data) == ending(new, data)
+
+
+@pytest.mark.parametrize("first", BATCHES.values(), ids=BATCHES.keys())
+def test_a_batch_is_recognised_the_second_time(server: Server, first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    recognised: list[bytes] = []
+
+    class Noted(RepeatedBatch):
+        def match(self, data: bytes, connection: ClientConnection) -> BatchExchange | None:
+            found = super().match(data, connection)
+            recognised.extend([data] if found else [])
+            return found
+
+    monkeypatch.setattr("lookupdb.route.http.repeated.RepeatedBatch", Noted)
+    with server.connect() as client:
+        for _ in range(3):
+            client.send(first).response()
+    assert recognised == [first, first]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        batch(BODY, "Content-Encoding: identity"),
+        batch(BODY, "Connection: upgrade", "Upgrade: h2c"),
+        batch(BODY, length="Transfer-Encoding: chunked").replace(BODY, b"f\r\n%b\r\n0\r\n\r\n" % BODY),
+        batch(BODY, "X: " + "y" * MAX_REPEATED_HEAD_BYTES),
+        batch(BODY, length="Content-Length: 015"),
+        batch(BODY.ljust(SLICE_BYTES)),
+        batch(BODY) + batch(BODY),
+        PLAIN + batch(BODY),
+        b"\r\n" + batch(BODY),
+    ],
+)
+def test_what_is_not_one_plain_batch_is_always_read_in_full(
+    server: Server, read: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RepeatedBatch, "__init__", None)  # none is made
+    with server.connect() as client:
+        for _ in range(2):
+            assert client.send(read).response().status == 200
+
+
+def test_a_batch_that_came_in_two_reads_is_not_remembered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RepeatedBatch, "__init__", None)
+    with server.connect() as client:
+        client.send(batch(BODY)[:-1]).silent()
+        assert client.send(BODY[-1:]).response().status == 200
+
+
+def test_repeated_batches_have_the_fields_of_the_first(server: Server) -> None:
+    lookups = server.lookups
+    before = len(lookups.deadlines)
+    asked = batch(BODY, "Lookupdb-Deadline-Ms: 400", "Lookupdb-Generation: g2")
+    with server.connect() as client:
+        generations = [client.send(asked).response().fields["lookupdb-generation"] for _ in range(3)]
+        client.send(batch(BODY)).response()
+    assert lookups.deadlines[before:] == [400, 400, 400, None]
+    assert generations == ["g2"] * 3
+
+
+def test_a_repeated_batch_waits_for_the_one_before_and_is_counted_as_any() -> None:
+    lookups = ScriptedLookups(values={"k1": b"1", "held": b"2"})
+    used = []
+    with serving(lookups) as server, server.connect() as repeating, server.connect() as new:
+        repeating.send(batch(BODY)).response()
+        for client, *fields in (repeating,), (new, "X: y"):
+            lookups.held.add("held")
+            client.send(batch(b'{"keys":["held"]}')).silent()
+            client.send(batch(BODY, *fields)).silent()
+            assert lookups.batches[-1] == ["held"], "a batch is looked up alone"
+            used.append(server.call(lambda: lookups.budget.used))
+            server.call(lookups.release)
+            found = [json.loads(client.response().body)["found"] for _ in range(2)]
+            assert found == [{"held": 2}, {"k1": 1}]
+        assert server.call(lambda: lookups.budget.used) == 0
+    assert used[0] == used[1] > 0
+
+
+def test_a_repeated_batch_ends_its_connection_while_the_server_drains() -> None:
+    with serving(ScriptedLookups(values={"k1": b"1"})) as server, server.connect() as client:
+        client.send(batch(BODY)).response()
+        server.call(lambda: setattr(server.service, "draining", True))
+        assert client.send(batch(BODY)).response().fields["connection"] == "close"
+        assert client.ended()

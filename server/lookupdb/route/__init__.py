@@ -26,8 +26,9 @@
     ``http.connection`` sends after those to earlier requests.
 
 A single key travels as a ``SingleKey`` in the place of a slice, and leaves as a GET if it is alone. ``http.repeated``
-spares it the parser if its request is like the last one. ``table.cutover`` puts routing tables, which say where the
-servers are, into effect. ``worker`` puts everything together.
+spares it the parser if its request is like the last one, and a batch that came whole in one read of 8 KiB or less, too.
+``table.cutover`` puts routing tables, which say where the servers are, into effect. ``worker`` puts everything
+together.
 
 ``resp`` is the second protocol. Its ``connection`` has one exchange at a time, GETs that came together or an MGET. It
 joins this journey at step 4.

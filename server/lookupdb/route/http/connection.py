@@ -122,14 +122,14 @@ class HttpConnection(ConnectionLife):
         reader = self._reader
         is_new_request = not reader.is_partial
         if is_new_request and self._repeated is not None:
-            lookup = self._repeated.match(data, self)
-            if lookup is not None:
+            exchange = self._repeated.match(data, self)
+            if exchange is not None:
                 # As _submit does, without the call: nearly all requests come here.
                 if self._pending or self._waiting or self.is_blocked or self.service.draining:
-                    self._enqueue(lookup)
+                    self._enqueue(exchange)
                 else:
-                    self._pending.append(lookup)
-                    lookup.start()
+                    self._pending.append(exchange)
+                    exchange.start()
                 if self._waiting:
                     self._advance()
                 return

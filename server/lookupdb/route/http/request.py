@@ -34,10 +34,10 @@ AUTHORIZATION: Final = "authorization"
 ACCEPT: Final = "accept"
 CONTENT_TYPE: Final = "content-type"
 CONTENT_ENCODING: Final = "content-encoding"
+CONTENT_LENGTH: Final = "content-length"
 CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
 DEADLINE: Final = "lookupdb-deadline-ms"
-_LENGTH: Final = "content-length"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
@@ -49,7 +49,7 @@ _LOWER: Final = {
     name.encode(): name
     for name in (
         *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION),
-        *(_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
+        *(CONTENT_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
 _IGNORED: Final = (
@@ -203,8 +203,7 @@ class RequestReader:
         request = self._present_request()
         target, request.target = request.target, b""
         coded = _CODING in request.fields
-        framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + request.fields[_LENGTH]
-        del request.fields[_UPGRADE]
+        framing = b"Transfer-Encoding: chunked" if coded else b"Content-Length: " + request.fields[CONTENT_LENGTH]
         method, version = request.method, self._parser.get_http_version().encode()
         self._parser = httptools.HttpRequestParser(self)
         head = b"%b %b HTTP/%b\r\n%b\r\n%b\r\n" % (method, target, version, framing, request.connection_field)
@@ -324,7 +323,7 @@ class RequestReader:
             raise self._refuse(problems.MALFORMED, "HTTP/1.0 knows no Transfer-Encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
             raise self._refuse(problems.MALFORMED, "the only transfer coding known here is chunked")
-        if int(fields.get(_LENGTH, b"0")) > self._max_body_bytes:
+        if int(fields.get(CONTENT_LENGTH, b"0")) > self._max_body_bytes:
             raise self._body_too_large()
         expect = fields.get(_EXPECT)
         if expect is None or version == "1.0":
@@ -362,4 +361,4 @@ class RequestReader:
 
 
 def _has_body(fields: dict[str, bytes]) -> bool:
-    return _CODING in fields or int(fields.get(_LENGTH, b"0")) > 0
+    return _CODING in fields or int(fields.get(CONTENT_LENGTH, b"0")) > 0
