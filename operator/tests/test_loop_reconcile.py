@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from operator_support.kube_schema import pruning
 
 from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
@@ -15,6 +16,7 @@ from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.health import Health
 from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.pruned_statuses import PROBE_SECONDS
 from lookupdb_operator.loop.queue import RequeueRequested
 from lookupdb_operator.loop.reconcile import Reconciler
 from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
@@ -26,6 +28,7 @@ from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
 from lookupdb_operator.watch.cache import ObjectCache
 
 KEY = ("shop", "airports")
+NOON = "2030-01-01T12:00:00Z"
 CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
 DATASET = ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None)
 STATUS = DatasetStatus(
@@ -40,6 +43,7 @@ class FakeCluster:
         self.done: list[str] = []
         self.messages: list[str] = []
         self.failures: dict[str, ApiError] = {}
+        self.prune: Callable[[dict[str, Any]], dict[str, Any]] = lambda status: status
 
     def _do(self, what: str) -> None:
         self.done.append(what)
@@ -48,7 +52,7 @@ class FakeCluster:
 
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
         self._do("status")
-        return {}
+        return {"status": self.prune(status.to_json())}
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
         self._do(f"apply {manifest['kind']}{'' if force else ' gently'}")
@@ -160,6 +164,30 @@ async def test_progress_alone_is_written_every_few_seconds_though_looked_at_more
     bench.clock += 5
     assert await bench.look() is None
     assert bench.cluster.done == ["status"]
+
+
+async def test_a_status_that_an_older_crd_prunes_is_written_once_and_now_and_then_where_it_is_ours(
+    bench: Bench,
+) -> None:
+    pruned = replace(DATASET, status=STATUS)
+    bench.cluster.prune, bench.plan = pruning("lastChecked"), Plan(status=replace(STATUS, last_checked=NOON))
+    await bench.look()
+    assert "status" in bench.cluster.done
+    bench.observer.observed = Observed(pruned)
+    assert await bench.look() is None
+    assert bench.cluster.done == []
+    bench.clock += PROBE_SECONDS
+    bench.plan = replace(bench.plan, idle_reason="another operator's")
+    await bench.look()
+    assert bench.cluster.done == []
+    bench.plan = replace(bench.plan, idle_reason="")
+    await bench.look()
+    assert bench.cluster.done == ["status"]
+    await bench.look()
+    assert bench.cluster.done == [], "it is pruned as before"
+    bench.observer.observed = Observed(replace(pruned, status=DatasetStatus()))
+    await bench.look()
+    assert bench.cluster.done[0] == "status", "who wipes it has it written anew at once"
 
 
 async def test_a_conflict_on_the_status_stops_the_look(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.pruned_statuses import PrunedStatuses
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, list_event_reports
@@ -85,6 +86,7 @@ class Reconciler:
         self._events = EventBudget(clock)
         self._repairs = Repairs(clock)
         self._confirmations = Confirmations(clock)
+        self._pruned = PrunedStatuses(clock)
         self._announcements = announcements or Announcements(None, lambda key: None)
 
     def use_config(self, config: Config) -> None:
@@ -135,6 +137,7 @@ class Reconciler:
             return None
         if needs_reports:
             self._asked_at[key] = self._clock()
+        observed = replace(observed, dataset=self._pruned.restore(observed.dataset))
         observed = replace(
             observed,
             account_keys=self._account_keys(),
@@ -159,7 +162,8 @@ class Reconciler:
             return pause
         # The status is written even if it stays the same, when anything is about to be done: the API server then says
         # whether this look was at the dataset as it is now, before anything comes of what an older one asked for.
-        has_changes = plan.apply or plan.delete or plan.status != dataset.status
+        needs_probe = not plan.idle_reason and self._pruned.needs_probe(dataset.key)
+        has_changes = plan.apply or plan.delete or plan.status != dataset.status or needs_probe
         if has_changes and not await self._claim(dataset, plan.status):
             return None
         # What is announced was confirmed in a status that is written: who reads it may rely on it.
@@ -207,6 +211,7 @@ class Reconciler:
         self._events.forget(key)
         self._repairs.forget(key)
         self._confirmations.forget(key)
+        self._pruned.forget(key)
         self._announcements.forget(key)
         self._unattended.pop(key, None)
         self._metrics.forget(*key)
@@ -220,6 +225,7 @@ class Reconciler:
             return False
         self._cache.put(kinds.DATASET.name, written)
         self._progress.note_write(dataset.key)
+        self._pruned.note_write(dataset, status, written)
         for report in list_event_reports(dataset.status, status):
             await self._post(dataset, report)
         return True

@@ -68,6 +68,8 @@ class Kube:
     """May raise Refusal."""
     admit: Callable[[Object], Object] = lambda applied: applied
     """What a mutating webhook makes of what is applied."""
+    prune: Callable[[Object], Object] = lambda status: status
+    """What the schema of a CustomResourceDefinition leaves of a status."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """By path: what requests that read are answered."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -241,12 +243,14 @@ class Kube:
                 409, "the object has been modified; please apply your changes to the latest version", "Conflict"
             )
         if write.subresource == "status":
-            change = {"status": body["status"]}
+            change = {"status": self.prune(body["status"])}
             return self.put({**(old or {}), **change} if write.verb == "put" else merge_patch(old or {}, change))
         if not applies:
             return self.put(body if write.verb == "put" else merge_patch(old or {}, body))
         asked = kube_fields.merged(old or {}, body)
         admitted = self.admit(_copied(asked))
+        if "dryRun" in request.query:
+            return admitted
         owned = kube_fields.left(kube_fields.applied(body), asked, admitted)
         return self.put(admitted, manager=request.query["fieldManager"], owned=owned)
 
