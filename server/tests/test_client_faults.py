@@ -20,6 +20,7 @@ from support.ports import free_port
 
 from lookupdb.batch_frames import MEDIA_TYPE, MISSING, UNAVAILABLE
 from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, connection
+from lookupdb.client.settings import check_settings
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
 CLOSING = {"Connection": "close"}
@@ -400,6 +401,23 @@ def test_looks_at_an_answer_end_with_it(kind: Kind) -> None:
     with scripted(otherwise=trickle) as router, blocking(kind, router.url, timeout=2.0, read_timeout=0.8) as client:
         for number in range(8):
             assert client.get(f"key-{number}") == f"key-{number}"
+
+
+def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is left, as where it follows in the same piece."""
+    ours, router = socket.socketpair()
+    monkeypatch.setattr(connection, "_connect", lambda *_: ours)
+    head = answer(b"")
+    told = answer(b"x" * (connection.PIECE_BYTES - len(head) - len("65432") + 1))
+    with ours, router:
+        assert len(told) == connection.PIECE_BYTES
+        link = connection.RouterConnection(check_settings("http://localhost", {}), None, time.monotonic() + 30)
+        router.sendall(told)
+        assert link.exchange(b"1", time.monotonic() + 30).keeps_open
+        assert link.is_open
+        router.sendall(told + answer(b"of another"))
+        assert not link.exchange(b"2", time.monotonic() + 30).keeps_open
+        assert not link.is_open
 
 
 def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:

@@ -363,6 +363,7 @@ class TestMediaTypes:
         assert response.fields["content-type"] == (FRAMES if framed else "application/json")
         assert response.fields["lookupdb-value-format"] == ("raw" if generation == "g3" else "json")
         assert response.fields["lookupdb-generation"] == generation
+        assert response.fields["vary"] == "Lookupdb-Generation, Accept"
         if framed:
             told = decode(response.body, ["KJFK", "none"])
             assert (told.found, told.missing) == ({"KJFK": client.get("/v1/lookup/KJFK", fields[1]).body}, ["none"])

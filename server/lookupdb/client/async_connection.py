@@ -20,8 +20,12 @@ CLOSED: Final = "this client is closed"
 _CLOSED_DETAIL: Final = "the connection was closed before the answer was whole"
 
 
-class AsyncConnection(asyncio.BufferedProtocol):
-    """One connection, for one request after another. That the router closes it is noticed at once."""
+class AsyncConnection(asyncio.Protocol):
+    """One connection, for one request after another. That the router closes it is noticed at once.
+
+    No BufferedProtocol: over TLS, such a one is not given what came before the end, once that has come, if it is more
+    than its buffer takes.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, settings: ClientSettings, standing: set[AsyncConnection]
@@ -31,7 +35,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._settings = settings
         self._standing = standing
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
-        self._received = memoryview(bytearray(PIECE_BYTES))
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._was_used = False
@@ -43,6 +46,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own transport of a socket, which does not document it
+            transport.max_size = PIECE_BYTES
         self._standing.add(self)
         self.is_open = True
 
@@ -54,18 +59,14 @@ class AsyncConnection(asyncio.BufferedProtocol):
         is_stale = self._was_used and not self._reader.has_begun
         self._fail(ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale))
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what is received. A plain Protocol is given pieces of 256 KiB, see PIECE_BYTES."""
-        return self._received
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Take bytes of the answer. Bytes that answer nothing end the connection."""
         answer = self._answer
         if answer is None or answer.done():
             self.close()
             return
         try:
-            response = self._reader.feed(bytes(self._received[:nbytes]))
+            response = self._reader.feed(data)
         except InvalidAnswer as error:
             self._fail(error)
             self.close()

@@ -75,7 +75,8 @@ class RouterConnection:
         while data := receive(PIECE_BYTES):
             response = feed(data)
             if response is not None:
-                return response
+                is_cut = len(data) == PIECE_BYTES and self._is_readable()  # what follows would answer the next request
+                return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
         raise self._lose("the connection was closed before the answer was whole")
 
@@ -103,6 +104,9 @@ class RouterConnection:
         """Whether there is something to be read of a connection that nothing was asked on: its end, or nonsense."""
         if time.monotonic() - self._idle_since < _IDLE_SECONDS:
             return False
+        return self._is_readable()
+
+    def _is_readable(self) -> bool:
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(0))

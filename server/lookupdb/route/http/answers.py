@@ -37,7 +37,7 @@ class AnswerHeads:
         self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
         self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
-        of_batch = {**common, "Lookupdb-Value-Format": generation.value_format}
+        of_batch = {**common, "Lookupdb-Value-Format": generation.value_format, "Vary": "Lookupdb-Generation, Accept"}
         self.batch = _encode_open_head(200, {**of_batch, "Content-Type": JSON})
         self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
