@@ -370,6 +370,8 @@ class TestMediaTypes:
 
     def test_several_fields_are_one_list(self, client: Client) -> None:
         assert client.get("/v1/lookup/KJFK", "Accept: text/html", "Accept: application/json").status == 200
+        for fields in (("Accept: */*", "Accept: text/html"), ("Accept: text/html", "Accept: */*")):
+            assert client.get("/v1/lookup/KJFK", *fields).status == 200
 
     def test_raw_values_are_octets(self, client: Client) -> None:
         asked = ("Lookupdb-Generation: g3", "Accept: application/octet-stream")

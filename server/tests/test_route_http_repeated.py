@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from support.http import Client, ScriptedLookups, Server, generation, request, serving
+from support.http import Client, ScriptedLookups, Server, eventually, generation, request, serving
 
 from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.client.address import parse_url
 from lookupdb.client.requests import RequestRenderer, render_deadline
+from lookupdb.route.http.connection import ATTEMPT_EVERY, EAGER_ATTEMPTS
 from lookupdb.route.http.exchanges import BatchExchange, ClientConnection, LookupExchange
-from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
+from lookupdb.route.http.limits import MAX_HEAD_BYTES, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
 from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
 
 PLAIN = request("/v1/lookup/k1")
@@ -137,6 +139,52 @@ def test_a_whole_request_behind_the_first_bytes_of_another_is_no_repeat(server: 
         assert client.send(PLAIN).response().status == 200
         assert client.send(PLAIN + b"GET").response().status == 200
         assert client.send(PLAIN).response().status == 400
+
+
+@pytest.mark.parametrize("read", [PLAIN, request("/v1/lookup", "Content-Length: 2", method="POST") + b"{}"])
+def test_empty_lines_between_repeats_count_for_nothing(server: Server, read: bytes) -> None:
+    with server.connect() as client:
+        first = client.send(read).response().status
+        for _ in range(2 * MAX_HEAD_BYTES // 4000):
+            assert client.send(b"\r\n" * 2000).silent()
+            assert client.send(read).response().status == first
+
+
+def test_who_never_repeats_a_request_is_looked_at_rarely(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is recognised again, once it does."""
+    made: list[int] = []
+    begin = RepeatedLookup.__init__
+
+    def count(self: RepeatedLookup, tail: bytes, lookup: Any) -> None:
+        made.append(number)
+        begin(self, tail, lookup)
+
+    monkeypatch.setattr(RepeatedLookup, "__init__", count)
+    with server.connect() as client:
+        for number in range(1, 2 * ATTEMPT_EVERY + 2):
+            assert client.send(request("/v1/lookup/k1", f"Lookupdb-Deadline-Ms: {number}")).response().status == 200
+        assert made == [*range(1, EAGER_ATTEMPTS + 1), ATTEMPT_EVERY, 2 * ATTEMPT_EVERY]
+        for _ in range(ATTEMPT_EVERY + 2):
+            assert client.send(PLAIN).response().status == 200
+        assert len(made) == EAGER_ATTEMPTS + 3, "then it is recognised"
+
+
+@pytest.mark.parametrize("is_repeat", [False, True])
+def test_what_cannot_be_begun_is_told_and_nothing_waits_for_it(is_repeat: bool) -> None:
+    class Broken(ScriptedLookups):
+        def find_many(self, keys: Any, *arguments: Any, **options: Any) -> Any:
+            if "broken" in keys.to_list():
+                raise RuntimeError("a bug")
+            return super().find_many(keys, *arguments, **options)
+
+    lookups = Broken(values={"k1": b"1"})
+    with serving(lookups) as server, server.connect() as client:
+        if is_repeat:
+            client.send(batch(BODY)).response()
+        answer = client.send(batch(b'{"keys":["broken"]}')).response()
+        assert (answer.status, b"internal-error" in answer.body) == (500, True)
+        client.ended()
+        eventually(lambda: lookups.budget.used == 0)
 
 
 def batch(body: bytes, *fields: str, length: str | None = None) -> bytes:

@@ -253,6 +253,8 @@ def cut(random: Random, data: bytes) -> list[bytes]:
     """``data`` in as many pieces as the network makes of it: mostly one."""
     if random.random() < 0.85 or len(data) < 2:
         return [data]
+    if random.random() < 0.3:
+        return [data, b"\r\n" * random.randrange(1, 40)]
     at = random.choice((random.randrange(1, len(data)), max(1, data.find(b"\r\n\r\n") + 4)))
     return [piece for piece in (data[:at], data[at:]) if piece]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,11 @@ from lookupdb.route.http.routes import make_exchange
 from lookupdb.route.http.service import HttpService
 from lookupdb.route.lookups.waiters import OVERLOADED
 
+log = logging.getLogger(__name__)
+
+EAGER_ATTEMPTS: Final = 16
+ATTEMPT_EVERY: Final = 256
+"""Of so many requests in a row that were no repeats one is remembered, once there were ``EAGER_ATTEMPTS``."""
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
@@ -52,6 +58,7 @@ class HttpConnection(ConnectionLife):
         "_reader",
         "_registry",
         "_repeated",
+        "_unmatched",
         "_unread",
         "_waiting",
         "_waiting_answer_bytes",
@@ -87,6 +94,8 @@ class HttpConnection(ConnectionLife):
         self._admitted_until = math.inf
         self._repeated: RepeatedRequest | None = None
         """The last request, to recognise its repeats."""
+        self._unmatched = 0
+        """Requests since one was recognised."""
         self._last_request: tuple[Request, Exchange] | None = None
         """What the reader read from the present bytes."""
         self._is_advancing = False
@@ -124,21 +133,34 @@ class HttpConnection(ConnectionLife):
         if is_new_request and self._repeated is not None:
             exchange = self._repeated.match(data, self)
             if exchange is not None:
+                self._unmatched = 0
                 # As _submit does, without the call: nearly all requests come here.
                 if self._pending or self._waiting or self.is_blocked or self.service.draining:
                     self._enqueue(exchange)
                 else:
                     self._pending.append(exchange)
-                    exchange.start()
+                    try:
+                        exchange.start()
+                    except Exception as error:
+                        self._fail(exchange, error)
                 if self._waiting:
                     self._advance()
                 return
         self._read(data)
         if is_new_request and self._last_request is not None and not reader.is_partial:
-            self._repeated = recognise_repeats(data, *self._last_request)
+            self._remember(data, *self._last_request)
         self._last_request = None
         if self._waiting:
             self._advance()
+
+    def _remember(self, data: bytes, request: Request, exchange: Exchange) -> None:
+        """Have the repeats of ``request`` recognised; rarely if those before it were not repeated, for to be ready costs a
+        tenth of what a batch does."""
+        self._unmatched += 1
+        if self._unmatched <= EAGER_ATTEMPTS or self._unmatched % ATTEMPT_EVERY == 0:
+            self._repeated = recognise_repeats(data, request, exchange)
+        else:
+            self._repeated = None
 
     def _read(self, data: bytes) -> None:
         """Let the reader parse ``data``, and start the clock of a request that is not whole."""
@@ -152,7 +174,7 @@ class HttpConnection(ConnectionLife):
                 self.refuse(problem)
             return
         if is_new_request and reader.is_partial and not data.strip(b"\r\n"):
-            reader.is_partial = False  # empty lines begin no request
+            reader.forget_empty_lines()
         if reader.is_partial and self.phase is READING:
             self._enter(RECEIVING)
             if not self.is_blocked:
@@ -244,11 +266,25 @@ class HttpConnection(ConnectionLife):
 
     def _begin(self, exchange: Exchange) -> None:
         self._pending.append(exchange)
-        exchange.start()
+        try:
+            exchange.start()
+        except Exception as error:
+            self._fail(exchange, error)
         if not self._pending:
             self._answered_at_once += 1
             if self._answered_at_once == MAX_PIPELINE:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _fail(self, exchange: Exchange, error: Exception) -> None:
+        """``exchange`` could not be begun, which no client can bring about: nothing is to wait for it."""
+        log.error("a request could not be begun", exc_info=error)
+        if exchange not in self._pending:
+            return  # it was answered before
+        self._pending.remove(exchange)
+        exchange.abandon()
+        self.budget.release(exchange.charge)
+        exchange.charge = 0
+        self.refuse(HttpProblem(problems.INTERNAL, "the router failed to begin what was asked for"))
 
     def _begin_turn(self) -> None:
         """Go on after the others had their turn."""

@@ -74,7 +74,7 @@ _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 class Request:
     """One request: what of its head matters, and its body. ``connection_field`` is its answer's ``Connection``."""
 
-    __slots__ = ("body", "connection_field", "fields", "is_plain", "method", "refusal", "target")
+    __slots__ = ("accepts_anything", "body", "connection_field", "fields", "is_plain", "method", "refusal", "target")
 
     def __init__(self, target: bytes) -> None:
         self.method = b""
@@ -85,6 +85,8 @@ class Request:
         self.connection_field = PERSISTENT
         self.refusal: HttpProblem | None = None
         """Who asks may not: with what the request is answered, whatever it asks."""
+        self.accepts_anything = False
+        """A first Accept field that says so and no more, as many clients send, is not kept."""
         self.is_plain = True
         """HTTP/1.1 that keeps the connection open, without a body, and with no field but Host."""
 
@@ -175,6 +177,11 @@ class RequestReader:
         """Bytes that are kept of the unfinished request."""
         return self._received_bytes
 
+    def forget_empty_lines(self) -> None:
+        """What has come since the last request was nothing else, and begins none: it counts for nothing."""
+        self.is_partial = False
+        self._received_bytes = 0
+
     def close(self) -> None:
         """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
         self.is_partial = False
@@ -258,14 +265,25 @@ class RequestReader:
             field = _LOWER.get(name.lower())
         if not field or self._is_in_body or (field is AUTHORIZATION and self._authorize is None):
             return
-        fields = self._present_request().fields
+        request = self._present_request()
+        fields = request.fields
         if field not in fields:
-            if field is not ACCEPT or value != b"*/*":
+            if field is ACCEPT:
+                self._begin_accept(request, value)
+            else:
                 fields[field] = value
         elif field in _LISTS:
             fields[field] += b", " + value
         else:
             raise self._refuse(problems.MALFORMED, f"the header field {field} is repeated")
+
+    def _begin_accept(self, request: Request, value: bytes) -> None:
+        if request.accepts_anything:
+            request.fields[ACCEPT] = b"*/*, " + value
+        elif value == b"*/*":
+            request.accepts_anything = True
+        else:
+            request.fields[ACCEPT] = value
 
     def on_headers_complete(self) -> None:
         """The head is whole: see that it may be read as HTTP/1.1 or 1.0, and who closes the connection."""
