@@ -154,7 +154,7 @@ class HttpConnection(ConnectionLife):
             self._advance()
 
     def _remember(self, data: bytes, request: Request, exchange: Exchange) -> None:
-        """Have the repeats of ``request`` recognised; rarely if those before it were not repeated, for to be ready costs a
+        """Have the repeats of ``request`` recognised; rarely if those before it were not repeated: to be ready costs a
         tenth of what a batch does."""
         self._unmatched += 1
         if self._unmatched <= EAGER_ATTEMPTS or self._unmatched % ATTEMPT_EVERY == 0:
