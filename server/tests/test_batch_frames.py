@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import SAME
 
 from lookupdb.batch_frames import MISSING, UNAVAILABLE, InvalidFrames, decode, encode_start
 
@@ -42,6 +43,7 @@ values = st.none() | st.just(UNAVAILABLE) | st.binary(max_size=20)
 
 
 @given(st.dictionaries(st.text(max_size=4), values, max_size=8))
+@settings(SAME)
 def test_what_is_encoded_is_decoded(records: dict[str, bytes | int | None]) -> None:
     found = {key: value for key, value in records.items() if isinstance(value, bytes)}
     sizes = [
