@@ -158,8 +158,13 @@ class Arena:
         return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
 
     @cached_property
+    def single_router(self) -> Routed:
+        """The same, of one shard that is not compressed: as much as a Redis has."""
+        return self._route("single", self.generation(compression="none"), 1, "native")
+
+    @cached_property
     def raw_router(self) -> Routed:
-        """The same, of raw values in one shard that is not compressed, as a Redis has them."""
+        """The same, of raw values: as a Redis has them."""
         return self._route("raw", self.raw_generation(shards=1, compression="none"), 1, "native")
 
     def _route(self, name: str, generation: Generation, shard_count: int, kernels: Kernels) -> Routed:

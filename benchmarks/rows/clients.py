@@ -56,20 +56,22 @@ def coroutines(arena: Arena) -> list[Result]:
 
 def batch(arena: Arena) -> list[Result]:
     """One caller that asks for 100 keys at a time, against redis-py's mget."""
-    size = arena.settings.batch
-    title = f"Python: {size} keys a call"
     kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
-    sides = {name: rates(samples, size) for name, samples in _compare(arena, kinds).items()}
-    note = (
-        "Of Client.get_many, which parses the values, and redis-py's mget, which does not, or whose caller does then."
-    )
     raw_kinds = {REDIS_PY: "redis_batch", OURS: "lookupdb_batch_raw"}
-    raw = {name: rates(samples, size) for name, samples in _compare(arena, raw_kinds, arena.raw_router).items()}
-    raw_note = "Of both as bytes; behind the router is one shard, not compressed: as much as Redis has."
+    parsed = "Client.get_many parses the values; redis-py's mget does not, or its caller does then."
+    as_redis = "Behind the router is one shard, not compressed: as much as Redis has."
     return [
-        Result("client-batch", title, "keys/s", sides, note, (REDIS_PY, REDIS_PY_DECODED)),
-        Result("client-batch-raw", f"{title}, raw values, one shard", "keys/s", raw, raw_note, (REDIS_PY,)),
+        _batch(arena, "client-batch", "", kinds, arena.router(), parsed),
+        _batch(arena, "client-batch-single", ", one shard", kinds, arena.single_router, f"{as_redis} {parsed}"),
+        _batch(arena, "client-batch-raw", ", one shard, raw values", raw_kinds, arena.raw_router, as_redis),
     ]
+
+
+def _batch(arena: Arena, name: str, what: str, kinds: dict[str, str], router: Routed, note: str) -> Result:
+    size = arena.settings.batch
+    sides = {side: rates(samples, size) for side, samples in _compare(arena, kinds, router).items()}
+    baselines = tuple(side for side in kinds if side != OURS)
+    return Result(name, f"Python: {size} keys a call{what}", "keys/s", sides, note, baselines)
 
 
 def get(arena: Arena) -> list[Result]:
@@ -100,7 +102,8 @@ def import_cost(arena: Arena) -> list[Result]:
 
 
 def _compare(arena: Arena, kinds: dict[str, str], router: Routed | None = None) -> dict[str, list[Sample]]:
-    router, (redis, redis_port) = router or arena.router(), arena.redis
+    router = router or arena.router()
+    redis, redis_port = arena.redis
     redis.pin(SERVER_CORE)
     keys = _write_keys(arena)
     with _pinned(router.shards, SERVER_CORE):
