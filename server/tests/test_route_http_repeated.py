@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.http import Client, ScriptedLookups, Server, eventually, generation, request, serving
+from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
 from lookupdb.batch_frames import MEDIA_TYPE
 from lookupdb.client.address import parse_url
 from lookupdb.client.requests import RequestRenderer, render_deadline
-from lookupdb.route.http.connection import ATTEMPT_EVERY, EAGER_ATTEMPTS
 from lookupdb.route.http.exchanges import BatchExchange, ClientConnection, LookupExchange
 from lookupdb.route.http.limits import MAX_HEAD_BYTES, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
-from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
+from lookupdb.route.http.repeated import ATTEMPT_EVERY, EAGER_ATTEMPTS, RepeatedBatch, RepeatedLookup
 
 PLAIN = request("/v1/lookup/k1")
 HOST = b"Host: lookups.example\r\n"
@@ -167,24 +166,6 @@ def test_who_never_repeats_a_request_is_looked_at_rarely(server: Server, monkeyp
         for _ in range(ATTEMPT_EVERY + 2):
             assert client.send(PLAIN).response().status == 200
         assert len(made) == EAGER_ATTEMPTS + 3, "then it is recognised"
-
-
-@pytest.mark.parametrize("is_repeat", [False, True])
-def test_what_cannot_be_begun_is_told_and_nothing_waits_for_it(is_repeat: bool) -> None:
-    class Broken(ScriptedLookups):
-        def find_many(self, keys: Any, *arguments: Any, **options: Any) -> Any:
-            if "broken" in keys.to_list():
-                raise RuntimeError("a bug")
-            return super().find_many(keys, *arguments, **options)
-
-    lookups = Broken(values={"k1": b"1"})
-    with serving(lookups) as server, server.connect() as client:
-        if is_repeat:
-            client.send(batch(BODY)).response()
-        answer = client.send(batch(b'{"keys":["broken"]}')).response()
-        assert (answer.status, b"internal-error" in answer.body) == (500, True)
-        client.ended()
-        eventually(lambda: lookups.budget.used == 0)
 
 
 def batch(body: bytes, *fields: str, length: str | None = None) -> bytes:

@@ -72,7 +72,10 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
             return
         if response is not None:
-            answer.set_result(response)
+            if len(data) < PIECE_BYTES:
+                answer.set_result(response)
+            else:  # what follows would answer the next request, and comes before that
+                self._loop.call_soon(_answer, answer, response)
         elif self._settings.read_timeout is not None:
             self._heard_at = self._loop.time()
 
@@ -254,3 +257,8 @@ class AsyncConnectionPool:
         elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self._called -= 1
             self._call_next()
+
+
+def _answer(answer: asyncio.Future[Response], response: Response) -> None:
+    if not answer.done():
+        answer.set_result(response)

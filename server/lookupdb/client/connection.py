@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 1 << 16
 """Received at once. For more than 128 KiB an allocator may map memory that the kernel clears, for each piece anew: that
 takes longer than to ask twice."""
+_RECORD_BYTES: Final = 1 << 14
+"""The most that TLS has in one record, and gives at once."""
 _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is looked at before it is used: the router may have closed it."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
@@ -75,7 +77,8 @@ class RouterConnection:
         while data := receive(PIECE_BYTES):
             response = feed(data)
             if response is not None:
-                is_cut = len(data) == PIECE_BYTES and self._is_readable()  # what follows would answer the next request
+                # What follows a full piece, or a full record of TLS, would answer the next request.
+                is_cut = len(data) >= _RECORD_BYTES and self._is_readable()
                 return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
         raise self._lose("the connection was closed before the answer was whole")

@@ -30,7 +30,7 @@ from lookupdb.route.http.answers import CLOSE, PERSISTENT
 from lookupdb.route.http.exchanges import Answer, ContinueExchange, Exchange, RefusalExchange
 from lookupdb.route.http.limits import MAX_HELD_ANSWERS_BYTES, MAX_PIPELINE, SLICE_BYTES
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.repeated import RepeatedRequest, recognise_repeats
+from lookupdb.route.http.repeated import RepeatedRequest, is_worth_remembering, recognise_repeats
 from lookupdb.route.http.request import Request, RequestReader
 from lookupdb.route.http.routes import make_exchange
 from lookupdb.route.http.service import HttpService
@@ -38,9 +38,6 @@ from lookupdb.route.lookups.waiters import OVERLOADED
 
 log = logging.getLogger(__name__)
 
-EAGER_ATTEMPTS: Final = 16
-ATTEMPT_EVERY: Final = 256
-"""Of so many requests in a row that were no repeats one is remembered, once there were ``EAGER_ATTEMPTS``."""
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
@@ -148,19 +145,12 @@ class HttpConnection(ConnectionLife):
                 return
         self._read(data)
         if is_new_request and self._last_request is not None and not reader.is_partial:
-            self._remember(data, *self._last_request)
+            self._unmatched += 1
+            is_worth_it = is_worth_remembering(self._unmatched)
+            self._repeated = recognise_repeats(data, *self._last_request) if is_worth_it else None
         self._last_request = None
         if self._waiting:
             self._advance()
-
-    def _remember(self, data: bytes, request: Request, exchange: Exchange) -> None:
-        """Have the repeats of ``request`` recognised; rarely if those before it were not repeated: to be ready costs a
-        tenth of what a batch does."""
-        self._unmatched += 1
-        if self._unmatched <= EAGER_ATTEMPTS or self._unmatched % ATTEMPT_EVERY == 0:
-            self._repeated = recognise_repeats(data, request, exchange)
-        else:
-            self._repeated = None
 
     def _read(self, data: bytes) -> None:
         """Let the reader parse ``data``, and start the clock of a request that is not whole."""
@@ -197,6 +187,8 @@ class HttpConnection(ConnectionLife):
 
     def _count_input(self) -> None:
         """Count what has come and is no whole request; refuse it when the budget is used up."""
+        if self.phase >= LINGERING:
+            return  # nothing is kept any more
         size = len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
         self.budget.take(size - self._input_bytes)
         more = size > self._input_bytes
@@ -276,15 +268,20 @@ class HttpConnection(ConnectionLife):
                 asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
-        """``exchange`` could not be begun, which no client can bring about: nothing is to wait for it."""
+        """``exchange`` could not be begun, which no client can bring about: refuse it in its turn, and close. What came
+        behind it is not answered."""
         log.error("a request could not be begun", exc_info=error)
-        if exchange not in self._pending:
+        if not self._pending or self._pending[-1] is not exchange:
             return  # it was answered before
-        self._pending.remove(exchange)
         exchange.abandon()
         self.budget.release(exchange.charge)
         exchange.charge = 0
-        self.refuse(HttpProblem(problems.INTERNAL, "the router failed to begin what was asked for"))
+        problem = HttpProblem(problems.INTERNAL, "the router failed to begin what was asked for")
+        refusal = self._pending[-1] = RefusalExchange(self, CLOSE, problem, bodyless=exchange.bodyless)
+        self._drop_waiting()
+        if self.phase < FINISHING:
+            self._end_requests()
+        refusal.start()
 
     def _begin_turn(self) -> None:
         """Go on after the others had their turn."""
@@ -456,14 +453,18 @@ class HttpConnection(ConnectionLife):
         for exchange in self._pending:
             exchange.answer = None
             exchange.abandon()
+        self._pending.clear()
+        self._drop_waiting()
+        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
+        self._waiting_answer_bytes = self._input_bytes = 0
+
+    def _drop_waiting(self) -> None:
+        """Forget what has come and has not begun."""
         for exchange in self._waiting:
             self.budget.release(exchange.charge)
             exchange.charge = 0
-        self._pending.clear()
         self._waiting.clear()
         self._unread = b""
-        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
-        self._waiting_answer_bytes = self._input_bytes = 0
 
 
 def _size(answer: Answer) -> int:

@@ -11,6 +11,7 @@ replies. The worker's budget counts what is kept beyond the fixed cost of a conn
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -37,6 +38,8 @@ from lookupdb.route.resp.limits import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS
 from lookupdb.route.resp.reader import CommandReader, LookupCommands
 from lookupdb.route.resp.service import RespService
 from lookupdb.route.resp.session import ClientSession
+
+log = logging.getLogger(__name__)
 
 _COMMANDS: Final = INDEX["resp_commands"]
 _ERRORS: Final = INDEX["resp_errors"]
@@ -116,7 +119,10 @@ class RedisClientConnection(ConnectionLife):
                 self.counts[_COMMANDS] += 1
                 key = data[GET_KEYS[size]].decode("utf-8", "surrogateescape")
                 exchange = self._exchange = KeyExchange(self, key)
-                self.lookups.find(key, exchange)
+                try:
+                    self.lookups.find(key, exchange)
+                except Exception as problem:
+                    self._fail(exchange, problem)
                 return
         reader.feed(data)
         self._advance()
@@ -281,7 +287,22 @@ class RedisClientConnection(ConnectionLife):
 
     def _begin(self, exchange: RespExchange) -> None:
         self._exchange = exchange
-        exchange.start()
+        try:
+            exchange.start()
+        except Exception as problem:
+            self._fail(exchange, problem)
+
+    def _fail(self, exchange: RespExchange, problem: Exception) -> None:
+        """``exchange`` could not be begun, which no client can bring about: tell it, and close."""
+        log.error("a command could not be begun", exc_info=problem)
+        if exchange is not self._exchange:
+            return  # it was answered before
+        exchange.abandon()
+        self.budget.release(exchange.charge)
+        exchange.charge = 0
+        self._exchange = None
+        self.counts[_ERRORS] += 1
+        self.refuse("ERR the router failed to begin what was asked for")
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of what answers ``exchange``."""
