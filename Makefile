@@ -17,7 +17,7 @@ demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on 
 test: $(VENV)/.test native ## what needs no cluster, in three minutes on two cores
 	$(BIN)/pytest -n 8 --dist worksteal -m "not long" # two processors are enough: many tests wait for something
 
-test-long: $(VENV)/.test native ## the rest of it, in three minutes more: whole lives, faults at every step, many processes
+test-long: $(VENV)/.test native ## the rest of it, in four minutes more: whole lives, faults at every step, many processes
 	$(BIN)/pytest -n 6 --dist worksteal -m long
 
 native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without

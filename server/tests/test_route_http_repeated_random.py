@@ -24,6 +24,8 @@ from lookupdb.route.http.connection import INVARIANTS, HttpConnection
 from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
 from lookupdb.route.http.service import HttpService
 
+pytestmark = pytest.mark.long
+
 CONVERSATIONS = 400
 TOKEN = "kWm3Qx1c0VJ8yq4n7TtR2bZ5sLh9uGfE"
 KEYS = ("a", "b", "none", "raw", "lost", "held", "")
