@@ -102,7 +102,7 @@ clean: ## remove what was installed and built here
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
 # --no-deps: the lock is complete, and holds a version that one package refuses on paper only ([tool.uv]).
 $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
-	@echo "installing requirements/$*.txt into $(VENV)"
+	@echo "installing requirements/$*.txt into $(VENV) (a minute or two, where they are downloaded)"
 	@$(PIP) install --no-deps --require-hashes -r $<
 	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
