@@ -16,7 +16,7 @@ from lookupdb_operator.status import DatasetStatus, PushStatus, RolloutStatus
 
 NOON = "2026-01-01T12:00:00Z"
 ROLLOUT = RolloutStatus("r1", "g1", "a" * 16, NOON)
-PUSHED = replace(ROLLOUT, push=PushStatus("uid-1", NOON, 1))
+PUSHED = replace(ROLLOUT, rollout="r2", push=PushStatus("uid-1", NOON, 1))
 STATUS = DatasetStatus(operator="own/release", rollouts=(ROLLOUT, PUSHED), store_digest="digest")
 OLD, NEW = pruning("rollouts[].push"), pruning()
 
@@ -36,8 +36,19 @@ class Bench:
         self.pruned.note_write(dataset, status, {"status": stored})
         return replace(dataset, status=DatasetStatus.from_json(stored), resource_version="8")
 
-    def needs_probe(self, name: str = "airports") -> bool:
-        return self.pruned.needs_probe(("shop", name))
+    def take_probe(self, name: str = "airports") -> bool:
+        return self.pruned.take_probe(("shop", name))
+
+    def count_probes(self, statuses: dict[str, DatasetStatus], minutes: int) -> dict[str, int]:
+        """Look at each dataset every minute; how often each was written again."""
+        counts = dict.fromkeys(statuses, 0)
+        for _ in range(minutes):
+            self.now += 60
+            for name, status in statuses.items():
+                if self.take_probe(name):
+                    counts[name] += 1
+                    self.write(status, name=name)
+        return counts
 
 
 @pytest.fixture
@@ -58,12 +69,24 @@ def test_a_status_that_anybody_has_changed_is_as_it_is(bench: Bench) -> None:
     stored = bench.write()
     for changed in (
         replace(stored, status=DatasetStatus()),
-        replace(stored, status=replace(stored.status, shards="edited")),
+        replace(stored, status=replace(stored.status, rollouts=())),
+        replace(stored, status=replace(stored.status, rollouts=(replace(ROLLOUT, generation="g2"),))),
         replace(stored, uid="u2"),
         replace(stored, name="harbours"),
         replace(stored, status_problem="expected int, found 'x'"),
     ):
-        assert bench.pruned.restore(changed) is changed
+        assert bench.pruned.restore(changed) == changed
+
+
+def test_an_edit_of_something_else_leaves_rollouts_as_they_were_written(bench: Bench) -> None:
+    stored = bench.write()
+    edited = replace(stored, status=replace(stored.status, phase="Edited"))
+    assert bench.pruned.restore(edited).status == replace(STATUS, phase="Edited")
+    first, second = stored.status.rollouts
+    reordered = replace(stored, status=replace(stored.status, rollouts=(second, replace(first, workers=9))))
+    assert bench.pruned.restore(reordered).status.rollouts == (PUSHED, replace(ROLLOUT, workers=9))
+    another = replace(edited, uid="u2")
+    assert bench.pruned.restore(another) == another
 
 
 def test_nothing_is_remembered_of_what_is_stored_as_a_whole_or_of_a_dataset_that_is_gone(bench: Bench) -> None:
@@ -80,14 +103,11 @@ def test_nothing_is_remembered_of_what_is_stored_as_a_whole_or_of_a_dataset_that
 def test_what_a_webhook_makes_of_it_is_no_pruning(
     bench: Bench, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.prune = lambda status: {**status, **change}
-    stored = bench.write()
-    assert bench.pruned.restore(stored) is stored
-    assert caplog.messages == []
-    bench.prune = lambda status: {**pruning("storeDigest")(status), **change}
-    stored = bench.write()
-    assert bench.pruned.restore(stored) is stored, "both at once are as before"
-    assert len(caplog.messages) == 1
+    for prune in (pruning(), pruning("storeDigest")):
+        bench.prune = lambda status, prune=prune: {**prune(status), **change}  # type: ignore[misc]
+        stored = bench.write()
+        assert bench.pruned.restore(stored) is stored
+        assert caplog.messages == []
 
 
 def test_what_is_left_and_cannot_be_read_is_not_remembered(bench: Bench) -> None:
@@ -102,7 +122,7 @@ def test_the_log_is_told_once_what_is_lost_and_what_to_do(bench: Bench, caplog: 
     for number in range(500):
         bench.write(name=f"dataset-{number}")
     (message,) = caplog.messages
-    assert "status.rollouts[].push " in message
+    assert "drops status.rollouts[].push, status.storeDigest of" in message
     assert "CustomResourceDefinition lookupdatasets.lookupdb.dev is older" in message
     assert "kubectl apply --server-side -f crds/" in message
     bench.now += PROBE_SECONDS
@@ -110,18 +130,50 @@ def test_the_log_is_told_once_what_is_lost_and_what_to_do(bench: Bench, caplog: 
     assert len(caplog.messages) == 1
 
 
-def test_it_is_told_again_when_the_crd_was_upgraded_and_is_older_again(
+def test_each_path_is_told_of_once_when_it_is_pruned_and_when_it_is_stored(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     bench.write()
     bench.write(replace(STATUS, rollouts=()))
     bench.write()
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "a status without the field says nothing"
+    assert levels(caplog) == [("WARNING", "status.rollouts[].push")], "a status without the field says nothing"
     bench.prune = pruning("storeDigest")
     bench.write()
-    levels = [(record.levelname, record.args and record.args[0]) for record in caplog.records[1:]]  # type: ignore[index]
-    assert levels == [("INFO", "rollouts[].push"), ("WARNING", "storeDigest")]
+    told = [("INFO", "status.rollouts[].push"), ("WARNING", "status.storeDigest")]
+    assert levels(caplog)[1:] == told
+    for prune in (NEW, OLD) * 3:
+        bench.prune = prune
+        bench.write()
+    assert levels(caplog)[1:] == [*told, ("INFO", "status.storeDigest")]
+
+
+def test_what_is_dropped_in_one_namespace_alone_is_told_of_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(3):
+        bench.prune = pruning("storeDigest")
+        bench.write(name="airports")
+        bench.prune = NEW
+        bench.write(name="harbours")
+        assert not bench.take_probe("airports"), "another one says nothing of it"
+    assert levels(caplog) == [("WARNING", "status.storeDigest")]
+
+
+def test_what_a_webhook_takes_away_with_all_around_it_is_not_stored(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for name in ("airports", "harbours"):
+        bench.write(name=name)
+    bench.prune = lambda status: {**OLD(status), "rollouts": OLD(status)["rollouts"][:1]}
+    bench.write()
+    bench.prune = pruning("rollouts")
+    bench.write(name="harbours")
+    assert "INFO" not in caplog.text
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[tuple[str, object]]:
+    return [(record.levelname, record.args and record.args[0]) for record in caplog.records]  # type: ignore[index]
 
 
 def test_one_of_all_is_written_again_now_and_then(bench: Bench) -> None:
@@ -129,22 +181,59 @@ def test_one_of_all_is_written_again_now_and_then(bench: Bench) -> None:
         bench.write(name=name)
     bench.write(replace(STATUS, rollouts=()), name="stations")
     bench.now += PROBE_SECONDS - 1
-    assert not bench.needs_probe()
+    assert not bench.take_probe()
     bench.now += 1
-    assert bench.needs_probe("airports")
-    assert bench.needs_probe("harbours")
-    assert not bench.needs_probe("stations"), "nothing of it was pruned"
-    bench.write()
-    assert not bench.needs_probe("harbours"), "the CRD is as old as before"
+    assert not bench.take_probe("stations"), "nothing of it was pruned"
+    assert not bench.take_probe("harbours"), "it was written after the other one"
+    assert bench.take_probe("airports")
+    assert not bench.take_probe("harbours"), "one is enough"
 
 
-def test_all_are_written_again_when_one_was_stored_as_a_whole(bench: Bench) -> None:
+def test_a_write_of_another_dataset_puts_no_probe_off(bench: Bench) -> None:
     for name in ("airports", "harbours"):
         bench.write(name=name)
-    bench.prune = NEW
+    bench.now += PROBE_SECONDS
+    bench.write(name="harbours")
+    assert bench.take_probe("airports")
+
+
+def test_a_probe_that_comes_to_nothing_is_not_repeated_and_then_it_is_anothers_turn(bench: Bench) -> None:
+    for name in ("airports", "harbours"):
+        bench.write(name=name)
+    for name, other in (("airports", "harbours"), ("harbours", "airports")) * 3:
+        bench.now += PROBE_SECONDS
+        assert not bench.take_probe(other)
+        assert bench.take_probe(name)
+        assert not bench.take_probe(name)
+
+
+def test_each_has_its_turn_after_a_crd_was_upgraded_in_part(bench: Bench) -> None:
+    statuses = {"airports": replace(STATUS, rollouts=()), "harbours": replace(STATUS, store_digest="")}
+    bench.prune = pruning("rollouts[].push", "storeDigest")
+    for name, status in statuses.items():
+        bench.write(status, name=name)
+    assert bench.count_probes(statuses, minutes=16) == {"airports": 2, "harbours": 2}
+    bench.prune = pruning("storeDigest")
+    assert bench.count_probes(statuses, minutes=8)["harbours"] == 1
+    assert bench.pruned._statuses.keys() == {("shop", "airports")}, "nothing of the other one is in memory alone"
+
+
+def test_all_are_written_again_when_what_was_pruned_is_stored(bench: Bench) -> None:
+    statuses = dict.fromkeys(("airports", "harbours", "stations"), STATUS)
+    bench.prune = pruning("rollouts[].push", "storeDigest")
+    for name in statuses:
+        bench.write(name=name)
+    bench.prune = pruning("storeDigest")
     bench.write()
-    assert not bench.needs_probe("airports")
-    assert bench.needs_probe("harbours")
+    assert not bench.take_probe("airports")
+    for name in ("harbours", "stations"):
+        assert bench.take_probe(name)
+        assert not bench.take_probe(name), "once, also when it is refused"
+    bench.prune = NEW
+    bench.write(name="harbours")
+    bench.write(name="stations")
+    assert bench.take_probe("airports")
+    assert not bench.take_probe("stations"), "it was written meanwhile"
 
 
 def test_the_crd_prunes_nothing_of_what_is_written(bench: Bench) -> None:

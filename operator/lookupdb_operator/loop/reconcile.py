@@ -138,6 +138,7 @@ class Reconciler:
         if needs_reports:
             self._asked_at[key] = self._clock()
         observed = replace(observed, dataset=self._pruned.restore(observed.dataset))
+        has_probe = self._pruned.take_probe(key)  # first: a look that always fails must not keep the others from theirs
         observed = replace(
             observed,
             account_keys=self._account_keys(),
@@ -152,6 +153,8 @@ class Reconciler:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
         self._note_plan(observed.dataset, plan)
         await self._report_unattended(observed.dataset)
+        if has_probe and not plan.idle_reason and not _has_changes(observed.dataset, plan):
+            await self._probe(observed.dataset)
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
@@ -162,9 +165,7 @@ class Reconciler:
             return pause
         # The status is written even if it stays the same, when anything is about to be done: the API server then says
         # whether this look was at the dataset as it is now, before anything comes of what an older one asked for.
-        needs_probe = not plan.idle_reason and self._pruned.needs_probe(dataset.key)
-        has_changes = plan.apply or plan.delete or plan.status != dataset.status or needs_probe
-        if has_changes and not await self._claim(dataset, plan.status):
+        if _has_changes(dataset, plan) and not await self._claim(dataset, plan.status):
             return None
         # What is announced was confirmed in a status that is written: who reads it may rely on it.
         self._announcements.follow(dataset.key, plan.announce)
@@ -187,6 +188,13 @@ class Reconciler:
         except (Conflict, Refused) as error:  # and not Unreachable, after which it may have been written
             self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
+
+    async def _probe(self, dataset: ObservedDataset) -> None:
+        """Write the status of ``dataset`` as it is: nothing depends on whether it can be written."""
+        try:
+            await self._write_status(dataset, dataset.status)
+        except ApiError as error:
+            log.info("%s/%s: what was dropped of its status cannot be written again: %s", *dataset.key, error)
 
     def _needs_reports(self, key: Key) -> bool:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
@@ -309,6 +317,10 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
+
+
+def _has_changes(dataset: ObservedDataset, plan: Plan) -> bool:
+    return bool(plan.apply or plan.delete) or plan.status != dataset.status
 
 
 def _is_gone(error: ApiError) -> bool:
