@@ -101,6 +101,16 @@ async def test_raw_values_are_base64_where_there_are_several(kube: Kube, plugin:
     assert json.loads(ended.out.splitlines()[0])["value"] == base64.b64encode(b"\xff\x00").decode()
 
 
+async def test_a_raw_value_is_printed_byte_for_byte(kube: Kube, plugin: Run) -> None:
+    def raw(request: web.Request) -> web.Response:
+        return web.Response(
+            body=b"as it is", content_type="application/octet-stream", headers={"Lookupdb-Generation": "g12"}
+        )
+
+    kube.proxied = raw
+    assert (await plugin("get", "airports", "a")).out == "as it is"
+
+
 async def test_who_may_not_look_up_is_told_to_give_a_token(kube: Kube, plugin: Run) -> None:
     problem = {"type": "https://lookupdb.dev/problems/unauthenticated", "detail": "expected a token"}
     kube.proxied = lambda _: web.json_response(problem, status=401, content_type="application/problem+json")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
+import sys
 import threading
 import time
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -107,6 +110,39 @@ def test_a_value_that_is_null_is_not_missing(tmp_path: Path) -> None:
     found, missing = {"key": "null", "value": None}, {"key": "nobody", "value": None, "missing": True}
     assert [orjson.loads(line) for line in ended.stdout.splitlines()] == [found, missing, found], ended
     assert ended.returncode == 3
+
+
+def test_a_raw_value_comes_byte_for_byte_and_only_a_terminal_gets_an_end_of_line_with_it(tmp_path: Path) -> None:
+    values = {"none": b"", "png": b"\x89PNG\r\n\x1a", "text": b"two\nlines\n", "json": b'{"a":1}'}
+    with serving(write_generation(tmp_path, values)) as shard:
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="raw", normalize=[])))
+        with routing(table) as router:
+            url = f"http://127.0.0.1:{router.port}"
+            assert {key: run_here("get", url, key).stdout for key in values} == values
+            assert get_on_a_terminal(url, "png") == values["png"] + b"\n"
+            assert get_on_a_terminal(url, "text") == values["text"], "it has one"
+
+
+def get_on_a_terminal(url: str, key: str) -> bytes:
+    """Return what `lookupdb get` writes to a terminal. It fits into the terminal's buffer."""
+    controller, terminal = pty.openpty()
+    try:
+        tty.setraw(terminal)  # or each \n becomes \r\n
+        words = [sys.executable, "-m", "lookupdb", "get", url, key]
+        subprocess.run(words, stdout=terminal, timeout=60, check=True)
+        return os.read(controller, 1 << 12)
+    finally:
+        os.close(terminal)
+        os.close(controller)
+
+
+def test_a_json_value_is_a_line(tmp_path: Path) -> None:
+    with serving(write_generation(tmp_path, {"a": b'{"b":1}'}, value_format="json")) as shard:
+        table = tmp_path / "table.json"
+        table.write_bytes(table_file(entry([[f"127.0.0.1:{shard.ports[0]}"]], "g1", valueFormat="json", normalize=[])))
+        with routing(table) as router:
+            assert run_here("get", f"http://127.0.0.1:{router.port}", "a").stdout == b'{"b":1}\n'
 
 
 @pytest.mark.parametrize("words", [["1"], ["1", "2"]], ids=str)

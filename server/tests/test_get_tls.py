@@ -61,11 +61,11 @@ def said(*words: str) -> str:
 
 
 def test_the_authority_of_a_file_is_trusted(url: str, ca_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_here("get", url, "a", "--ca-file", ca_file).stdout == b"value of a\n"
+    assert run_here("get", url, "a", "--ca-file", ca_file).stdout == b"value of a"
     ended = run_here("get", url, "a", "b", "--ca-file", ca_file)
     assert [orjson.loads(line)["key"] for line in ended.stdout.splitlines()] == ["a", "b"], ended
     monkeypatch.setenv("LOOKUPDB_CA_FILE", ca_file)
-    assert run_here("get", url, "a").stdout == b"value of a\n"
+    assert run_here("get", url, "a").stdout == b"value of a"
 
 
 def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) -> None:
@@ -75,7 +75,7 @@ def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) ->
     with encrypted(table, tmp_path, "--auth-tokens", str(tmp_path / "tokens")) as url:
         assert b"answered 401" in run_here("get", url, "a", "--ca-file", ca_file).stderr
         words = ("--ca-file", ca_file, "--token-file", str(tmp_path / "token"))
-        assert run_here("get", url, "a", *words).stdout == b"value of a\n"
+        assert run_here("get", url, "a", *words).stdout == b"value of a"
 
 
 @pytest.mark.parametrize("keys", [["a"], ["a", "b"]], ids=len)

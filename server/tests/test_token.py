@@ -60,10 +60,10 @@ def test_get_shows_the_token_of_a_file_or_of_its_variable(
         assert refused.returncode == 1
         assert b"401" in refused.stderr
         assert b"--token-file" in refused.stderr
-    assert run_here("get", url, "k1", "--token-file", str(file)).stdout == b"v1\n"
+    assert run_here("get", url, "k1", "--token-file", str(file)).stdout == b"v1"
     assert run_here("get", url, "k1", "k2", "--token-file", str(file)).returncode == 3
     monkeypatch.setenv("LOOKUPDB_TOKEN", "the-token-of-the-web-client")
-    assert run_here("get", url, "k1").stdout == b"v1\n"
+    assert run_here("get", url, "k1").stdout == b"v1"
 
 
 @pytest.mark.parametrize("text", [b"", b"two words-of-a-secret", b"x" * 20_000, "secr\u00e9t".encode()])

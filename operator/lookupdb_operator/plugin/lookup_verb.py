@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from lookupdb.cli.options import token_file
+from lookupdb.cli.value_output import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb_operator.api.client import Answer
 from lookupdb_operator.plugin.dataset import Dataset
@@ -44,10 +45,11 @@ def command(
 ) -> None:
     """Look keys up in the dataset NAME, through its routers.
 
-    They are asked through the API server's proxy of their Service. One key prints its value, as it was built. Several,
-    or `-` for one key a line on standard input, or `-o json`, print a JSON object a line: {"key": …, "generation": …,
-    "value": …}, with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a
-    look: a program asks a router itself (status.endpoint).
+    They are asked through the API server's proxy of their Service. One key prints its value, as it was built: JSON as a
+    line, a raw value byte for byte; only a terminal gets an end of line with it, if it has none. Several, or `-` for
+    one key a line on standard input, or `-o json`, print a JSON object a line: {"key": …, "generation": …, "value": …},
+    with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a look: a program
+    asks a router itself (status.endpoint).
 
     Needs the right to get services/proxy. The proxy keeps the header that shows a token, so with a token a router is
     asked through `kubectl port-forward` (the right to create pods/portforward). Exit code 3: a key is missing. 4: a key
@@ -93,7 +95,7 @@ def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
 
 def _print_one(name: str, lookup: Lookup) -> None:
     if isinstance(lookup, FoundKey):
-        click.echo(lookup.value)
+        print_value(lookup.value, is_json=lookup.is_json)
     elif isinstance(lookup, AbsentKey):
         raise KeyMissing(f"{lookup.key!r} is not in {name}: {lookup.why}")
     else:

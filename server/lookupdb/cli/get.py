@@ -12,6 +12,7 @@ import orjson
 
 from lookupdb.cli.options import GenerationAddress, option, token_file
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url
+from lookupdb.cli.value_output import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local import client
 from lookupdb.local.trust import Trust
@@ -42,9 +43,11 @@ def command(
 ) -> None:
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
-    One key prints its value. Several, or `-` for one key a line on standard input, print a JSON object a line:
-    {"key": …, "value": …}, with base64 for raw values, {"key": …, "value": null, "missing": true} for a missing key, or
-    {"key": …, "unavailable": true} for one of which nothing can be said now. A value that is null is not missing.
+    One key prints its value: JSON as a line, a raw value byte for byte, so that `> FILE` saves it as it is; only a
+    terminal gets an end of line with it, if it has none. Several, or `-` for one key a line on standard input, print a
+    JSON object a line: {"key": …, "value": …}, with base64 for raw values, {"key": …, "value": null, "missing": true}
+    for a missing key, or {"key": …, "unavailable": true} for one of which nothing can be said now. A value that is null
+    is not missing.
 
     Exit code 3: a key is missing. 4: a key is unavailable, or no router answers, or no `lookupdb up` serves DATASET: it
     may or may not exist; of several keys this comes before 3. 1: the router refused, or does not serve --generation.
@@ -58,9 +61,10 @@ def command(
         _check_encoding(key)
     if len(keys) == 1 and keys != ("-",):
         try:
-            click.echo(client.find_value(url, keys[0], generation, token, trust))
+            found = client.find_value(url, keys[0], generation, token, trust)
         except KeyMissing as error:
             raise KeyMissing(f"{keys[0]!r} is not in {dataset}: {error.message}") from error
+        print_value(found.value, is_json=found.is_json)
         return
     ctx.exit(_print_values(client.find_in_batches(url, _expand_keys(keys), generation, token=token, trust=trust)))
 

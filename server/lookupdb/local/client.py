@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.client import HTTPException, IncompleteRead
 from ipaddress import IPv6Address
 from itertools import islice
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote, urlsplit
 
 import orjson
@@ -57,14 +57,29 @@ class BatchTooLarge(LookupFailed):
     reason = "TooLarge"
 
 
+class FoundValue(NamedTuple):
+    """What a router answers who asks for one key."""
+
+    value: bytes
+    is_json: bool
+    """Else it is raw."""
+
+
+class _Answer(NamedTuple):
+    body: bytes
+    media_type: str
+    """In lower case, without parameters."""
+
+
 def find_value(
     url: str, key: str, generation: str | None = None, token: str | None = None, trust: Trust | None = None
-) -> bytes:
+) -> FoundValue:
     """Return the value of ``key``, byte for byte; the router is shown ``token``.
 
     Raises KeyMissing, or what ``find_values`` raises.
     """
-    return _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token, trust)
+    answer = _request(f"{url.rstrip('/')}/v1/lookup?key={quote(key, safe='')}", None, generation, token, trust)
+    return FoundValue(answer.body, answer.media_type == "application/json")
 
 
 def check_url(url: str) -> None:
@@ -106,7 +121,7 @@ def find_values(
     """Ask for ``keys`` at once. Raises Unavailable when the router cannot be reached or serves nothing, LookupFailed
     for any other refusal."""
     request = orjson.dumps({"keys": keys, "partial": True})
-    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token, trust)
+    body = _request(f"{url.rstrip('/')}/v1/lookup", request, generation, token, trust).body
     try:
         answer = json.loads(body, parse_float=orjson.Fragment, parse_int=_digits, parse_constant=_refuse_constant)
         found, unavailable = answer["found"], frozenset(answer["unavailable"])
@@ -164,7 +179,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _request(url: str, body: bytes | None, generation: str | None, token: str | None, trust: Trust | None) -> bytes:
+def _request(url: str, body: bytes | None, generation: str | None, token: str | None, trust: Trust | None) -> _Answer:
     check_url(url)
     trust = trust or Trust()
     headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -184,8 +199,8 @@ def _request(url: str, body: bytes | None, generation: str | None, token: str | 
         raise Unavailable(f"no answer from {strip_secrets(url)}: {description}", hint=hint) from error
 
 
-def _exchange(request: urllib.request.Request, trust: Trust) -> bytes:
-    """Return the body of the answer. Raises what ``find_values`` does, OSError, ValueError and HTTPException."""
+def _exchange(request: urllib.request.Request, trust: Trust) -> _Answer:
+    """Return the answer to ``request``. Raises what ``find_values`` does, OSError, ValueError and HTTPException."""
     encrypted = urllib.request.HTTPSHandler(context=trust.context)
     opener = urllib.request.build_opener(_NoRedirects, encrypted, *proxy_handlers(request.full_url))
     try:
@@ -198,7 +213,7 @@ def _exchange(request: urllib.request.Request, trust: Trust) -> bytes:
                 raise _no_router(f"{strip_secrets(request.full_url)} answered with more than {limit}")
             if response.length:  # a read of so many bytes says nothing of an end that comes too early
                 raise IncompleteRead(body, response.length)
-            return body
+            return _Answer(body, response.headers.get_content_type())
     except urllib.error.HTTPError as error:
         raise _refusal(error, _read_refusal(error)) from error
 
