@@ -256,3 +256,10 @@ def test_a_dataset_that_was_made_again_is_told_apart_by_its_uid(
         publish(made, "g2", NEW, tmp_path / "scratch")
     assert isinstance(diff(tmp_path, "g1", "g2", "--dataset", "things").exception, UsageError)
     assert counted(tmp_path, "g1", "g2", "--dataset", "default/things", "--uid", uid)["added"] == 12
+
+
+def test_what_is_not_text_is_shown_as_python_writes_bytes(dataset: StoredDataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"picture": "Päge\n".encode()}, tmp_path / "scratch", shards=1)
+    publish(dataset, "g2", {"picture": b"\x89PNG\r\n"}, tmp_path / "scratch", shards=1)
+    shown = diff(tmp_path, "g1", "g2").stdout
+    assert "      - Päge\\n\n      + '\\x89PNG\\r\\n'\n" in shown

@@ -241,3 +241,10 @@ def test_a_dataset_without_its_namespace_before_the_slash_is_refused(dataset: St
     run = CliRunner().invoke(command, words, standalone_mode=False)
     assert isinstance(run.exception, UsageError)
     assert "--dataset /things names no namespace" in str(run.exception)
+
+
+def test_what_is_not_text_is_shown_as_python_writes_bytes(dataset: StoredDataset, tmp_path: Path) -> None:
+    publish(dataset, "g1", {"page": "Päge\n".encode(), "picture": b"\x89PNG\r\n"}, tmp_path / "scratch", shards=1)
+    lines = inspect(tmp_path, "g1").stdout.splitlines()
+    assert [line.split()[-2:] for line in lines[-2:]] == [["page", r"Päge\n"], ["picture", r"'\x89PNG\r\n'"]]
+    assert [record["value"] for record in document(tmp_path, "g1")["sample"]] == ["Päge\n", r"'\x89PNG\r\n'"]

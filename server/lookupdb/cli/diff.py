@@ -16,10 +16,10 @@ from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.interruption import end_at_once, ended_in_time
+from lookupdb.cli.value_notation import render_line, render_member
 from lookupdb.errors import UsageError
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.store.difference import (
-    MAX_VALUE_CHARACTERS,
     SAMPLES,
     GenerationDifference,
     KeyChange,
@@ -122,11 +122,11 @@ def _render_lines(
     for kind, count in (("added", difference.added), ("removed", difference.removed), ("changed", difference.changed)):
         yield f"{kind:<8} {count:,}"
         for change in difference.samples[kind]:
-            yield f"    {_decode(change.key)}"
+            yield f"    {render_line(change.key)}"
             if change.before is not None:
-                yield f"      - {_shorten(change.before)}"
+                yield f"      - {render_line(change.before, _SHOWN_CHARACTERS)}"
             if change.after is not None:
-                yield f"      + {_shorten(change.after)}"
+                yield f"      + {render_line(change.after, _SHOWN_CHARACTERS)}"
         if count > len(difference.samples[kind]):
             yield f"    and {count - len(difference.samples[kind]):,} more"
 
@@ -149,21 +149,7 @@ def _render_json(
 
 def _sample(change: KeyChange) -> dict[str, str | None]:
     return {
-        "key": _decode(change.key),
-        "before": None if change.before is None else _cut(_decode(change.before), MAX_VALUE_CHARACTERS),
-        "after": None if change.after is None else _cut(_decode(change.after), MAX_VALUE_CHARACTERS),
+        "key": render_member(change.key),
+        "before": None if change.before is None else render_member(change.before),
+        "after": None if change.after is None else render_member(change.after),
     }
-
-
-def _decode(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
-
-
-def _shorten(data: bytes) -> str:
-    text = _decode(data)
-    text = text if text.isprintable() else text.encode("unicode_escape").decode()
-    return _cut(text, _SHOWN_CHARACTERS)
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters] + "…"

@@ -14,18 +14,18 @@ import orjson
 
 from lookupdb.build.progress import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
+from lookupdb.cli.value_notation import render_line, render_member
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
-from lookupdb.store.difference import MAX_VALUE_CHARACTERS
 from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
 from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry, open_shard
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100
-"""Of a sampled value, in text; JSON has ``MAX_VALUE_CHARACTERS``."""
+"""Of a sampled value, in text; JSON has more."""
 _SHOWN_FILES: Final = 8
 
 
@@ -90,9 +90,7 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
             "manifest": asdict(manifest) if manifest else None,
             "shards": [asdict(shard.meta) for shard in shards],
             "figures": {**asdict(total), "compression": round(total.compression, 4)},
-            "sample": [
-                {"key": _decode(key), "value": _cut(_decode(value), MAX_VALUE_CHARACTERS)} for key, value in records
-            ],
+            "sample": [{"key": render_member(key), "value": render_member(value)} for key, value in records],
             "verified": verified,
         }
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2))
@@ -101,7 +99,7 @@ def _print_contents(manifest: Manifest | None, shards: Sequence[ShardReader], *,
     for name, text in (*describe(verified=verified), *_describe_figures(total)):
         click.echo(f"{name:<14} {text}")
     for number, (key, value) in enumerate(records):
-        click.echo(f"{'' if number else 'sample':<14} {_decode(key)}  {_shorten(_decode(value))}")
+        click.echo(f"{'' if number else 'sample':<14} {render_line(key)}  {render_line(value, _SHOWN_CHARACTERS)}")
 
 
 def _describe_file(shard: ShardReader, *, verified: bool) -> Iterator[tuple[str, str]]:
@@ -159,16 +157,3 @@ def _describe_figures(total: ShardFigures) -> Iterator[tuple[str, str]]:
     share = 100 * total.overflow_waste_bytes / total.file_bytes if total.file_bytes else 0.0
     wasted = f"{format_quantity(total.overflow_waste_bytes, 'bytes')} of them empty, {share:.1f} % of the files"
     yield "overflow pages", f"{total.overflow_pages:,}" + (f", {wasted}" if total.overflow_pages else "")
-
-
-def _decode(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
-
-
-def _shorten(text: str) -> str:
-    line = text.encode("unicode_escape").decode() if not text.isprintable() else text
-    return _cut(line, _SHOWN_CHARACTERS)
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters] + "…"
