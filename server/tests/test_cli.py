@@ -92,6 +92,22 @@ def test_a_variable_that_is_no_number_is_told_with_what_was_expected() -> None:
     assert "(env var: 'LOOKUPDB_PORT'): 'abc' is not a valid integer." in run.output
 
 
+@pytest.mark.parametrize("verb", ["build", "up"])
+@pytest.mark.parametrize("flag", ["-f", "--file"])
+def test_one_manifest_is_run_at_a_time(verb: str, flag: str) -> None:
+    run = CliRunner().invoke(cli, [verb, "-f", "a.yaml", flag, "b.yaml"])
+    assert run.exit_code == 2
+    sentence = "--file/-f takes one manifest, found 'a.yaml' and 'b.yaml'; give each LookupDataset a run of its own."
+    assert sentence in " ".join(run.output.split())
+
+
+def test_a_manifest_that_is_given_counts_before_that_of_the_variable() -> None:
+    run = CliRunner().invoke(cli, ["up", "-f", "a.yaml"], env={"LOOKUPDB_FILE": "b.yaml"})
+    assert str(run.exception).startswith("a.yaml cannot be read")
+    run = CliRunner().invoke(cli, ["up"], env={"LOOKUPDB_FILE": "b.yaml"})
+    assert str(run.exception).startswith("b.yaml cannot be read")
+
+
 INTERRUPTED_IMPORT = """
 import runpy, sys
 class Interrupt:

@@ -19,7 +19,7 @@ from lookupdb.build.build_options import BuildOptions, EarlierDataset
 from lookupdb.cli import outcome, ways_out
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
-from lookupdb.cli.options import GenerationAddress, Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.runtime.termination_log import write_termination_log
@@ -50,6 +50,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     required=True,
     metavar="MANIFEST",
     type=click.Path(path_type=Path),
+    cls=ManifestOption,
     help="The YAML of a LookupDataset.",
 )
 @store_option

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from lookupdb import logs
 from lookupdb.errors import UsageError
@@ -70,6 +71,26 @@ class GenerationAddress(click.ParamType[str]):
         if not GENERATION.fullmatch(str(value)):
             self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
         return str(value)
+
+
+class ManifestOption(click.Option):
+    """--file, which names one manifest: of two, click would drop the first one silently, and other programs take both.
+    Of any other option the last value counts, so that what a script or the chart sets can be overridden."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Have the parser collect all values."""
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=1)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the value and where it comes from. Raises click's UsageError for several."""
+        if files := opts.get(self.name):
+            if len(files) > 1:
+                names, found = "/".join(self.opts), " and ".join(map(repr, files))
+                raise click.UsageError(
+                    f"{names} takes one manifest, found {found}; give each LookupDataset a run of its own.", ctx
+                )
+            opts = {**opts, self.name: files[0]}
+        return super().consume_value(ctx, opts)
 
 
 def password_file(help_text: str) -> Callable[[F], F]:

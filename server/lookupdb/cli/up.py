@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from lookupdb.cli.options import GenerationAddress, Size, log_format, option
+from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
 from lookupdb.local.bounds import MAX_SERVERS
 from lookupdb.local.builds import BuildFailed
 from lookupdb.local.run_state import DATA_DIRECTORY
@@ -19,7 +19,13 @@ from lookupdb.runtime import daemon_calls
 
 @click.command("up")
 @option(
-    "--file", "-f", "manifest", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The manifest."
+    "--file",
+    "-f",
+    "manifest",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    cls=ManifestOption,
+    help="The manifest.",
 )
 @option(
     "--port", type=click.IntRange(0, 65535), default=8080, help="Of the router, on 127.0.0.1; 0 chooses a free one."
