@@ -13,6 +13,8 @@ from support.build_project import Project
 from lookupdb import native
 from lookupdb.errors import (
     BadSource,
+    InvalidManifest,
+    SourceMissing,
     StoreError,
 )
 
@@ -52,6 +54,15 @@ class TestExplain:
         ):
             assert part in text
         assert sorted(project.folder.rglob("*")) == before
+
+    @pytest.mark.parametrize("words", [[], ["--json"]], ids=str)
+    def test_ends_with_the_error_alone(self, project: Project, words: list[str]) -> None:
+        (project.folder / "people.csv").unlink()
+        ended = project.build("--explain", *words)
+        assert (type(ended.exception), ended.stdout) == (SourceMissing, "")
+        project.manifest.write_text("kind: Nothing\n")
+        ended = project.build("--explain", *words)
+        assert (type(ended.exception), ended.stdout) == (InvalidManifest, "")
 
     def test_says_whether_anything_would_be_built(self, project: Project) -> None:
         fingerprint = project.built()["fingerprint"]

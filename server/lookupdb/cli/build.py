@@ -184,7 +184,7 @@ def command(
 
     Reads the source, sorts its records within the memory limit, writes one file per shard, publishes the generation
     into the store, and marks it as refused if a gate is closed. Standard output gets the result, failures too, as one
-    line of JSON; a terminal gets of a failure its message alone, unless --json is given.
+    line of JSON; a terminal gets of a failure its message alone, unless --json is given. --explain writes no JSON.
 
     \b
         lookupdb build -f examples/airports.yaml
@@ -210,7 +210,7 @@ def command(
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
     with (
-        _report_outcome(termination_log, began, outcome.prints_failures(as_json)) as attempt,
+        _report_outcome(termination_log, began, not explains and outcome.prints_failures(as_json)) as attempt,
         ways_out.show_ways_out(file, store_url, cluster_id),
     ):
         spec = attempt.spec = read_manifest(file)
