@@ -216,6 +216,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_MAPPING: Final = "mapping with apiVersion, kind, metadata and spec"
 _YAML: Final = (
     "look there and in the line before: levels are indented by spaces, never tabs, brackets and quotes are closed, and "
     "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, stands in quotes"
@@ -248,15 +249,19 @@ def read_manifest(path: Path) -> DatasetSpec:
             if documents
             else f"a manifest begins with apiVersion: {schema.api_version()} and kind: LookupDataset",
         )
+    if not isinstance(documents[0], dict):
+        raise InvalidManifest(
+            f"{path} is no manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
+            hint=f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its "
+            "spec.source names the data",
+        )
     return parse_resource(documents[0], base=path.resolve().parent)
 
 
 def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
     """The dataset that a LookupDataset resource describes. Raises InvalidManifest."""
     if not isinstance(resource, dict):
-        raise InvalidManifest(
-            f"a manifest is a mapping with apiVersion, kind, metadata and spec, found {str(resource)[:40]!r}"
-        )
+        raise InvalidManifest(f"a manifest is a {_MAPPING}, found {str(resource)[:40]!r}")
     try:
         resource = schema.complete_resource(resource)
     except RecursionError as error:

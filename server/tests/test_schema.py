@@ -375,7 +375,10 @@ def test_every_field_is_described_and_every_list_map_and_text_is_bounded(member:
         pytest.param("a: 2001-99-99", "is not YAML", id="a date that is none"),
         pytest.param("a: " + "9" * 5000, "is not YAML", id="a number too long"),
         pytest.param("? [a, b]\n: c", "a key is text, not a list or a mapping", id="a list for a key"),
-        pytest.param("&a [*a]", "a manifest is a mapping", id="a list that holds itself"),
+        pytest.param(
+            "path,html\n/a,b", "expected a mapping with apiVersion, kind, metadata and spec, found 'path,", id="CSV"
+        ),
+        pytest.param("&a [*a]", "is no manifest: expected a mapping", id="a list that holds itself"),
         pytest.param(
             "apiVersion: lookupdb.dev/v1alpha1\nkind: LookupDataset\nmetadata: {name: a}\nspec: &a {source: *a}",
             "",
@@ -388,6 +391,15 @@ def test_a_manifest_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path, te
     with pytest.raises(InvalidManifest) as caught:
         spec.read_manifest(tmp_path / "m.yaml")
     assert said in str(caught.value)
+
+
+def test_what_is_no_manifest_is_told_with_its_file_and_what_to_give_instead(tmp_path: Path) -> None:
+    (tmp_path / "pages.csv").write_text("path,html\n/a,b\n")
+    with pytest.raises(InvalidManifest) as caught:
+        spec.read_manifest(tmp_path / "pages.csv")
+    assert caught.value.message.startswith(f"{tmp_path}/pages.csv is no manifest: expected a mapping")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("give the YAML that begins with apiVersion: lookupdb.dev/v1alpha1 and kind:")
 
 
 def test_every_default_is_accepted_by_the_rules_beside_it() -> None:
