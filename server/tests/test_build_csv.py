@@ -154,9 +154,14 @@ def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
         pytest.param('k,v\na,1\nb,"2"3\n', "f.csv row 2 (up to line 3): ',' expected after '\"'", id="broken quote"),
         pytest.param("k,v\na,1\nb,2,3\n", "f.csv row 2 (line 3): expected 2 fields, found 3", id="too many fields"),
         pytest.param('k,v\n"a\n",1\nb\n', "f.csv row 2 (line 4): expected 2 fields, found 1", id="too few fields"),
-        pytest.param(b"k,v\na,1\nb,\xff\n", "f.csv row 2 (line 3) is not valid UTF-8", id="invalid UTF-8"),
+        pytest.param(b"k,v\na,1\nb,\xff\n", "f.csv row 2 (up to line 3) is not valid UTF-8", id="invalid UTF-8"),
         pytest.param(
-            b"k,v\n" + b"a,1\n" * 200_000 + b"b,\xe9\n", "f.csv row 200001 (line 200002)", id="late in the file"
+            b'k,v\n"\xff\n",1\n',
+            "f.csv row 1 (up to line 3) is not valid UTF-8",
+            id="invalid UTF-8 in two lines",
+        ),
+        pytest.param(
+            b"k,v\n" + b"a,1\n" * 200_000 + b"b,\xe9\n", "f.csv row 200001 (up to line 200002)", id="late in the file"
         ),
         pytest.param(b"k,\xff\na,1\n", "f.csv header is not valid UTF-8", id="invalid UTF-8 in the header"),
         pytest.param("", "f.csv is empty, expected a header", id="empty"),

@@ -107,7 +107,7 @@ class CsvParser:
                         return self._width_error(row, width, len(fields), reader.line_num)
             except csv.Error as error:
                 return self._syntax_error(row + 1, str(error), reader.line_num)
-        where = f"row {row} (line {reader.line_num})" if row else "header"
+        where = f"row {row} (up to line {reader.line_num})" if row else "header"
         return BadSource(f"{self._file.name} {where} is not valid UTF-8", hint="write the file in UTF-8")
 
     def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
