@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,23 @@ def test_a_source_that_comes_and_goes_is_told_of_each_time(watching: Stack) -> N
         away.rename(source)
         said("can be read again", turn)
     assert watching.generations() == built, "it is the file that the newest was built from"
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.yaml"])
+def test_what_vanishes_or_breaks_is_told_with_what_keeps_serving(watching: Stack, name: str) -> None:
+    assert watching.find("ada@example.com")
+    file, away = watching.directory / name, watching.directory / "away"
+    told = re.compile(rf"not rebuilt: .*; g{watching.newest()} keeps serving$", re.MULTILINE)
+    before = len(watching.output)
+    file.rename(away)
+    eventually(lambda: told.search(watching.output[before:]), f"{name} to be missed")
+    if name == "people.yaml":
+        before = len(watching.output)
+        file.write_text("spec: [")
+        eventually(lambda: told.search(watching.output[before:]), f"{name} to be no YAML")
+    before = len(watching.output)
+    away.replace(file)
+    eventually(lambda: "can be read again" in watching.output[before:], f"{name} to be back")
 
 
 def test_a_start_with_a_bad_source_serves_the_last_good_generation(

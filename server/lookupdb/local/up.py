@@ -180,7 +180,7 @@ class Up:
         """Let the watch take for tried what the builder has tried, and for said what it has said. Returns what the
         message says of the next attempt."""
         if isinstance(error, builds.SourceNotReady):
-            self._last_problem = _describe_missing_success_file(self._spec)
+            self._last_problem = f"{NOT_REBUILT}: waiting for {describe_success_file(self._spec)}"
             return ""
         self._last_problem = f"{NOT_REBUILT}: {error.cause}"  # as a look says it, if the source cannot be listed
         self._failed_source = error.source_fingerprint
@@ -246,7 +246,7 @@ class Up:
             await self._serve_overridden(spec)
             serving = await self._read_desired_inputs(spec)
         except LookupdbError as error:
-            self._report_problem(f"{NOT_REBUILT}: {error}")
+            self._report_not_rebuilt(error.message, error.hint)
             return None
         return serving and self._desire(serving)
 
@@ -309,7 +309,7 @@ class Up:
             return True
         success_file = await call_in_thread(read_success_file, spec, volume=self._options.volume)
         if success_file is None:
-            self._report_problem(_describe_missing_success_file(spec))
+            self._report_not_rebuilt(f"waiting for {describe_success_file(spec)}")
             return False
         self._recover()
         current = self._serving.manifest
@@ -317,11 +317,16 @@ class Up:
         served = (current.content, self._spec.replicas, self._spec.serving_workers)
         return success_file != current.success_file or inputs != served
 
-    def _report_problem(self, problem: str) -> None:
-        """Say ``problem``, unless it was the last one said."""
+    def _report_not_rebuilt(self, reason: str, hint: str | None = None) -> None:
+        problem, next_step = f"{NOT_REBUILT}: {reason}", f"\n  {hint}" if hint else ""
+        active = self._serving.manifest.generation
+        self._report_problem(f"{problem}{next_step}", f"{problem}; {active} keeps serving{next_step}")
+
+    def _report_problem(self, problem: str, message: str | None = None) -> None:
+        """Say ``problem``, or ``message`` in its place, unless it was the last one said."""
         if problem != self._last_problem:
             self._last_problem = problem
-            self._say(f"{self._spec.name}: {problem}")
+            self._say(f"{self._spec.name}: {message or problem}")
 
     def _recover(self) -> None:
         """Say once that manifest and source can be read again, when the last word was that they cannot."""
@@ -374,10 +379,6 @@ class Up:
             self._dataset.prune(self._spec.keep_generations, protect={active})
         except LookupdbError as error:
             self._say(f"{self._spec.name}: older generations are not removed: {error}")
-
-
-def _describe_missing_success_file(spec: DatasetSpec) -> str:
-    return f"{NOT_REBUILT}: waiting for {describe_success_file(spec)}"
 
 
 def _format_dataset(spec: DatasetSpec) -> str:
