@@ -449,6 +449,24 @@ def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine() -> None
     asyncio.run(look_up())
 
 
+def test_a_second_answer_within_one_turn_of_the_loop_is_none() -> None:
+    """As uvloop reads again at once behind a piece that fills its buffer."""
+
+    async def look_up() -> None:
+        loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
+        ours, router = socket.socketpair()
+        _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
+        with router:
+            asked = asyncio.ensure_future(link.exchange(b"1", loop.time() + 30))
+            await asyncio.sleep(0)
+            link.data_received(answer_of(connection.PIECE_BYTES))
+            link.data_received(answer(b"of another"))
+            assert len((await asked).body) > 60_000
+            assert not link.is_open
+
+    asyncio.run(look_up())
+
+
 def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:
     with scripted(WHOLE + WHOLE) as router, blocking(kind, router.url) as client:
         with pytest.raises(InvalidAnswer, match="goes on behind its Content-Length"):

@@ -122,6 +122,15 @@ def test_a_raw_value_comes_byte_for_byte_and_only_a_terminal_gets_an_end_of_line
             assert {key: run_here("get", url, key).stdout for key in values} == values
             assert get_on_a_terminal(url, "png") == values["png"] + b"\n"
             assert get_on_a_terminal(url, "text") == values["text"], "it has one"
+            assert get_into_nothing(url, "png") == (0, b"")
+
+
+def get_into_nothing(url: str, key: str) -> tuple[int, bytes]:
+    """Return how `lookupdb get` ends whose standard output is closed, and what it says of that."""
+    program = "import os, sys; os.close(1); os.execv(sys.executable, [sys.executable, '-m', 'lookupdb', *sys.argv[1:]])"
+    words = [sys.executable, "-c", program, "get", url, key]
+    ended = subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False)
+    return ended.returncode, ended.stderr
 
 
 def get_on_a_terminal(url: str, key: str) -> bytes:

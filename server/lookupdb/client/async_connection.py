@@ -37,6 +37,8 @@ class AsyncConnection(asyncio.Protocol):
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
+        self._is_answered = False
+        """It is whole, whether or not it was told already."""
         self._was_used = False
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -62,7 +64,7 @@ class AsyncConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer. Bytes that answer nothing end the connection."""
         answer = self._answer
-        if answer is None or answer.done():
+        if answer is None or answer.done() or self._is_answered:
             self.close()
             return
         try:
@@ -72,6 +74,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
             return
         if response is not None:
+            self._is_answered = True
             if len(data) < PIECE_BYTES:
                 answer.set_result(response)
             else:  # what follows would answer the next request, and comes before that
@@ -86,6 +89,7 @@ class AsyncConnection(asyncio.Protocol):
         self.is_open = False
         answer: asyncio.Future[Response] = loop.create_future()
         self._answer = answer
+        self._is_answered = False
         self._heard_at = loop.time()
         self._timer = loop.call_at(self._next_look(deadline), self._look, deadline)
         try:
