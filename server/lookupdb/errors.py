@@ -39,8 +39,6 @@ class LookupdbError(Exception):
     exit_code: int = 1
     reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
-    source_fingerprint: str | None = None
-    """Of a failed build, that of the source that it had listed."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -116,7 +116,7 @@ def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_run
     stack = people(*(["--watch", "--watch-seconds", "0.1"] if watch else []))
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
     if watch:
-        stack.says("Ctrl-C stops it all")  # no build runs any more
+        stack.says("a gate refused it; g1 keeps serving")  # the first look has it refused again: no build runs any more
     commands = [line.strip() for line in stack.output.splitlines() if " g2" in line and line.startswith("    ")]
     diff, overridden = (
         subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)

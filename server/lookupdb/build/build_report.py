@@ -33,7 +33,6 @@ class BuildReport:
     """``namespace/name``."""
     generation: str | None = None
     fingerprint: str | None = None
-    """The source's, of a failure too, unless it failed before the source was listed, or only the content says it."""
     success_file: str | None = None
     """The identity of the success file, if the spec names one."""
     records: int = 0
@@ -102,7 +101,7 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
     lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     manifest = error.manifest if isinstance(error, GenerationRefused) else None
     return replace(
-        _report_source(spec, lookupdb_error) if manifest is None else report_manifest(manifest),
+        BuildReport(outcome="failed", dataset=_dataset_name(spec)) if manifest is None else report_manifest(manifest),
         outcome="failed",
         seconds=round(seconds, 3),
         peak_memory_bytes=peak_resident(),
@@ -111,10 +110,6 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
         reason=lookupdb_error.reason,
         message=str(lookupdb_error),
     )
-
-
-def _report_source(spec: DatasetSpec | None, error: LookupdbError) -> BuildReport:
-    return BuildReport(outcome="failed", dataset=_dataset_name(spec), fingerprint=error.source_fingerprint)
 
 
 def interruption_report(spec: DatasetSpec | None, exit_code: int, seconds: float) -> BuildReport:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from lookupdb import __version__, keys
@@ -21,12 +20,12 @@ from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.fetched_file import LocalFile
-from lookupdb.build.source.listing import SourceObject, resolve_source, source_fingerprint
+from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
-from lookupdb.errors import BadSource, GenerationExists, LookupdbError
+from lookupdb.errors import BadSource, GenerationExists
 from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
@@ -70,36 +69,6 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     fingerprint = source_fingerprint(objects)
     if fingerprint and _is_up_to_date(spec, dataset, options, fingerprint):
         return _unchanged_report(spec, fingerprint, success_file, started_at)
-    with _name_failed_source(fingerprint):
-        return _build_listed(spec, dataset, options, progress, objects, fingerprint, success_file, started_at)
-
-
-class _SuccessFileChanged(BadSource):
-    """The same files may be built now: it is not for them that a build has failed."""
-
-
-@contextmanager
-def _name_failed_source(fingerprint: str | None) -> Iterator[None]:
-    """Have an error of the block say which source it is of."""
-    try:
-        yield
-    except LookupdbError as error:
-        if not isinstance(error, _SuccessFileChanged):
-            error.source_fingerprint = fingerprint
-        raise
-
-
-def _build_listed(
-    spec: DatasetSpec,
-    dataset: StoredDataset,
-    options: BuildOptions,
-    progress: Progress,
-    objects: Sequence[SourceObject],
-    fingerprint: str | None,
-    success_file: str | None,
-    started_at: float,
-) -> BuildReport:
-    """Build what was listed. ``fingerprint`` is None where only the content says it."""
     active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
     if fingerprint:
         adoption.check_refusal(spec, dataset, options.unless_refused, fingerprint, active)
@@ -203,7 +172,7 @@ class _GenerationBuild:
     def _check_success_file(self) -> None:
         """Raises BadSource if the source may have been written to while it was read."""
         if find_success_file(self.spec, self.options) != self.success_file:
-            raise _SuccessFileChanged(
+            raise BadSource(
                 f"{describe_success_file(self.spec)} changed while the source was read",
                 hint="build again once it is complete",
             )

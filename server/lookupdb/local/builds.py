@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -27,12 +27,9 @@ class BuildFailed(LookupdbError):
 
     reason = "BuildFailed"
 
-    def __init__(self, message: str, code: int, *, cause: str = "", fingerprint: str | None = None) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code
-        self.cause = cause
-        """What the builder has written to standard error; empty if it could say nothing."""
-        self.source_fingerprint = fingerprint
 
 
 _FINAL: Final = (UsageError.exit_code, BadSource.exit_code, GateClosed.exit_code)
@@ -113,15 +110,6 @@ def find_overridden_generation(
     )
 
 
-def _read_result(output: bytes) -> dict[str, Any] | None:
-    """Return the last line of a builder that has failed; None if it was killed before it wrote one."""
-    try:
-        result = orjson.loads(output.splitlines()[-1])
-    except (IndexError, ValueError):
-        return None
-    return result if isinstance(result, dict) else None
-
-
 class Builder:
     """Runs `lookupdb build`, one at a time."""
 
@@ -155,13 +143,7 @@ class Builder:
             raise
         if process.returncode != 0:
             is_refused = process.returncode == GateClosed.exit_code
-            result = _read_result(output) or {}
-            raise BuildFailed(
-                "a gate refused it" if is_refused else "the build failed",
-                process.returncode or 1,
-                cause=str(result.get("message", "")),
-                fingerprint=result.get("fingerprint"),
-            )
+            raise BuildFailed("a gate refused it" if is_refused else "the build failed", process.returncode or 1)
         result = orjson.loads(output.splitlines()[-1])
         if result["outcome"] == "waiting":
             raise SourceNotReady(result["message"])

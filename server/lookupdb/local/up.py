@@ -91,8 +91,6 @@ class Up:
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
         self._serving = Serving(spec, self._dataset, self._folder, options.port, options.resp_port, options.watch, say)
         self._last_problem = ""
-        self._failed_source: str | None = None
-        """The fingerprint of the source that could not be built at the start."""
         self._gates = spec.gates.content_hash()
         self._pinned: str | None = None
         self._left_out: tuple[str, ...] = ()
@@ -167,31 +165,13 @@ class Up:
         except (builds.BuildFailed, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
-            again = self._note_failed_start(error) if self._options.watch else ""
-            self._say(f"{self._spec.name}: {error}; serving {reusable}, the last good generation{again}")
+            self._say(f"{self._spec.name}: {error}; serving {reusable}, the last good generation")
             return reusable
         if built is not None:
             return built
         assert reusable is not None, "nothing to compare with is always built"
         self._say(f"{self._spec.name}: {reusable} is whole and its source has not changed")
         return reusable
-
-    def _note_failed_start(self, error: builds.BuildFailed | builds.SourceNotReady) -> str:
-        """Let the watch take for tried what the builder has tried, and for said what it has said. Returns what the
-        message says of the next attempt."""
-        if isinstance(error, builds.SourceNotReady):
-            self._last_problem = f"{NOT_REBUILT}: waiting for {describe_success_file(self._spec)}"
-            return ""
-        self._last_problem = f"{NOT_REBUILT}: {error.cause}"  # as a look says it, if the source cannot be listed
-        self._failed_source = error.source_fingerprint
-        return self._schedule_retry(error)
-
-    def _schedule_retry(self, error: LookupdbError) -> str:
-        """Return what a message says of the next attempt at what failed with ``error``; nothing if there is none."""
-        if builds.may_pass(error):
-            return f", tried again in {self._backoff.note_failure():.0f} s"
-        self._backoff.reset()
-        return ""
 
     def _announce(self) -> None:
         spec, url = self._spec, self._serving.url
@@ -210,8 +190,7 @@ class Up:
 
     async def _watch(self) -> None:
         """Check manifest and source every so often; build a change that has settled, and cut over to it."""
-        current = self._current_inputs()
-        attempted = previous = self._desire(current._replace(fingerprint=self._failed_source or current.fingerprint))
+        attempted = previous = self._desire(self._current_inputs())
         unsettled_checks = 0
         while True:
             await asyncio.sleep(self._options.watch_seconds)
@@ -223,9 +202,8 @@ class Up:
             ):
                 unsettled_checks = 0
             elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
-                why = "building again" if desired == attempted else "manifest or source has changed, building"
                 attempted, unsettled_checks = desired, 0
-                await self._refresh(desired.serving, why)
+                await self._refresh(desired.serving)
             else:
                 unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
                 if unsettled_checks == 2:
@@ -345,9 +323,9 @@ class Up:
         bounds.check_servers(new, self._options.max_servers)
         return new
 
-    async def _refresh(self, desired: ServingInputs, why: str) -> None:
+    async def _refresh(self, desired: ServingInputs) -> None:
         active = self._serving.manifest
-        self._say(f"{self._spec.name}: {why}; {active.generation} keeps serving")
+        self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
         try:
             spec = self._read_manifest()
             unless = self._find_built(spec, desired)
@@ -355,8 +333,10 @@ class Up:
             built = await self._builder.run(active.generation, unless, refused)
             await self._replace(built or (unless or active).generation, spec)
         except LookupdbError as error:
-            again = self._schedule_retry(error)
+            again = f", tried again in {self._backoff.note_failure():.0f} s" if builds.may_pass(error) else ""
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving{again}")
+            if not again:
+                self._backoff.reset()
         else:
             self._backoff.reset()
 
