@@ -2,125 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any, cast
+from datetime import datetime
+from typing import Any
 
 import pytest
-from operator_support.kube_schema import pruning
+from operator_support.reconcile_bench import DATASET, STATUS, Bench
 
 from lookupdb_operator import names
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
-from lookupdb_operator.api.cluster import Cluster
-from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.config import Config
 from lookupdb_operator.health import Health
-from lookupdb_operator.loop.observe import Observer
-from lookupdb_operator.loop.pruned_statuses import PROBE_SECONDS
 from lookupdb_operator.loop.queue import RequeueRequested
-from lookupdb_operator.loop.reconcile import Reconciler
-from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset, Plan, Pod
+from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
 from lookupdb_operator.plan import objects
-from lookupdb_operator.plan.turn.turn_queues import TurnQueues
-from lookupdb_operator.status import DEGRADED, Condition, DatasetStatus
-from lookupdb_operator.watch.cache import ObjectCache
-
-KEY = ("shop", "airports")
-NOON = "2030-01-01T12:00:00Z"
-CONFIG = Config(image="image", store="s3://store", cluster="c", identity="own/release")
-DATASET = ObservedDataset("shop", "airports", "u-1", "7", 1, {}, None)
-STATUS = DatasetStatus(
-    operator="own/release", conditions=(Condition(DEGRADED, "True", "BadSource", "It is bad."),), last_generation=1
-)
-
-
-class FakeCluster:
-    """Writes down what it is asked to do, in order, and fails where it is told to."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.messages: list[str] = []
-        self.failures: dict[str, ApiError] = {}
-        self.prune: Callable[[dict[str, Any]], dict[str, Any]] = lambda status: status
-
-    def _do(self, what: str) -> None:
-        self.done.append(what)
-        if failure := self.failures.get(what):
-            raise failure
-
-    async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
-        self._do("status")
-        return {"status": self.prune(status.to_json())}
-
-    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
-        self._do(f"apply {manifest['kind']}{'' if force else ' gently'}")
-        return manifest
-
-    async def delete(self, ref: ObjectRef, namespace: str) -> None:
-        self._do(f"delete {ref.kind} {ref.uid}")
-
-    async def post_event(self, dataset: ObservedDataset, kind: str, reason: str, message: str) -> None:
-        self.messages.append(message)
-        self._do(f"event {kind} {reason}")
-
-
-class FakeCache:
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-
-    def put(self, kind: str, body: Mapping[str, Any], *, is_own_write: bool = False) -> None:
-        self.kinds.append(kind)
-
-    def datasets(self) -> tuple[ObservedDataset, ...]:
-        return ()
-
-
-class FakeObserver:
-    """Sees ``observed``; remembers with what it was asked."""
-
-    def __init__(self) -> None:
-        self.observed: Observed | None = Observed(DATASET)
-        self.asked: list[tuple[bool, Mapping[tuple[str, str], str]]] = []
-
-    async def observe(
-        self, key: object, *, ask_routers: bool, refusals: Mapping[tuple[str, str], str], store: StoreAccess
-    ) -> Observed | None:
-        self.asked.append((ask_routers, refusals))
-        return self.observed and replace(self.observed, refusals=refusals)
-
-
-class Bench:
-    """A reconciler among fakes; its plan is always ``plan``."""
-
-    def __init__(self) -> None:
-        self.cluster, self.cache, self.observer, self.metrics = FakeCluster(), FakeCache(), FakeObserver(), Metrics()
-        self.plan, self.clock = Plan(status=DATASET.status), 0.0
-        self.decide: Decide = lambda observed, config, now: self.plan
-        self.reconciler = Reconciler(
-            cache=cast(ObjectCache, self.cache),
-            observer=cast(Observer, self.observer),
-            cluster=cast(Cluster, self.cluster),
-            config=CONFIG,
-            store=StoreAccess,
-            metrics=self.metrics,
-            decide=self._plan,
-            turns=TurnTaking(TurnQueues(builds=4, rollouts=4), cache=cast(ObjectCache, self.cache), config=CONFIG),
-            now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
-            clock=lambda: self.clock,
-        )
-
-    def _plan(self, observed: Observed, config: Config, now: datetime) -> Plan:
-        return self.decide(observed, config, now)
-
-    async def look(self) -> float | None:
-        self.cluster.done.clear()
-        return await self.reconciler.look(KEY)
-
-    def count(self, outcome: str) -> float:
-        name = "lookupdb_operator_reconciles_total"
-        return self.metrics._registry.get_sample_value(name, {"outcome": outcome}) or 0.0
+from lookupdb_operator.status import DatasetStatus
 
 
 @pytest.fixture
@@ -163,70 +60,6 @@ async def test_progress_alone_is_written_every_few_seconds_though_looked_at_more
         assert bench.cluster.done == ([] if delay else ["status"])
     bench.clock += 5
     assert await bench.look() is None
-    assert bench.cluster.done == ["status"]
-
-
-async def test_a_status_that_an_older_crd_prunes_is_written_once_and_now_and_then_where_it_is_ours(
-    bench: Bench,
-) -> None:
-    pruned = replace(DATASET, status=STATUS)
-    bench.cluster.prune, bench.plan = pruning("lastChecked"), Plan(status=replace(STATUS, last_checked=NOON))
-    await bench.look()
-    assert "status" in bench.cluster.done
-    bench.observer.observed = Observed(pruned)
-    assert await bench.look() is None
-    assert bench.cluster.done == []
-    bench.clock += PROBE_SECONDS
-    bench.plan = replace(bench.plan, idle_reason="another operator's")
-    await bench.look()
-    assert bench.cluster.done == []
-    bench.plan = replace(bench.plan, idle_reason="")
-    bench.clock += PROBE_SECONDS
-    await bench.look()
-    assert bench.cluster.done == ["status"]
-    await bench.look()
-    assert bench.cluster.done == [], "it is pruned as before"
-    bench.observer.observed = Observed(replace(pruned, status=DatasetStatus()))
-    await bench.look()
-    assert bench.cluster.done[0] == "status", "who wipes it has it written anew at once"
-
-
-@pytest.mark.parametrize("failure", [Refused, Conflict, Unreachable, NotFound])
-async def test_a_look_that_only_writes_again_what_was_pruned_does_not_fail_with_that(
-    bench: Bench, failure: type[ApiError], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.cluster.prune = pruning("lastChecked")
-    bench.plan = Plan(status=replace(STATUS, last_checked=NOON), next_look_in=12.0)
-    await bench.look()
-    bench.observer.observed = Observed(replace(DATASET, status=STATUS))
-    followed: list[object] = []
-    monkeypatch.setattr(bench.reconciler._announcements, "follow", lambda key, due: followed.append(key))
-    bench.cluster.failures["status"] = failure("LookupDataset airports", "a webhook denies it")
-    for done in (["status"], [], []) * 2:
-        bench.clock += PROBE_SECONDS if done else 1
-        assert await bench.look() == 12.0
-        assert bench.cluster.done == done
-    assert followed == [KEY] * 6
-    assert bench.count("done") == 7
-
-
-async def test_a_look_that_always_fails_keeps_no_other_from_being_written_again(bench: Bench) -> None:
-    bench.cluster.prune = pruning("lastChecked")
-    bench.plan = Plan(status=replace(STATUS, last_checked=NOON))
-    await bench.look()
-    other = replace(DATASET, name="harbours")
-    bench.observer.observed = Observed(other)
-    await bench.reconciler.look(other.key)
-    bench.cluster.done.clear()
-    bench.clock += PROBE_SECONDS
-    plan, bench.plan = bench.plan, cast(Plan, None)
-    bench.observer.observed = Observed(replace(DATASET, status=STATUS))
-    with pytest.raises(AttributeError):
-        await bench.look()
-    bench.clock += PROBE_SECONDS
-    bench.plan = plan
-    bench.observer.observed = Observed(replace(other, status=STATUS))
-    await bench.reconciler.look(other.key)
     assert bench.cluster.done == ["status"]
 
 

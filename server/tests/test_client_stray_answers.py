@@ -1,0 +1,88 @@
+"""lookupdb.client, and bytes behind an answer, for which nobody asked: they are no answer to what is asked next."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+from support.clients import Kind, blocking
+from support.faulty_router import answer, scripted
+
+from lookupdb.client import InvalidAnswer, connection
+from lookupdb.client.async_connection import AsyncConnection
+from lookupdb.client.settings import check_settings
+
+pytest_plugins = ["support.client_fixtures"]
+
+WHOLE = answer("a")
+
+
+def answer_of(size: int) -> bytes:
+    """A whole answer of so many bytes."""
+    told = answer(b"x" * (size - len(answer(b"")) - len(str(size)) + 1))
+    assert len(told) == size
+    return told
+
+
+@pytest.mark.parametrize("piece", [1 << 14, connection.PIECE_BYTES], ids=["a record of TLS", "a piece"])
+def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is left, as where it follows in the same piece."""
+
+    class Pieces(socket.socket):
+        def recv(self, size: int, flags: int = 0) -> bytes:
+            return super().recv(min(size, piece), flags)
+
+    pair = socket.socketpair()
+    ours, router = Pieces(fileno=pair[0].detach()), pair[1]
+    monkeypatch.setattr(connection, "_connect", lambda *_: ours)
+    with ours, router:
+        link = connection.RouterConnection(check_settings("http://localhost", {}), None, time.monotonic() + 30)
+        router.sendall(answer_of(piece))
+        assert link.exchange(b"1", time.monotonic() + 30).keeps_open
+        assert link.is_open
+        router.sendall(answer_of(piece) + answer(b"of another"))
+        assert not link.exchange(b"2", time.monotonic() + 30).keeps_open
+        assert not link.is_open
+
+
+def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine() -> None:
+    async def look_up() -> None:
+        loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
+        ours, router = socket.socketpair()
+        _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
+        with router:
+            router.sendall(answer_of(connection.PIECE_BYTES))
+            assert (await link.exchange(b"1", loop.time() + 30)).keeps_open
+            assert link.is_open
+            router.sendall(answer_of(connection.PIECE_BYTES) + answer(b"of another"))
+            await link.exchange(b"2", loop.time() + 30)
+            assert not link.is_open
+
+    asyncio.run(look_up())
+
+
+def test_a_second_answer_within_one_turn_of_the_loop_is_none() -> None:
+    """As uvloop reads again at once behind a piece that fills its buffer."""
+
+    async def look_up() -> None:
+        loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
+        ours, router = socket.socketpair()
+        _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
+        with router:
+            asked = asyncio.ensure_future(link.exchange(b"1", loop.time() + 30))
+            await asyncio.sleep(0)
+            link.data_received(answer_of(connection.PIECE_BYTES))
+            link.data_received(answer(b"of another"))
+            assert len((await asked).body) > 60_000
+            assert not link.is_open
+
+    asyncio.run(look_up())
+
+
+def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:
+    with scripted(WHOLE + WHOLE) as router, blocking(kind, router.url) as client:
+        with pytest.raises(InvalidAnswer, match="goes on behind its Content-Length"):
+            client.get("a")
+        assert client.get("b") == "b"
