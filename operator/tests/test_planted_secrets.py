@@ -26,6 +26,7 @@ from operator_support.kube import serving as serving_kube
 from operator_support.running import until as eventually
 from support.buckets import s3_server
 from support.ports import free_port
+from support.process_table import descendants
 from support.routing import entry, table_file
 from support.shards import write_generation
 from support.signers import AUDIENCE, claims_of, ec_signer, jwks, rsa_signer
@@ -98,19 +99,13 @@ def running(
         )
     try:
         yield process
-        for pid in list_family(process.pid):
+        for pid in (process.pid, *descendants(process.pid)):
             for file in ("cmdline", "comm", "status"):  # whoever may run ps reads these, and not environ
                 evidence.add(f"{name} {file}", Path(f"/proc/{pid}/{file}").read_bytes())
     finally:
         process.terminate()
         process.wait(60)
         evidence.add(f"{name} log", log.read_bytes())
-
-
-def list_family(pid: int) -> list[int]:
-    """A process, and all that it and its children have started."""
-    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [pid, *(found for child in children for found in list_family(child))]
 
 
 def ask_admin(evidence: Evidence, name: str, port: int) -> None:

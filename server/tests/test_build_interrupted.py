@@ -15,7 +15,8 @@ from pathlib import Path
 import orjson
 import pytest
 from support.buckets import variables
-from support.up_stack import alive, write_dataset
+from support.process_table import children, is_running
+from support.up_stack import write_dataset
 from support.waiting import soon, until
 from support.web import QuietHandler, web_server
 
@@ -186,8 +187,7 @@ async def building_up(directory: Path, silent: socket.socket) -> tuple[Up, async
     up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.1, None, None), lambda _: None)
     running = asyncio.create_task(up.run())
     (await asyncio.to_thread(silent.accept))[0].close()
-    own = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    (builder,) = (int(pid) for pid in own.read_text().split() if alive(int(pid)) and b"build" in command_line(int(pid)))
+    (builder,) = (pid for pid in children(os.getpid()) if b"build" in command_line(pid))
     os.kill(builder, signal.SIGSTOP)
     return up, running, builder
 
@@ -203,7 +203,7 @@ async def test_up_waits_for_its_builder_for_a_while_and_kills_it(
     _, running, builder = await building_up(tmp_path, silent)
     running.cancel()
     await soon(running.done, "its end")
-    assert not alive(builder)
+    assert not is_running(builder)
 
 
 async def test_a_second_ctrl_c_kills_the_builder_at_once(
@@ -216,7 +216,7 @@ async def test_a_second_ctrl_c_kills_the_builder_at_once(
     assert not running.done(), "the builder may undo what it has begun"
     up.kill_builder()
     await soon(running.done, "its end")
-    assert not alive(builder)
+    assert not is_running(builder)
 
 
 def test_a_builder_ends_with_an_up_that_is_killed(tmp_path: Path, silent: socket.socket) -> None:
@@ -229,13 +229,10 @@ def test_a_builder_ends_with_an_up_that_is_killed(tmp_path: Path, silent: socket
         )
     try:
         with silent.accept()[0]:  # the builder asks
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            (builder,) = [
-                int(child) for child in children if b"\0build\0" in Path(f"/proc/{child}/cmdline").read_bytes()
-            ]
+            (builder,) = (pid for pid in children(process.pid) if b"\0build\0" in command_line(pid))
             process.kill()
             process.wait()
-            until(lambda: not alive(builder), "the builder's end")
+            until(lambda: not is_running(builder), "the builder's end")
     finally:
         process.kill()
         process.wait()

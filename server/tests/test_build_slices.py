@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import pytest
 from support.crews import thread_crew
+from support.process_table import children, is_running
 from support.sources import Read, dataset, read
 from support.waiting import until
 
@@ -261,8 +262,8 @@ class TestProcesses:
             build = subprocess.Popen(
                 [sys.executable, "-c", CREW, str(folder)], env=here, stderr=subprocess.PIPE, text=True
             )
-            until(lambda: len(members(build.pid)) == 2 or build.poll() is not None, "two processes that read")
-            if len(readers := members(build.pid)) == 2:
+            until(lambda: len(children(build.pid)) == 2 or build.poll() is not None, "two processes that read")
+            if len(readers := children(build.pid)) == 2:
                 return build, readers
             build.communicate()
             return None
@@ -276,7 +277,7 @@ class TestProcesses:
         with build:
             build.kill()
             build.communicate()
-        until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in readers), "the end of both")
+        until(lambda: not any(map(is_running, readers)), "the end of both")
 
     def test_one_that_is_killed_is_told_of(self, tmp_path: Path) -> None:
         def kill_one() -> str:
@@ -290,10 +291,3 @@ class TestProcesses:
         errors = until(kill_one, "one is killed while it reads")
         assert "NotEnoughRoom: a process that read the source was killed" in errors
         assert list((tmp_path / "scratch").iterdir()) == []
-
-
-def members(pid: int) -> list[int]:
-    """The processes that the build with this id has started. None once it has ended."""
-    with contextlib.suppress(FileNotFoundError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []

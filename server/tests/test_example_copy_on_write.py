@@ -13,12 +13,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from support.process_table import descendants, is_running
 from support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -185,16 +185,6 @@ def test_the_kernel_takes_mapped_files_back_and_no_heap(folder: Path) -> None:
     assert again > reclaimed
 
 
-def descendants(pid: int) -> Iterator[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
-    for child in map(int, children):
-        yield child
-        yield from descendants(child)
-
-
 def test_interrupted_it_ends_what_it_started_and_leaves_no_files(tmp_path: Path) -> None:
     words = ["--records", "2000", "--seconds", "60", "--ways", "dict", "--out", str(tmp_path / "out")]
     temporary = tmp_path / "temporary"
@@ -217,7 +207,7 @@ def test_interrupted_it_ends_what_it_started_and_leaves_no_files(tmp_path: Path)
     assert printed == ""
     assert said.splitlines()[-1] == "interrupted: everything that was started has ended"
     assert "Traceback" not in said
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "all processes have ended")
+    until(lambda: not any(map(is_running, started)), "all processes have ended")
     assert list(temporary.iterdir()) == []
     assert not (tmp_path / "out").exists()
 

@@ -20,6 +20,7 @@ from support.command_line import run_here
 from support.fleets import fleet, fleet_entry
 from support.load_results import SCHEMA
 from support.ports import free_port
+from support.process_table import children, is_running
 from support.routers import Router, routing
 from support.routing import table_file
 from support.scripted_router import answer_found, encode_answer, scripted_router
@@ -379,17 +380,6 @@ def test_a_certificate_that_is_not_valid_yet_may_be_the_clocks_fault(table: Path
 # How it ends
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def _start(url: str, key_file: str, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "lookupdb", "load", url, "--keys", key_file, "--duration", "50", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -401,8 +391,8 @@ def test_a_signal_ends_it_with_the_result_so_far(
 ) -> None:
     result = tmp_path / "result.json"
     process = _start(url, key_file, "--rate", "100", "--warmup", "0", "--json", str(result), "--processes", "2")
-    until(lambda: len(_children(process.pid)) == 2, "senders")
-    senders = _children(process.pid)
+    until(lambda: len(children(process.pid)) == 2, "senders")
+    senders = children(process.pid)
     assert process.stderr is not None
     assert "answered of" in process.stderr.readline(), "a line every few seconds"
     process.send_signal(number)
@@ -413,7 +403,7 @@ def test_a_signal_ends_it_with_the_result_so_far(
     assert document["isInterrupted"] is True
     assert 3 < document["seconds"] < 45
     assert 0 < document["rate"]["answered"] < 140, "of the seconds that it took; a busy machine sends less"
-    until(lambda: not any(map(_is_alive, senders)), "no sender is left")
+    until(lambda: not any(map(is_running, senders)), "no sender is left")
 
 
 def test_a_signal_ends_it_while_it_waits_for_keys(url: str) -> None:
@@ -435,20 +425,20 @@ def _read_member(path: str, name: str) -> str:
 
 def test_senders_end_with_the_program_that_has_started_them(url: str, key_file: str) -> None:
     process = _start(url, key_file, "--rate", "50")
-    until(lambda: len(_children(process.pid)) == 1, "a sender")
-    (sender,) = _children(process.pid)
+    until(lambda: len(children(process.pid)) == 1, "a sender")
+    (sender,) = children(process.pid)
     process.kill()
     process.communicate()
-    until(lambda: not _is_alive(sender), "the sender is gone", 20)
+    until(lambda: not is_running(sender), "the sender is gone", 20)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1, 2], ids="after {} s".format)
 def test_a_sender_that_is_killed_is_told(url: str, key_file: str, seconds: float) -> None:
     """Before it has read its plan, too."""
     process = _start(url, key_file, "--rate", "50", "--warmup", "0")
-    until(lambda: len(_children(process.pid)) == 1, "a sender")
+    until(lambda: len(children(process.pid)) == 1, "a sender")
     time.sleep(seconds)
-    os.kill(_children(process.pid)[0], signal.SIGKILL)
+    os.kill(children(process.pid)[0], signal.SIGKILL)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "a sender has ended by itself" in said

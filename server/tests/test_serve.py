@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import pytest
 import redis
+from support.process_table import is_running
 from support.shards import Running, serving, write_generation
 from support.waiting import until
 
@@ -368,14 +369,7 @@ def test_workers_end_with_their_supervisor(generation: Path) -> None:
         pid = orjson.loads(admin(server, "/status")[1])["workers"][0]["pid"]
         server.kill()
         server.process.wait()
-        until(lambda: is_gone(pid), "the worker has ended")
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return True
+        until(lambda: not is_running(pid), "the worker has ended")
 
 
 class Asker(threading.Thread):

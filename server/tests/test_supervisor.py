@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.process_table import is_running
 from support.waiting import soon, until
 
 from lookupdb import native
@@ -206,14 +207,6 @@ def test_workers_end_when_their_supervisor_is_killed() -> None:
         process.kill()
         process.wait()
     until(lambda: not is_running(worker), "the worker has ended")
-
-
-def is_running(pid: int) -> bool:
-    """A process whose parent is gone may stay as a zombie until someone reaps it."""
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def test_restarts_back_off_to_a_bound_and_never_end_once_ready() -> None:

@@ -19,11 +19,11 @@ import pytest
 import redis
 from support.command_line import run_here
 from support.ports import free_port
+from support.process_table import is_running
 from support.up_stack import (
     DEADLINE_SECONDS,
     MANIFEST,
     Stack,
-    alive,
     build_people,
     eventually,
     people,
@@ -77,9 +77,9 @@ def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(pe
         assert redis_client.get(" Ada@Example.com") == b'{"title":"Countess"}'
         assert redis_client.mget("ada@example.com", "nobody@example.com") == [b'{"title":"Countess"}', None]
     pids = stack.pids
-    assert all(alive(pid) for pid in pids)
+    assert all(is_running(pid) for pid in pids)
     assert stack.stop(signal.SIGINT) == 0
-    eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
+    eventually(lambda: not any(is_running(pid) for pid in pids), "all processes to be gone")
     assert not state_file(stack.data, "default", "people").exists()
 
 
@@ -332,7 +332,7 @@ def test_no_process_outlives_a_killed_up(people: Callable[..., Stack]) -> None:
     stack = people()
     pids = stack.pids
     stack.process.kill()
-    eventually(lambda: not any(alive(pid) for pid in pids), "all processes to be gone")
+    eventually(lambda: not any(is_running(pid) for pid in pids), "all processes to be gone")
 
 
 @pytest.mark.parametrize(("option", "member"), [("--port", "url"), ("--resp-port", "redis")])

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.up_stack import alive, build_people, write_dataset
+from support.process_table import is_running
+from support.up_stack import build_people, write_dataset
 
 from lookupdb.local.child import Child, ChildFailed
 
@@ -83,7 +84,7 @@ async def test_a_process_whose_report_cannot_be_acted_on_is_ended_before_the_nex
     came = asyncio.Event()
 
     def act(report: dict[str, Any]) -> None:
-        were_alive.append([alive(pid) for pid in pids])
+        were_alive.append([is_running(pid) for pid in pids])
         pids.append(report["pid"])
         if len(pids) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -110,7 +111,7 @@ async def test_a_first_process_whose_report_cannot_be_acted_on_fails(generation:
     async with stopped(child):
         with pytest.raises(ChildFailed, match=r"^people-0 ended before it was ready"):
             await child.start()
-        assert not alive(pids[0])
+        assert not is_running(pids[0])
 
 
 async def test_what_kept_it_from_being_started_is_told(tmp_path: Path) -> None:

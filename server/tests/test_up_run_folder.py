@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 import pytest
-from support.up_stack import DEADLINE_SECONDS, Stack, alive, eventually, people, write_dataset, write_people
+from support.process_table import children, is_running
+from support.up_stack import DEADLINE_SECONDS, Stack, eventually, people, write_dataset, write_people
 from support.waiting import soon
 
 from lookupdb.errors import Unavailable, UsageError
@@ -40,11 +41,6 @@ class Obstacle:
 
     def remove(self) -> None:
         self._path.rmdir()
-
-
-def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in listed if alive(int(child))]
 
 
 def test_a_routing_table_that_cannot_be_written_leaves_the_last_good_generation_serving(
@@ -145,10 +141,10 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
         await soon(lambda: any("No space left on device, it is tried again" in line for line in lines), "the rollback")
         run_folder = run_directory(tmp_path / "data", "default", "people")
         candidate = orjson.loads((run_folder / "r2-shard-0-0.ready").read_bytes())["pid"]
-        assert alive(candidate)
+        assert is_running(candidate)
         is_disk_full = False
         await soon(lambda: any("not confirmed; g1 keeps serving" in line for line in lines), "the end of the rollback")
-        assert not alive(candidate)
+        assert not is_running(candidate)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -181,7 +177,7 @@ def test_an_up_whose_run_folder_was_removed_and_made_again_by_another_ends_and_l
         assert stack.process.wait(DEADLINE_SECONDS) == 1
         assert "was removed, and another `lookupdb up` has made it again: process " in stack.output
         assert orjson.loads(folder.state_file.read_bytes())["url"] == "http://127.0.0.1:1"
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_a_state_file_that_cannot_be_removed_keeps_no_process_running(people: Callable[..., Stack]) -> None:
@@ -193,11 +189,11 @@ def test_a_state_file_that_cannot_be_removed_keeps_no_process_running(people: Ca
     # Its standard input ends with `up`, which it does not see: only who stops it ends it.
     os.kill(pids[1], signal.SIGSTOP)
     stack.process.send_signal(signal.SIGTERM)
-    eventually(lambda: not alive(pids[0]), "the router to be stopped")
+    eventually(lambda: not is_running(pids[0]), "the router to be stopped")
     os.kill(pids[1], signal.SIGCONT)
     assert stack.process.wait(DEADLINE_SECONDS) == 0
     assert "up.json is not removed: Is a directory" in stack.output
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 @asynccontextmanager
@@ -234,8 +230,8 @@ async def test_the_end_during_a_drain_stops_the_old_servers_too(
         new = started(run_folder, "r2-shard-0-0")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert not alive(old)
-        assert not alive(new)
+        assert not is_running(old)
+        assert not is_running(new)
 
 
 async def test_the_state_does_not_come_back_while_all_is_stopped(

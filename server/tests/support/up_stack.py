@@ -47,13 +47,6 @@ def eventually(holds: Callable[[], Any], what: str) -> Any:
         time.sleep(0.05)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 class Stack:
     """A running `lookupdb up` on the people in ``directory``."""
 

@@ -1,0 +1,31 @@
+"""What /proc says of processes, by their pid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def is_running(pid: int) -> bool:
+    """Not one that has ended and waits to be reaped, either: it waits for ever where its parent is gone and the first
+    process of the machine or the container reaps nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """The processes that the main thread of ``pid`` has started and that run."""
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [child for child in map(int, listed) if is_running(child)]
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The children of ``pid``, theirs, and so on."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
