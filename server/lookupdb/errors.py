@@ -39,6 +39,8 @@ class LookupdbError(Exception):
     exit_code: int = 1
     reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
+    may_pass: bool = True
+    """Whether another attempt may succeed though nobody changes anything: a disk has room again, say."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -54,6 +56,7 @@ class UsageError(LookupdbError):
 
     exit_code = 2
     reason = "InvalidUsage"
+    may_pass = False
 
 
 class InvalidManifest(UsageError):
@@ -67,9 +70,16 @@ class BadSource(LookupdbError):
 
     exit_code = 3
     reason = "BadSource"
+    may_pass = False
 
 
-class SourceMissing(BadSource):
+class SourceUnreadable(BadSource):
+    """The source cannot be read to its end now, whatever it holds: its server is away, or it is being written to."""
+
+    may_pass = True
+
+
+class SourceMissing(SourceUnreadable):
     """A file that is named is not there."""
 
 
@@ -78,6 +88,7 @@ class GateClosed(LookupdbError):
 
     exit_code = 4
     reason = "GateClosed"
+    may_pass = False
 
 
 class StoreError(LookupdbError):

@@ -13,10 +13,11 @@ from lookupdb.errors import (
     GateClosed,
     InvalidManifest,
     LookupdbError,
-    NotEnoughRoom,
+    SourceMissing,
+    SourceUnreadable,
     StoreUnreachable,
 )
-from lookupdb.local.builds import BuildFailed, find_reusable_generation, may_pass
+from lookupdb.local.builds import SourceNotReady, find_reusable_generation
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.router import CutoverFailed
 from lookupdb.local.run_state import NotWritten
@@ -78,21 +79,21 @@ def test_a_manifest_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        BuildFailed("no room", NotEnoughRoom.exit_code),
-        BuildFailed("killed", -9),
         ChildFailed("ended before it was ready"),
         CorruptFile("damaged"),
         CutoverFailed("not confirmed"),
         NotWritten("cannot be written"),
+        SourceMissing("not there"),
+        SourceNotReady("no success file"),
+        SourceUnreadable("its server is away"),
         StoreUnreachable("away"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_what_may_pass_by_itself_is_worth_another_attempt(error: LookupdbError) -> None:
-    assert may_pass(error)
+    assert error.may_pass
 
 
 @pytest.mark.parametrize("kind", [BadSource, GateClosed, InvalidManifest], ids=lambda kind: kind.__name__)
 def test_what_manifest_and_source_have_again_is_not(kind: type[LookupdbError]) -> None:
-    assert not may_pass(kind("as it is"))
-    assert not may_pass(BuildFailed("the build failed", kind.exit_code))
+    assert not kind("as it is").may_pass

@@ -52,6 +52,8 @@ class BuildReport:
     exit_code: int = 0
     reason: str = ""
     """CamelCase: the error's reason if the build failed, else Built, Adopted, Unchanged or WaitingForSource."""
+    may_pass: bool = False
+    """Whether a build that failed may succeed though neither manifest nor source changes."""
     message: str = ""
 
     def to_json(self, limit: int | None = None) -> bytes:
@@ -108,6 +110,7 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
         next_free=error.next_free if isinstance(error, GenerationExists) else None,
         exit_code=lookupdb_error.exit_code,
         reason=lookupdb_error.reason,
+        may_pass=lookupdb_error.may_pass,
         message=str(lookupdb_error),
     )
 
@@ -121,6 +124,7 @@ def interruption_report(spec: DatasetSpec | None, exit_code: int, seconds: float
         peak_memory_bytes=peak_resident(),
         exit_code=exit_code,
         reason="Interrupted",
+        may_pass=True,
         message="the build was interrupted and can be run again: what it may have published is adopted",
     )
 

@@ -25,7 +25,7 @@ from lookupdb.build.source.success_file import describe_success_file, read_succe
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
-from lookupdb.errors import BadSource, GenerationExists
+from lookupdb.errors import GenerationExists, SourceUnreadable
 from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.runtime.memory import peak_resident, return_large_blocks
 from lookupdb.shardfile import ShardMeta
@@ -172,7 +172,7 @@ class _GenerationBuild:
     def _check_success_file(self) -> None:
         """Raises BadSource if the source may have been written to while it was read."""
         if find_success_file(self.spec, self.options) != self.success_file:
-            raise BadSource(
+            raise SourceUnreadable(
                 f"{describe_success_file(self.spec)} changed while the source was read",
                 hint="build again once it is complete",
             )

@@ -17,7 +17,7 @@ from lookupdb.build.source.fetch import find_local_file
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.listing import SourceObject
 from lookupdb.build.source.slices import Slice, SliceFile
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.spec import DatasetSpec
 from lookupdb.wording import format_count
 
@@ -39,7 +39,7 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
         try:
             lines = _check_file(spec, number, file, budget, uniform_columns)
         except OSError as error:
-            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+            raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
         yield from lines
         checked[file.format] += not lines
     for file_format, count in sorted(checked.items()):

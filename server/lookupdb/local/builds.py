@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from lookupdb.build import existing_generations
-from lookupdb.errors import BadSource, GateClosed, LookupdbError, UsageError
+from lookupdb.errors import GateClosed, LookupdbError, SourceUnreadable
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
@@ -27,25 +27,16 @@ class BuildFailed(LookupdbError):
 
     reason = "BuildFailed"
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, *, may_pass: bool = True) -> None:
         super().__init__(message)
-        self.exit_code = code
-
-
-_FINAL: Final = (UsageError.exit_code, BadSource.exit_code, GateClosed.exit_code)
-"""Of what fails again as long as manifest and source stay the same."""
-
-
-def may_pass(error: LookupdbError) -> bool:
-    """Whether what failed with ``error`` may succeed though nobody changes anything: a disk has room again, say."""
-    return error.exit_code not in _FINAL
+        self.exit_code, self.may_pass = code, may_pass
 
 
 INTERRUPTION_SECONDS: Final = 10.0
 """A builder that is interrupted ends sooner by itself: after that it is killed."""
 
 
-class SourceNotReady(BadSource):
+class SourceNotReady(SourceUnreadable):
     """The success file is not there, and nothing was read."""
 
 
@@ -142,8 +133,7 @@ class Builder:
             await self._interrupt(process)
             raise
         if process.returncode != 0:
-            is_refused = process.returncode == GateClosed.exit_code
-            raise BuildFailed("a gate refused it" if is_refused else "the build failed", process.returncode or 1)
+            raise _failure(process.returncode or 1, output)
         result = orjson.loads(output.splitlines()[-1])
         if result["outcome"] == "waiting":
             raise SourceNotReady(result["message"])
@@ -164,3 +154,9 @@ class Builder:
         except TimeoutError:
             self.kill()
             await process.wait()
+
+
+def _failure(code: int, output: bytes) -> BuildFailed:
+    """What a builder's exit code and standard output say of its end. One that was killed has written nothing."""
+    what = "a gate refused it" if code == GateClosed.exit_code else "the build failed"
+    return BuildFailed(what, code, may_pass=not output or orjson.loads(output.splitlines()[-1])["mayPass"])

@@ -202,8 +202,9 @@ class Up:
             ):
                 unsettled_checks = 0
             elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
+                why = "building again" if desired == attempted else "manifest or source has changed, building"
                 attempted, unsettled_checks = desired, 0
-                await self._refresh(desired.serving)
+                await self._refresh(desired.serving, why)
             else:
                 unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
                 if unsettled_checks == 2:
@@ -323,9 +324,9 @@ class Up:
         bounds.check_servers(new, self._options.max_servers)
         return new
 
-    async def _refresh(self, desired: ServingInputs) -> None:
+    async def _refresh(self, desired: ServingInputs, why: str) -> None:
         active = self._serving.manifest
-        self._say(f"{self._spec.name}: manifest or source has changed, building; {active.generation} keeps serving")
+        self._say(f"{self._spec.name}: {why}; {active.generation} keeps serving")
         try:
             spec = self._read_manifest()
             unless = self._find_built(spec, desired)
@@ -333,7 +334,7 @@ class Up:
             built = await self._builder.run(active.generation, unless, refused)
             await self._replace(built or (unless or active).generation, spec)
         except LookupdbError as error:
-            again = f", tried again in {self._backoff.note_failure():.0f} s" if builds.may_pass(error) else ""
+            again = f", tried again in {self._backoff.note_failure():.0f} s" if error.may_pass else ""
             self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving{again}")
             if not again:
                 self._backoff.reset()

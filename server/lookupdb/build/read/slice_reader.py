@@ -22,7 +22,7 @@ from lookupdb.build.sort.sample import Sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.spec import DatasetSpec
 
 _REPORT_EVERY_ROWS: Final = 2000
@@ -88,7 +88,7 @@ class SliceReader:
         try:
             raw = stack.enter_context(SliceFile(file.path, piece))
         except OSError as error:
-            raise BadSource(f"{file.name} cannot be read: {error.strerror}") from error
+            raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
         if file.format == "parquet":
             # Imported here, because DuckDB takes 20 MB that other formats do not need.
             from lookupdb.build.parse.parquet_parser import ParquetParser

@@ -20,7 +20,7 @@ from lookupdb.build.source.fetched_file import LocalFile, check_unchanged
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.listing import SourceObject, is_identified
 from lookupdb.build.source.remote_objects import remote_errors
-from lookupdb.errors import BadSource
+from lookupdb.errors import SourceUnreadable
 from lookupdb.manifest import SourceFile
 
 _CHUNK: Final = 1 << 20
@@ -115,7 +115,7 @@ class _ByteCounter:
     def check(self, description: SourceFile) -> None:
         """Raises BadSource if the count differs from the size in ``description``."""
         if self.bytes != description.bytes:
-            raise BadSource(
+            raise SourceUnreadable(
                 f"{description.url} changed while it was read: expected {description.bytes} bytes, got {self.bytes}",
                 hint="build again once it is complete",
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookupdb.build.source.local_files import describe_local_file
-from lookupdb.errors import BadSource
+from lookupdb.errors import SourceUnreadable
 from lookupdb.manifest import SourceFile
 
 if TYPE_CHECKING:
@@ -44,6 +44,6 @@ def check_unchanged(description: SourceFile, path: Path) -> None:
     try:
         now = describe_local_file(description.url, path.stat())
     except OSError as error:
-        raise BadSource(f"{description.url} went away while it was read: {error.strerror}") from error
+        raise SourceUnreadable(f"{description.url} went away while it was read: {error.strerror}") from error
     if description.modified is not None and replace(now, etag=description.etag) != description:
-        raise BadSource(f"{description.url} changed while it was read", hint="build again once it is complete")
+        raise SourceUnreadable(f"{description.url} changed while it was read", hint="build again once it is complete")

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
-from lookupdb.errors import BadSource, SourceMissing
+from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
 
 MAX_CHECKSUM_BYTES: Final = 64 << 20
@@ -93,7 +93,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
     except FileNotFoundError as error:
         raise SourceMissing(f"{url}: there is no such file ({path})", hint="check source.url") from error
     except OSError as error:
-        raise BadSource(f"{url} cannot be read: {error.strerror}") from error
+        raise SourceUnreadable(f"{url} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)
 
 
@@ -124,7 +124,7 @@ def _add_checksum(file: LocatedFile) -> LocatedFile:
         with file.place.open("rb") as content:
             checksum = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
-        raise BadSource(f"{file.description.url} cannot be read: {error.strerror}") from error
+        raise SourceUnreadable(f"{file.description.url} cannot be read: {error.strerror}") from error
     return replace(file, description=replace(file.description, etag=checksum))
 
 

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionErr
 
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
-from lookupdb.errors import BadSource, SourceMissing
+from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.loopback import proxy_options
 from lookupdb.manifest import SourceFile
 from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors, strip_secrets
@@ -158,14 +158,14 @@ def remote_errors(url: str) -> Iterator[None]:
         raise SourceMissing(f"{url}: there is no such object (404)", hint="check source.url") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         code = 403 if isinstance(error, PermissionDeniedError) else 401
-        raise BadSource(
+        raise SourceUnreadable(
             f"{url}: access denied ({code})",
             hint=_credentials_hint(url),
         ) from error
     except PreconditionError as error:
-        raise BadSource(f"{url} changed while it was read", hint="build again once it is complete") from error
+        raise SourceUnreadable(f"{url} changed while it was read", hint="build again once it is complete") from error
     except (BaseError, OSError, ValueError) as error:
-        raise BadSource(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error, url)) from error
+        raise SourceUnreadable(f"{url} cannot be read: {describe_failure(error)}", hint=_hint(error, url)) from error
 
 
 _CREDENTIALS: Final = {

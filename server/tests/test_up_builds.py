@@ -1,0 +1,98 @@
+"""What `lookupdb up` learns from how its builder ends."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.up_stack import MANIFEST, Stack, people, write_dataset
+from support.web import QuietHandler, web_server
+
+from lookupdb.local import builds
+
+__all__ = ["people"]
+
+
+async def failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None = None) -> builds.BuildFailed:
+    """How a build of people.yaml fails, by the builder or by a program in its place."""
+    if program is not None:
+        (tmp_path / "program").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "program").chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
+    request = builds.BuildRequest(tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
+    with pytest.raises(builds.BuildFailed) as caught:
+        await builds.Builder(request).run()
+    return caught.value
+
+
+async def test_a_source_that_is_bad_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path)
+    (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+    failed = await failure(tmp_path, monkeypatch)
+    assert (failed.exit_code, failed.may_pass) == (3, False)
+
+
+async def test_a_source_that_is_not_there_may_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path)
+    (tmp_path / "people.csv").unlink()
+    failed = await failure(tmp_path, monkeypatch)
+    assert (failed.exit_code, failed.may_pass) == (3, True)
+
+
+async def test_what_a_gate_refuses_is_refused_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path)
+    manifest = MANIFEST.replace("maxShrinkPercent: 100", "requiredKeys: [nobody@example.com]")
+    (tmp_path / "people.yaml").write_text(manifest)
+    failed = await failure(tmp_path, monkeypatch)
+    assert (failed.message, failed.exit_code, failed.may_pass) == ("a gate refused it", 4, False)
+
+
+async def test_one_that_is_killed_has_said_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = await failure(tmp_path, monkeypatch, "kill -9 $$")
+    assert (failed.message, failed.exit_code, failed.may_pass) == ("the build failed", -9, True)
+
+
+class Site:
+    """A web server with one file. While it is ``weak`` it ends each connection in the middle of the file, whose head
+    is the same as ever."""
+
+    def __init__(self) -> None:
+        self.content, self.is_weak = b"", False
+        self.url = ""
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
+            content = site.content
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{zlib.crc32(content)}"')
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2] if site.is_weak else content)
+            self.close_connection = site.is_weak
+
+    with web_server(Handler) as site.url:
+        yield site
+
+
+def test_what_could_not_be_read_is_tried_again_though_nothing_changes(
+    people: Callable[..., Stack], tmp_path: Path, site: Site
+) -> None:
+    (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{site.url}/people.csv"))
+    site.content = b"email,title\nada@example.com,Countess\n"
+    stack = people("--watch", "--watch-seconds", "0.05")
+    assert stack.state["generation"] == "g1"
+    site.is_weak, site.content = True, site.content.replace(b"Countess", b"Duchess")
+    stack.says("people: manifest or source has changed, building; g1 keeps serving")
+    stack.says("people: the build failed; g1 keeps serving, tried again in 1 s")
+    site.is_weak = False
+    stack.says("people: building again; g1 keeps serving")
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Duchess"}}
