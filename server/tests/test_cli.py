@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
+import click.shell_completion
 import pytest
 from click.testing import CliRunner
 
@@ -99,6 +100,25 @@ def test_one_manifest_is_run_at_a_time(verb: str, flag: str) -> None:
     assert run.exit_code == 2
     sentence = "--file/-f takes one manifest, found 'a.yaml' and 'b.yaml'; give each LookupDataset a run of its own."
     assert sentence in " ".join(run.output.split())
+
+
+def test_words_are_completed_behind_a_second_manifest() -> None:
+    """Their mistake is told when they are run."""
+    completion = click.shell_completion.ShellComplete(cli, {}, "lookupdb", "_LOOKUPDB_COMPLETE")
+    found = completion.get_completions(["up", "-f", "a.yaml", "-f", "b.yaml"], "--wa")
+    assert [item.value for item in found] == ["--watch", "--watch-seconds"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["get", "--help"]], ids=" ".join)
+def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "lookupdb", *words]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 6
+    assert run.stderr == (
+        "error: standard output cannot be written: No space left on device\n"
+        "  what has been written is not whole: make room where it goes\n"
+    )
 
 
 def test_a_manifest_that_is_given_counts_before_that_of_the_variable() -> None:

@@ -5,15 +5,17 @@ so that a shard server does not carry the builder's libraries in its memory.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
+import os
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from lookupdb import __version__
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.runtime.launch import end_interrupted, end_with_error
 
 if TYPE_CHECKING:
@@ -122,3 +124,19 @@ def main() -> None:
         end_interrupted()
     except LookupdbError as error:
         end_with_error(error)
+    except OSError as error:
+        _end_unwritten(error)
+
+
+def _end_unwritten(error: OSError) -> NoReturn:
+    """End the program whose standard output takes no more, for its disk is full. Raises any other ``error``."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+        raise error
+    # What waits to be written would fail again as the program ends, and give it another exit code.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    end_with_error(
+        NotEnoughRoom(
+            f"standard output cannot be written: {error.strerror}",
+            hint="what has been written is not whole: make room where it goes",
+        )
+    )

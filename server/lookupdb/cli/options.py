@@ -84,7 +84,7 @@ class ManifestOption(click.Option):
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         """Return the value and where it comes from. Raises click's UsageError for several."""
         if files := opts.get(self.name):
-            if len(files) > 1:
+            if len(files) > 1 and not ctx.resilient_parsing:  # while words are completed nothing is refused
                 names, found = "/".join(self.opts), " and ".join(map(repr, files))
                 raise click.UsageError(
                     f"{names} takes one manifest, found {found}; give each LookupDataset a run of its own.", ctx
