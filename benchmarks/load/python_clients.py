@@ -111,6 +111,15 @@ def redis_batch(load: Load, port: int) -> None:
         load.run(client.mget, load.batches())
 
 
+def nutcracker_batch(load: Load, port: int) -> None:
+    """The same of nutcracker, which knows neither RESP3 nor CLIENT SETINFO."""
+    import redis
+
+    with redis.Redis(port=port, protocol=2, driver_info=None) as client:
+        load.check([orjson.loads(value) for value in client.mget(load.keys[:_CHECKED])])
+        load.run(client.mget, load.batches())
+
+
 def redis_batch_decoded(load: Load, port: int) -> None:
     """The same, and what the caller does with the bytes: parse them, by the quickest parser."""
     import redis
@@ -200,6 +209,7 @@ KINDS: Final[dict[str, Callable[[Load, int], None]]] = {
         lookupdb_batch_raw,
         lookupdb_async,
         redis_batch,
+        nutcracker_batch,
         redis_batch_decoded,
         redis_async,
         requests_get,

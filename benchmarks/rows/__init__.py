@@ -50,7 +50,7 @@ ROWS: Final = (
     Row("encrypted-get", "one key a request over HTTPS, with a token, against plain HTTP", encrypted.get, ("wrk",)),
     Row("encrypted-batch", "100 keys a request over HTTPS, with a token", encrypted.batch, ("wrk",)),
     Row("client-async", "coroutines that await one key each, from Python, against Redis", clients.coroutines, _REDIS),
-    Row("client-batch", "100 keys a call, from Python, against Redis", clients.batch, _REDIS),
+    Row("client-batch", "100 keys a call, from Python, against Redis", clients.batch, (*_REDIS, "nutcracker")),
     Row("client-get", "one key a call, from Python, against common HTTP clients", clients.get, _REDIS),
     Row("client-import", "what the import of the Python client takes", clients.import_cost),
     Row("workers", "one key a request over RESP, of two workers against one", workers.measure, _RESP),

@@ -25,6 +25,7 @@ from benchmarks.results import (
     OURS,
     REDIS_PY,
     REDIS_PY_DECODED,
+    REDIS_PY_SHARDED,
     REQUESTS,
     URLLIB3,
     Result,
@@ -57,11 +58,12 @@ def coroutines(arena: Arena) -> list[Result]:
 def batch(arena: Arena) -> list[Result]:
     """One caller that asks for 100 keys at a time, against redis-py's mget."""
     kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
+    sharded_kinds = {REDIS_PY_SHARDED: "nutcracker_batch", **kinds}
     raw_kinds = {REDIS_PY: "redis_batch", OURS: "lookupdb_batch_raw"}
     parsed = "Client.get_many parses the values; redis-py's mget does not, or its caller does then."
     as_redis = "Behind the router is one shard, not compressed: as much as Redis has."
     return [
-        _batch(arena, "client-batch", "", kinds, arena.router(), parsed),
+        _batch(arena, "client-batch", "", sharded_kinds, arena.router(), parsed),
         _batch(arena, "client-batch-single", ", one shard", kinds, arena.single_router, f"{as_redis} {parsed}"),
         _batch(arena, "client-batch-raw", ", one shard, raw values", raw_kinds, arena.raw_router, as_redis),
     ]
@@ -103,21 +105,30 @@ def import_cost(arena: Arena) -> list[Result]:
 
 def _compare(arena: Arena, kinds: dict[str, str], router: Routed | None = None) -> dict[str, list[Sample]]:
     router = router or arena.router()
-    redis, redis_port = arena.redis
-    redis.pin(SERVER_CORE)
+    asked = {kind: _asked(arena, kind, router) for kind in kinds.values()}
     keys = _write_keys(arena)
-    with _pinned(router.shards, SERVER_CORE):
+    for front, _, _ in asked.values():
+        front.pin(SERVER_CORE)
+    with _pinned([server for _, _, behind in asked.values() for server in behind], SERVER_CORE):
         sides = {}
         for side, kind in kinds.items():
-            is_redis = kind.startswith("redis")
-            load = partial(_load, arena, kind, redis_port if is_redis else router.port, keys)
-            sides[side] = Contender(redis if is_redis else router.server, load, () if is_redis else router.shards)
+            front, port, behind = asked[kind]
+            sides[side] = Contender(front, partial(_load, arena, kind, port, keys), behind)
         return interleaved(arena.settings, sides)
+
+
+def _asked(arena: Arena, kind: str, router: Routed) -> tuple[Server, int, tuple[Server, ...]]:
+    """The server that a kind of client asks, its port, and what is behind it."""
+    if kind.startswith("redis"):
+        return (*arena.redis, ())
+    if kind.startswith("nutcracker"):
+        return (*arena.nutcracker, arena.redises)
+    return router.server, router.port, router.shards
 
 
 @contextmanager
 def _pinned(servers: Sequence[Server], core: int) -> Iterator[None]:
-    """The shards on the core of their router, and back: for other rows they are with the load generator."""
+    """What is behind a router or proxy on its core, and back: for other rows it is with the load generator."""
     for server in servers:
         server.pin(core)
     try:
