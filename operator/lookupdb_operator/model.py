@@ -147,6 +147,14 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Absence:
+    """For how many seconds a pod is not ready, and is being deleted."""
+
+    unready: float = 0.0
+    deleting: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod of the dataset's."""
 
@@ -163,8 +171,11 @@ class Pod:
     phase: str = "Pending"
     ready: bool = False
     deleting: bool = False
-    lost_at: datetime | None = None
-    """While it is being deleted and is not ready: from when on nobody waits any more for its kubelet to end it."""
+    unready_since: str = ""
+    """While it is not ready: since when, as another machine's clock says, which is compared with nothing but itself."""
+    lost_after: Absence | None = None
+    """While it is being deleted and is not ready: how long the operator must have seen that, until it does not wait any
+    more for its kubelet to end it."""
     trouble: Trouble | None = None
     """What keeps it from getting on, from its own status or from Warning events about it."""
     result: BuildResult | None = None
@@ -322,6 +333,9 @@ class Observed:
     seconds_confirmed: float = 0.0
     """For how long this operator has seen the dataset's routing table confirmed, by a clock that nobody sets
     (``loop.confirmations``)."""
+    absences: Mapping[str, Absence] = field(default_factory=dict)
+    """By the uid of each pod that is not ready: for how long this operator has seen that, by the same clock
+    (``loop.absences``)."""
 
     @property
     def object_names(self) -> frozenset[tuple[str, str]]:

@@ -15,7 +15,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.health import Health
 from lookupdb_operator.loop.queue import RequeueRequested
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
+from lookupdb_operator.model import Absence, ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
 from lookupdb_operator.plan import objects
 from lookupdb_operator.status import DatasetStatus
 
@@ -209,6 +209,22 @@ async def test_what_was_deleted_is_not_deleted_again_while_its_informer_lags(ben
     assert bench.cluster.done == ["status", "delete Service u-9"]
     await bench.look()
     assert bench.cluster.done == ["status"]
+
+
+async def test_the_plan_knows_for_how_long_a_pod_was_seen_away(bench: Bench) -> None:
+    away = Pod("airports-router-a", "a", names.ROUTER, deleting=True)
+    bench.observer.observed = Observed(DATASET, pods=(away,))
+    told: list[Absence] = []
+
+    def decide(observed: Observed, config: Config, now: datetime) -> Plan:
+        told.append(observed.absences["a"])
+        return bench.plan
+
+    bench.decide = decide
+    await bench.look()
+    bench.clock += 90
+    await bench.look()
+    assert told == [Absence(0, 0), Absence(90, 90)]
 
 
 async def test_a_look_at_a_dataset_that_has_changed_since_does_nothing(bench: Bench) -> None:

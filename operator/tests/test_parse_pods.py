@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import orjson
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Trouble
+from lookupdb_operator.model import Absence, BuildResult, Trouble
 from lookupdb_operator.parse import awaits_images, parse_build_result, parse_pod
 from lookupdb_operator.plan import reasons
 
@@ -479,18 +478,20 @@ def test_sentences_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deleted", "unready", "lost"),
+    ("grace", "unready", "lost_after"),
     [
         pytest.param(None, "12:00:00", None, id="not being deleted"),
-        pytest.param("12:06:00", None, None, id="ready: its node answers"),
-        pytest.param("12:06:00", "12:00:40", "12:06:30", id="away for long: when the grace is over, and a little more"),
-        pytest.param("12:01:00", "12:00:40", "12:05:40", id="deleted soon: five minutes after it was ready"),
+        pytest.param(60, None, None, id="ready: its node answers"),
+        pytest.param(60, "12:00:40", Absence(300, 90), id="five minutes, and its grace and a little more"),
+        pytest.param(900, "12:00:40", Absence(300, 930), id="a long grace"),
     ],
 )
-def test_when_a_pod_that_is_being_deleted_counts_as_lost(
-    deleted: str | None, unready: str | None, lost: str | None
+def test_how_long_a_pod_that_is_being_deleted_must_be_seen_so_until_it_counts_as_lost(
+    grace: int | None, unready: str | None, lost_after: Absence | None
 ) -> None:
     at = "2026-03-01T{}Z".format
     ready = {"type": "Ready", "status": "False" if unready else "True", "lastTransitionTime": at(unready or "11:00:00")}
-    body = pod({"conditions": [ready]}, **({"deletionTimestamp": at(deleted)} if deleted else {}))
-    assert parse_pod(body).lost_at == (datetime.fromisoformat(at(lost)) if lost else None)
+    deletion: Json = {} if grace is None else {"deletionTimestamp": at("12:06:00"), "deletionGracePeriodSeconds": grace}
+    parsed = parse_pod(pod({"conditions": [ready]}, **deletion))
+    assert parsed.lost_after == lost_after
+    assert parsed.unready_since == (at(unready) if unready else "")

@@ -9,55 +9,71 @@ import pytest
 from operator_support.plan_samples import serving
 
 from lookupdb_operator import names
-from lookupdb_operator.model import ObjectRef, Observed, Pod
+from lookupdb_operator.model import Absence, ObjectRef, Observed, Pod
 from lookupdb_operator.plan import plan
 
 SERVER = "airports-r1-s0-0"
+LOST_AFTER = Absence(unready=300, deleting=90)
 
 
-def _with_lost(observed: Observed, lost: Pod) -> Observed:
+def _with_lost(observed: Observed, lost: Pod, *, unready: float, deleting: float) -> Observed:
+    """``lost`` was seen not ready, and being deleted, for so many seconds."""
     others = (pod for pod in observed.pods if pod.name != lost.name)
-    return replace(observed, pods=(*others, lost))
+    return replace(observed, pods=(*others, lost), absences={lost.uid: Absence(unready, deleting)})
 
 
 def _being_deleted(observed: Observed, name: str) -> Pod:
     (pod,) = (pod for pod in observed.pods if pod.name == name)
-    return replace(pod, deleting=True, ready=False)
+    return replace(pod, deleting=True, ready=False, lost_after=LOST_AFTER)
 
 
 @pytest.mark.parametrize("component", [names.SHARDS, names.ROUTER])
-def test_a_pod_that_serves_is_deleted_by_force_once_its_node_counts_as_lost_and_not_before(component: str) -> None:
+@pytest.mark.parametrize(("unready", "deleting"), [(293, 3600), (3600, 83)], ids=["unready soon", "deleted soon"])
+def test_a_pod_that_serves_is_deleted_by_force_once_its_node_counts_as_lost_and_not_before(
+    component: str, unready: float, deleting: float
+) -> None:
     world = serving()
     observed = world.observe()
     name = next(pod.name for pod in observed.pods if pod.component == component)
     pod = _being_deleted(observed, name)
-    soon = _with_lost(observed, replace(pod, lost_at=world.now + timedelta(seconds=7)))
+    soon = _with_lost(observed, pod, unready=unready, deleting=deleting)
     planned = plan(soon, world.config, world.now)
     assert not any(ref.kind == "Pod" for ref in planned.delete)
     assert planned.next_look_in is not None
     assert planned.next_look_in <= 7
-    now = _with_lost(observed, replace(pod, lost_at=world.now))
+    now = _with_lost(observed, pod, unready=unready + 7, deleting=deleting + 7)
     planned = plan(now, world.config, world.now)
     assert [ref for ref in planned.delete if ref.kind == "Pod"] == [ObjectRef("Pod", name, pod.uid, by_force=True)]
     assert planned.next_look_in is not None, "one that a finalizer holds is tried again"
 
 
-def test_a_pod_whose_kubelet_may_yet_end_it_is_waited_for() -> None:
+@pytest.mark.parametrize("error", [timedelta(days=-1), timedelta(minutes=6), timedelta(days=1)], ids=str)
+def test_a_clock_that_is_wrong_ends_no_pod_by_force_and_spares_none(error: timedelta) -> None:
     world = serving()
-    observed = _with_lost(world.observe(), _being_deleted(world.observe(), SERVER))
-    assert plan(observed, world.config, world.now).delete == ()
+    pod = _being_deleted(world.observe(), SERVER)
+    draining = _with_lost(world.observe(), pod, unready=1, deleting=1)
+    assert plan(draining, world.config, world.now + error).delete == ()
+    lost = _with_lost(world.observe(), pod, unready=300, deleting=90)
+    assert plan(lost, world.config, world.now + error).delete == (ObjectRef("Pod", SERVER, pod.uid, by_force=True),)
+
+
+def test_a_pod_that_nobody_has_seen_before_is_waited_for() -> None:
+    world = serving()
+    lost = _with_lost(world.observe(), _being_deleted(world.observe(), SERVER), unready=300, deleting=90)
+    assert plan(replace(lost, absences={}), world.config, world.now).delete == ()
 
 
 def test_a_builder_is_never_deleted_by_force() -> None:
     # It writes: another one beside it is fenced, but not needed.
     world = serving()
-    lost = Pod("airports-g2-build-x", "uid-b", names.BUILDER, deleting=True, lost_at=world.now - timedelta(hours=1))
-    assert plan(_with_lost(world.observe(), lost), world.config, world.now).delete == ()
+    lost = Pod("airports-g2-build-x", "uid-b", names.BUILDER, deleting=True, lost_after=LOST_AFTER)
+    observed = _with_lost(world.observe(), lost, unready=3600, deleting=3600)
+    assert plan(observed, world.config, world.now).delete == ()
 
 
 def test_a_spec_that_cannot_be_used_keeps_no_lost_pod() -> None:
     world = serving()
     world.problem = "it cannot be used"
-    lost = replace(_being_deleted(world.observe(), SERVER), lost_at=world.now)
-    planned = plan(_with_lost(world.observe(), lost), world.config, world.now)
+    lost = _being_deleted(world.observe(), SERVER)
+    planned = plan(_with_lost(world.observe(), lost, unready=300, deleting=90), world.config, world.now)
     assert planned.delete == (ObjectRef("Pod", SERVER, lost.uid, by_force=True),)

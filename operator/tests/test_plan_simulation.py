@@ -17,7 +17,7 @@ from operator_support.simulation import Simulation
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
-from lookupdb_operator.model import Manifest, Observed, Plan, RouterReport
+from lookupdb_operator.model import Absence, Manifest, Observed, Plan, RouterReport
 from lookupdb_operator.plan import clock, plan
 from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.shard_ranges import shorten_shards
@@ -212,6 +212,12 @@ def _believes_the_clock_on_the_wall(observed: Observed, config: Config, now: dat
     return plan(observed, config, now)
 
 
+def _takes_pods_for_lost_by_the_clock_on_the_wall(observed: Observed, config: Config, now: datetime) -> Plan:
+    passed = {pod.uid: (now - pod.deletion.due).total_seconds() for pod in observed.pods if pod.deletion is not None}
+    absences = {uid: Absence(seconds, seconds) for uid, seconds in passed.items()}
+    return plan(replace(observed, absences={**observed.absences, **absences}), config, now)
+
+
 def _ignores_the_pin(observed: Observed, config: Config, now: datetime) -> Plan:
     spec = {name: value for name, value in observed.dataset.spec.items() if name != "generation"}
     return plan(replace(observed, dataset=replace(observed.dataset, spec=spec, renderings={})), config, now)
@@ -381,6 +387,7 @@ MUTANTS: list[Any] = [
     pytest.param(_lets_refused_ones_through, id="rolls out what a gate has refused"),
     pytest.param(_lets_through_what_nobody_has_looked_at, id="lets through what was overridden before it was refused"),
     pytest.param(_believes_the_clock_on_the_wall, id="measures a drain by a clock that is set"),
+    pytest.param(_takes_pods_for_lost_by_the_clock_on_the_wall, id="takes pods for lost by a clock that is set"),
     pytest.param(_is_in_a_hurry, id="does not wait for routers that are down"),
 ]
 

@@ -19,6 +19,7 @@ from lookupdb_operator import manifests as manifests_of
 from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.absences import Absences
 from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.loop.observe import Observer
@@ -86,6 +87,7 @@ class Reconciler:
         self._events = EventBudget(clock)
         self._repairs = Repairs(clock)
         self._confirmations = Confirmations(clock)
+        self._absences = Absences(clock)
         self._pruned = PrunedStatuses(clock)
         self._announcements = announcements or Announcements(None, lambda key: None)
 
@@ -145,6 +147,7 @@ class Reconciler:
             contests=self._repairs.list_contests(key),
             announcement=self._announcements.report(key),
             seconds_confirmed=self._confirmations.seconds_confirmed(observed),
+            absences=self._absences.measure(observed),
         )
         plan = self._turns.plan(observed, self._decide, self._now())
         deadlines = plan.next_look_in, self._repairs.next_in(key)
@@ -219,6 +222,7 @@ class Reconciler:
         self._events.forget(key)
         self._repairs.forget(key)
         self._confirmations.forget(key)
+        self._absences.forget(key)
         self._pruned.forget(key)
         self._announcements.forget(key)
         self._unattended.pop(key, None)

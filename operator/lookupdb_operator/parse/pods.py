@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import BuildResult, Pod
+from lookupdb_operator.model import Absence, BuildResult, Pod
 from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.parse.header import (
     Body,
@@ -15,23 +14,24 @@ from lookupdb_operator.parse.header import (
     parse_deletion,
     parse_header,
     parse_number,
-    parse_time,
     read_annotations,
     read_labels,
     read_status,
 )
 from lookupdb_operator.parse.pod_diagnosis import container_statuses, diagnose_pod
 
-_NODE_AWAY: Final = timedelta(minutes=5)
-"""How long a pod must not have been ready: as long as Kubernetes waits before it deletes the pods of such a node."""
-_SLOW_KUBELET: Final = timedelta(seconds=30)
-"""How much later than its grace ends a pod may be gone on a busy node."""
+_NODE_AWAY: Final = 300.0
+"""Seconds for which a pod must not have been ready: Kubernetes waits as long before it deletes those of such a node."""
+_SLOW_KUBELET: Final = 30.0
+"""How many seconds later than its grace ends a pod may be gone on a busy node."""
 
 
 def parse_pod(body: Body) -> Pod:
     """The pod ``body`` of some dataset."""
     header, status, labels = parse_header(body), read_status(body), read_labels(body)
     component = labels.get(names.COMPONENT) or ""
+    ready = find_condition(body, "Ready")
+    is_ready = ready.get("status") == "True"
     result = _parse_result(body) if component == names.BUILDER else None
     return Pod(
         name=header.name,
@@ -43,9 +43,10 @@ def parse_pod(body: Body) -> Pod:
         generation=labels.get(names.GENERATION) or "",
         table_version=read_annotations(body).get(names.TABLE_VERSION) or "",
         phase=status.get("phase") or "Pending",
-        ready=find_condition(body, "Ready").get("status") == "True",
+        ready=is_ready,
         deleting=is_deleting(body),
-        lost_at=_lost_at(body),
+        unready_since="" if is_ready else ready.get("lastTransitionTime") or "",
+        lost_after=None if is_ready else _lost_after(body),
         trouble=diagnose_pod(body, component, result),
         result=result,
         deletion=parse_deletion(body),
@@ -61,15 +62,14 @@ def awaits_images(body: Body) -> bool:
     return not any((container.get("state") or {}).get("running") for container in container_statuses(body))
 
 
-def _lost_at(body: Body) -> datetime | None:
-    """When the kubelet of a pod that is being deleted counts as lost. A node controller makes pods unready whose node
-    does not answer; the API server notes as the time of deletion when their grace is over."""
-    ready = find_condition(body, "Ready")
-    if not is_deleting(body) or ready.get("status") == "True":
+def _lost_after(body: Body) -> Absence | None:
+    """How long the operator must see a pod that is not ready, until its kubelet counts as lost; None while it is not
+    being deleted. A node controller makes pods unready whose node does not answer. Seconds, and no moments: those in a
+    pod are of the clocks of other machines."""
+    if not is_deleting(body):
         return None
-    unready_since = parse_time(ready.get("lastTransitionTime") or body["metadata"].get("creationTimestamp"))
-    grace_over = parse_time(body["metadata"]["deletionTimestamp"])
-    return max(unready_since + _NODE_AWAY, grace_over + _SLOW_KUBELET)
+    grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
+    return Absence(unready=_NODE_AWAY, deleting=grace_seconds + _SLOW_KUBELET)
 
 
 def _parse_result(body: Body) -> BuildResult | None:

@@ -91,7 +91,7 @@ def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
     deadlines.append(pushes.next_attempt_in(rollouts.with_current_alone(status, situation), observed, now))
     status = freshness.note_refresh(serving.with_serving_status(status, observed))
-    lost_pods = serving.find_lost_pods(observed, now)
+    lost_pods = serving.find_lost_pods(observed)
     ready = serving.assess(status, reported_situation)
     built = builds.assess(status, reported_situation)
     rolled_out = cutover.assess(status, reported_situation)

@@ -3,6 +3,8 @@
 A StatefulSet makes no other pod of a name while the old one is there, so a shard would lack a server for as long as
 the node is away. What a shard server serves never changes, and a router keeps nothing: two of one name do no harm,
 should the node come back. So the operator has Kubernetes forget the old one. A builder writes: its end is waited for.
+By force nothing drains: only the seconds count that the operator has itself seen pass (``loop.absences``). An operator
+that starts waits anew.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from datetime import datetime
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import ObjectRef, Observed, Pod, Trouble
+from lookupdb_operator.model import Absence, ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, loss_advice
@@ -26,6 +28,7 @@ READY_WITHIN: Final = 15.0
 """Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
 _FORCE_AGAIN_AFTER: Final = 300.0
 """Seconds until one that is still there though it was deleted by force (a finalizer holds it) is tried again."""
+_UNSEEN: Final = Absence()
 _MAX_SHARDS: Final = 10
 """Named in one message."""
 
@@ -36,7 +39,7 @@ def assess(status: DatasetStatus, situation: Situation) -> Assessment:
     return reasons.assess(
         judge_ready(status, observed),
         diagnose_serving(status, situation),
-        (next_settled_in(status, situation), next_lost_pod_in(observed, situation.now)),
+        (next_settled_in(status, situation), next_lost_pod_in(observed)),
     )
 
 
@@ -215,20 +218,19 @@ def next_settled_in(status: DatasetStatus, situation: Situation) -> float | None
     return remaining_settling(status, situation.now) or None
 
 
-def find_lost_pods(observed: Observed, now: datetime) -> tuple[ObjectRef, ...]:
+def find_lost_pods(observed: Observed) -> tuple[ObjectRef, ...]:
     """The pods that are to be deleted by force."""
-    return tuple(
-        ObjectRef("Pod", pod.name, pod.uid, by_force=True)
-        for pod in _list_serving_pods(observed)
-        if pod.lost_at is not None and pod.lost_at <= now
-    )
+    return tuple(ObjectRef("Pod", pod.name, pod.uid, by_force=True) for pod, wait in _list_waits(observed) if wait <= 0)
 
 
-def next_lost_pod_in(observed: Observed, now: datetime) -> float | None:
+def next_lost_pod_in(observed: Observed) -> float | None:
     """Seconds until the next pod counts as lost, should it still be there; None for never."""
-    waits = ((pod.lost_at - now).total_seconds() for pod in _list_serving_pods(observed) if pod.lost_at is not None)
-    return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for wait in waits), default=None)
+    return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for _, wait in _list_waits(observed)), default=None)
 
 
-def _list_serving_pods(observed: Observed) -> Iterator[Pod]:
-    return (pod for pod in observed.pods if pod.component in (names.SHARDS, names.ROUTER))
+def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
+    """The servers and routers that may be lost, and for how many seconds their kubelets are still waited for."""
+    for pod in observed.pods:
+        if pod.component in (names.SHARDS, names.ROUTER) and pod.lost_after is not None:
+            seen = observed.absences.get(pod.uid, _UNSEEN)
+            yield pod, max(pod.lost_after.unready - seen.unready, pod.lost_after.deleting - seen.deleting)

@@ -99,8 +99,8 @@ def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
     status = serving.with_serving_status(status, observed)
     return Plan(
         status=conditions.date_conditions(status, verdicts, observed.dataset, now),
-        delete=serving.find_lost_pods(observed, now),
-        next_look_in=serving.next_lost_pod_in(observed, now),
+        delete=serving.find_lost_pods(observed),
+        next_look_in=serving.next_lost_pod_in(observed),
     )
 
 

@@ -47,8 +47,8 @@ class Process:
     dies_at: datetime | None = None
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
-    lost_at: datetime | None = None
-    """Its node is gone; from then on nobody waits for it."""
+    is_lost: bool = False
+    """Its node is gone, and nobody ends it there."""
     annotation: str = ""
     trouble: Trouble | None = None
     result: BuildResult | None = None

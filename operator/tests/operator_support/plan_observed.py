@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lookupdb_operator import names
 from lookupdb_operator.manifests import read_digest
 from lookupdb_operator.model import (
+    Absence,
     BuildJob,
     Deletion,
     Pod,
@@ -54,8 +55,10 @@ def observe_set(world: World, thing: Thing) -> ShardSet:
     return ShardSet(ref(thing), *labels, shard, digest, replicas, ready, password_key=mark, trouble=trouble)
 
 
-def observe_pod(pod: Process) -> Pod:
+def observe_pod(world: World, pod: Process) -> Pod:
     waits = pod.trouble is not None and not pod.ready
+    # What is told to end is not ready soon after.
+    ready = pod.ready and pod.deleted_at is None
     phase = "Failed" if pod.ended and not pod.result else "Succeeded" if pod.ended else "Running"
     return Pod(
         pod.name,
@@ -66,10 +69,16 @@ def observe_pod(pod: Process) -> Pod:
         generation=pod.labels.get(names.GENERATION, ""),
         table_version=pod.annotation,
         phase="Pending" if waits and not pod.ended and pod.component != names.ROUTER else phase,
-        ready=pod.ready,
+        ready=ready,
         deleting=pod.dies_at is not None,
-        lost_at=None if pod.ready else pod.lost_at,
+        lost_after=None if ready or pod.dies_at is None or pod.finalizers else _lost_after(world, pod),
         trouble=pod.trouble,
         result=pod.result,
         deletion=None if pod.deleted_at is None else Deletion(pod.deleted_at, pod.finalizers),
     )
+
+
+def _lost_after(world: World, pod: Process) -> Absence:
+    """As long as pods have in a cluster, but where a node is gone: there nobody has five minutes to spare. What a
+    finalizer holds is left to that: it has ended, and force would end nothing."""
+    return Absence(world.takes.stop, world.takes.stop) if pod.is_lost else Absence(300.0, 90.0)

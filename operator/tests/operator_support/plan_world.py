@@ -17,6 +17,7 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.loop.absences import Absences
 from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.manifests import is_made_once, uses_images
 from lookupdb_operator.model import (
@@ -138,6 +139,7 @@ class World:
     clock_error: timedelta = timedelta()
     """What the clock of the operator's machine shows more than it is."""
     confirmations: Confirmations = field(init=False)
+    absences: Absences = field(init=False)
     made: int = 0
     """How many objects and pods there have been."""
     _completed: tuple[Any, ...] = ()
@@ -147,7 +149,7 @@ class World:
 
     def start_operator(self) -> None:
         """The operator's process starts anew: what it has only in memory is gone."""
-        self.confirmations = Confirmations(self._seconds)
+        self.confirmations, self.absences = Confirmations(self._seconds), Absences(self._seconds)
         self.refusals.clear()
 
     def _seconds(self) -> float:
@@ -212,7 +214,8 @@ class World:
 
     def with_memory(self, seen: Observed) -> Observed:
         """What the operator's process adds to what it sees; it remembers having seen it."""
-        return replace(seen, seconds_confirmed=self.confirmations.seconds_confirmed(seen))
+        seconds_confirmed = self.confirmations.seconds_confirmed(seen)
+        return replace(seen, seconds_confirmed=seconds_confirmed, absences=self.absences.measure(seen))
 
     def snapshot(self) -> Observed:
         """Everything as it is now."""
@@ -224,7 +227,7 @@ class World:
                 observe_job(thing) for thing in things if thing.manifest["kind"] == "Job" and not is_push(thing)
             ),
             shard_sets=tuple(observe_set(self, thing) for thing in things if thing.manifest["kind"] == "StatefulSet"),
-            pods=tuple(observe_pod(pod) for pod in self.pods.values()),
+            pods=tuple(observe_pod(self, pod) for pod in self.pods.values()),
             other_objects=tuple(
                 existing(thing)
                 for thing in things
@@ -352,7 +355,7 @@ class World:
     def _end_by_force(self, ref: ObjectRef) -> None:
         pod = self.pods.get(ref.name)
         if pod is not None and pod.uid == ref.uid:
-            if pod.lost_at is None:
+            if not pod.is_lost:
                 raise Broken(f"{ref.name} is ended by force, and its node is there")
             del self.pods[ref.name]
 
@@ -361,8 +364,8 @@ class World:
         minute later; those that serve are the operator's to end."""
         if pod.component in (names.BUILDER, names.PUSHER):
             pod.dies_at = pod.dies_at or self.now + timedelta(seconds=60)
-        elif pod.lost_at is None:
-            pod.lost_at = self.now + timedelta(seconds=self.takes.stop)
+        elif not pod.is_lost:
+            pod.is_lost = True
             pod.dies_at = self.now + timedelta(seconds=NEVER)
             pod.ready, pod.table = False, None
 
@@ -390,7 +393,7 @@ class World:
             if pod.component == names.ROUTER:
                 run_router(self, pod)
             elif pod.component == names.SHARDS and self.age(pod) >= self.takes.start and not lacks_secret(self, pod):
-                pod.ready = pod.trouble is None and pod.lost_at is None
+                pod.ready = pod.trouble is None and not pod.is_lost
             if pod.dies_at is not None and self.now >= pod.dies_at and not pod.finalizers:
                 del self.pods[pod.name]
         self.check()
