@@ -214,6 +214,7 @@ class BuildStatus:
     slot: str = ""
     """The slot of the schedule whose check it is; empty for none."""
     unless_fingerprint: str = ""
+    """Of the source of the generation that it compares with: what finds it again verifies that one. Empty: none."""
     unless_success_file: str = ""
     active: str = ""
     """The generation that gates compare with; empty for none."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from operator_support.plan_objects import Takes
 from operator_support.plan_samples import broken, condition, says, serving
 from operator_support.plan_world import NEVER, World
 
@@ -23,6 +25,27 @@ def refused(world: World | None = None) -> World:
     world.closes_gate = lambda content: "bad" in content
     world.edit(source={"url": "s3://data/bad.csv"})
     world.settle(until=lambda: world.status.refused is not None)
+    return world
+
+
+def overridden_during_build(**spec: Any) -> World:
+    """g1 served, a gate had refused g2, and the source was as it had been for g1 again. That is what g3 has found,
+    which compared with g1; but g2 was let through meanwhile."""
+    data = ["good"]
+    world = World(takes=Takes(build=20))
+    world.edit(**spec)
+    world.closes_gate = lambda content: "bad" in content
+    world.content_of_source = lambda source: f"{source} {data[0]}"
+    world.settle()
+    data[0] = "bad"
+    world.annotate("broken")
+    world.settle(until=lambda: world.status.refused is not None)
+    data[0] = "good"
+    world.now += timedelta(hours=2)
+    world.annotate("repaired")
+    world.settle(until=lambda: world.status.build is not None and world.status.build.generation == "g3")
+    world.override("g2")
+    world.settle(until=lambda: world.status.build is None or world.status.build.generation != "g3")
     return world
 
 
@@ -216,6 +239,25 @@ class TestOverride:
         assert (planned.status.build, planned.status.failure, planned.status.refused) == (None, None, None)
         world.settle()
         assert world.status.generation == "g2"
+
+    def test_while_a_build_compares_with_what_was_there_before_credits_nothing_to_what_is_let_through(self) -> None:
+        world = overridden_during_build()
+        assert world.status.builds[-1].outcome == "unchanged"
+        credited = {one.generation: (one.refresh, one.verified_by) for one in world.status.generations}
+        assert credited == {"g1": ("repaired", 3), "g2": ("broken", 0)}
+        assert world.status.refreshed == "broken", "what is rolled out does not answer the other one"
+        world.settle()
+        assert (world.status.generation, world.status.refreshed) == ("g4", "repaired")
+        assert world.published["g4"] == world.published["g1"] != world.published["g2"]
+
+    def test_while_a_check_compares_with_what_was_there_before_leaves_it_to_be_made(self) -> None:
+        world = overridden_during_build(refresh={"schedule": "0 * * * *"})
+        assert world.status.builds[-1].outcome == "unchanged"
+        assert world.status.schedule is not None
+        assert world.status.schedule.due != ""
+        world.settle()
+        assert world.status.generation == "g4"
+        assert world.status.schedule.due == ""
 
     def test_of_what_was_overridden_long_ago_is_not_told_of(self) -> None:
         world = refused()

@@ -167,6 +167,7 @@ class Invariants:
         if before.table is not None and not forgets and (after.table is None or after.table.version < version):
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
+        self._check_verified(before, after)
         self._check_freshness(before, after, pinned)
         self._check_slots(before, after)
         self._check_wish(before, after, pinned)
@@ -259,6 +260,15 @@ class Invariants:
                 self.rolled_back |= {data[name] for name in newer}
         elif data[sent_to] in self.rolled_back:
             raise Broken(f"{sent_to} was rolled back from, and routers are sent to it again")
+
+    def _check_verified(self, before: DatasetStatus, after: DatasetStatus) -> None:
+        """A build that has found the source unchanged has found that of each generation which says so."""
+        build = "" if before.build is None else before.build.generation
+        read, known = self.read_by.get(build), {one.generation: one.verified_by for one in before.generations}
+        for generation in after.generations:
+            is_new = known.get(generation.generation, generation.verified_by) != generation.verified_by
+            if is_new and read is not None and self.last_read.get(generation.fingerprint, 0) < read:
+                raise Broken(f"{build} has verified {generation.generation}, whose source it has not found")
 
     def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was

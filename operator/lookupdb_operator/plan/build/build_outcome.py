@@ -33,7 +33,7 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
             waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
-            return _without_build(_with_verified_generation(status, build, result, desired), build)
+            return _with_verified_generation(status, build, result, desired)
         built = generations.describe_built(build, result, desired)
         status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
         status = replace(status, refused=None)
@@ -51,10 +51,12 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
 def _with_verified_generation(
     status: DatasetStatus, build: BuildStatus, result: BuildResult, desired: Desired
 ) -> DatasetStatus:
-    """``status`` when the source is as it was for the generation that is there already."""
-    known = generations.newest_matching_generation(status, desired)
+    """``status`` when the source is as it was for the generation that ``build`` compared it with. The refresh and the
+    check are answered by that one alone: if a newer one was let through meanwhile, or it is not known any more, they
+    are still asked for, and the next build compares with what is there now."""
+    known = generations.find_compared_generation(status, build)
     if known is None:
-        return status
+        return replace(status, build=None, failure=None)
     verified = replace(
         known,
         refresh=build.refresh,
@@ -62,7 +64,10 @@ def _with_verified_generation(
         success_file=result.success_file,
         refreshed_at=build.started_at,
     )
-    return generations.add_generation(status, verified)
+    status = generations.add_generation(status, verified)
+    if generations.newest_matching_generation(status, desired) != verified:
+        return replace(status, build=None, failure=None)
+    return _without_build(status, build)
 
 
 def _without_build(status: DatasetStatus, build: BuildStatus) -> DatasetStatus:

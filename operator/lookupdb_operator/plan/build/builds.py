@@ -8,7 +8,8 @@ What ends a build:
     its pod ends with a        build_outcome.record_outcome,       built, adopted, unchanged: the generation is
     result                     by parse.build_result               noted; waiting: it is begun again, after 300 s
                                                                    at most; failed: a failure; interrupted:
-                                                                   Kubernetes says why
+                                                                   Kubernetes says why. Unchanged, and a newer one
+                                                                   was let through: the next one begins
     its pod ends without one   build_outcome.record_outcome,       a failure; BuildFailed when neither Job nor pod
                                by parse.causes                     tells why
     the deadline: spec.build.  manifests.builder sets it on the    Kubernetes ends the pod; then a failure:

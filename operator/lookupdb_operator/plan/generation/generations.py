@@ -27,6 +27,19 @@ def newest_matching_generation(status: DatasetStatus, desired: Desired) -> Gener
     )
 
 
+def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> GenerationStatus | None:
+    """The generation with whose source ``build`` compares what it reads: the newest of its spec with that fingerprint.
+    None when ``build`` compares with none, or that one is not known any more."""
+    return next(
+        (
+            generation
+            for generation in reversed(status.generations)
+            if (generation.content, generation.fingerprint) == (build.content, build.unless_fingerprint)
+        ),
+        None,
+    )
+
+
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
     """The generation that is asked for: what serves, while the dataset is suspended; else the pinned one; else the one
     that waited and was promoted; else the newest of the present spec; else what serves, while that one is held back or
