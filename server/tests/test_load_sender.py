@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +24,7 @@ from support.scripted_router import (
 )
 from support.waiting import soon
 
+from lookupdb.load.connection import READ_BYTES, LoadConnection
 from lookupdb.load.histogram import LatencyHistogram
 from lookupdb.load.key_choice import KeyDistribution
 from lookupdb.load.schedule import make_profile
@@ -141,6 +143,10 @@ async def _respond_by_key(key: str, writer: asyncio.StreamWriter) -> None:
             raise ConnectionResetError
         case "noise":
             writer.write(b"+PONG\r\n")
+        case "twice":
+            writer.write(FOUND + FOUND)
+        case "more":
+            writer.write(FOUND + FOUND[:20])
         case "anybody":
             writer.write(encode_answer(200, b"hello", ""))
         case "last":
@@ -160,6 +166,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "closed": ("broken", "closed"),
     "cut": ("broken", "closed"),
     "noise": ("broken", "not HTTP"),
+    "twice": ("broken", "unasked data"),
+    "more": ("broken", "unasked data"),
     "anybody": ("invalid", "200 without a generation"),
 }
 
@@ -173,6 +181,52 @@ async def test_each_failure_is_counted_for_what_it_is(key: str) -> None:
     assert (_ends(tally), tally.answered, tally.missing, tally.latencies) == (30, 0, 0, [])
     assert tally.unavailable_keys == (30 if kind == "unavailable" else 0)
     assert len(tally.failure_latencies) == 30
+
+
+class Owner:
+    """Asks again as soon as it is told an answer."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes] = []
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    def give_back(self, size: int) -> None:
+        pass
+
+    def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
+        self.told.append(body)
+        if connection.is_open:
+            connection.send(b"")
+
+    def lose(self, connection: LoadConnection, label: str) -> None:
+        self.told.append(label.encode())
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("following", [FOUND, FOUND[:20], b"H", None])
+async def test_what_follows_an_answer_does_not_answer_the_next_request(following: bytes | None, is_full: bool) -> None:
+    """Behind a piece as large as a loop reads at once it may be the next piece of the same turn."""
+    owner = Owner()
+    ours, router = socket.socketpair()
+    _, connection = await asyncio.get_running_loop().create_connection(lambda: LoadConnection(owner), sock=ours)
+    with router:
+        connection.send(b"")
+        size = READ_BYTES - len(encode_answer(200, b"", "g1")) - 5
+        whole = encode_answer(200, b"x" * size, "g1") if is_full else FOUND
+        assert (len(whole) == READ_BYTES) is is_full
+        for piece in [whole, following or b""] if is_full else [whole + (following or b"")]:
+            if piece:
+                connection.data_received(piece)
+        await soon(lambda: owner.told, "the owner is told")
+        if following:
+            assert owner.told == [b"unasked data"]
+        else:
+            assert owner.told[0] == whole[-len(owner.told[0]) :]
+            connection.abort("done")
+            await soon(lambda: owner.told[1:], "the owner is told of its end")
+            assert owner.told[1:] == [b"done"]
 
 
 async def test_a_connection_that_is_reset_is_broken() -> None:

@@ -8,12 +8,22 @@ import socket
 from typing import Any
 
 import pytest
+import uvloop
 from support.routing import identity
 from support.scripted_shard import ScriptedShard
+from support.waiting import soon
 
 from lookupdb.route.budget import RouterBudget
 from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.connection import PING, PROOF_BYTES, TRANSITIONS, Reading, ServerConnection
+from lookupdb.route.servers.connection import (
+    PING,
+    PROOF_BYTES,
+    READ_BYTES,
+    SURPLUS,
+    TRANSITIONS,
+    Reading,
+    ServerConnection,
+)
 from lookupdb.route.servers.replies import LARGE_REPLY_BYTES
 
 LARGE = b"x" * (LARGE_REPLY_BYTES + 1)
@@ -64,6 +74,11 @@ class Wire:
     def receive(self, data: bytes, step: int = 1 << 30) -> None:
         for start in range(0, len(data), step):
             self.connection.data_received(data[start : start + step])
+
+    async def receive_now(self, *pieces: bytes) -> None:
+        """Within one turn of the loop."""
+        for piece in pieces:
+            self.receive(piece)
 
     def pinged(self) -> Wire:
         """Idle for so long that a PING was sent."""
@@ -210,6 +225,157 @@ class TestElements:
         assert wire.closed == ["answered more than it was asked"]
 
 
+def bulk(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def full(head: bytes, tail: bytes = b"") -> bytes:
+    """A reply of READ_BYTES that has a large value between ``head`` and ``tail``."""
+    size = READ_BYTES - len(head) - len(tail) - len(bulk(b"")) - len(str(READ_BYTES)) + 1
+    reply = head + bulk(b"x" * size) + tail
+    assert len(reply) == READ_BYTES
+    return reply
+
+
+WHOLE = {
+    "a value": (1, [b"$1\r\na\r\n"]),
+    "no value": (1, [b"$-1\r\n"]),
+    "an error": (2, [b"-ERR damaged\r\n"]),
+    "a list": (2, [b"*2\r\n$1\r\na\r\n$-1\r\n"]),
+    "a list with an error": (2, [b"*2\r\n$1\r\na\r\n-ERR damaged\r\n"]),
+    "a value in pieces": (1, [b"$1\r\n", b"a\r\n"]),
+    "a list in pieces": (2, [b"*2\r\n$1\r\na\r", b"\n$-1\r\n"]),
+    "a large value": (1, [bulk(LARGE)[:-2], b"\r\n"]),
+    "a large list": (2, [b"*2\r\n" + bulk(LARGE) + b"$1\r\na", b"\r\n"]),
+}
+"""How many keys were asked for, and the pieces of a reply."""
+FOLLOWING = {
+    "the same again": None,
+    "a value": b"$5\r\nWRONG\r\n",
+    "a list": b"*3\r\n" + 3 * b"$5\r\nWRONG\r\n",
+    "a part of a value": b"$5\r\nWR",
+    "the head of a list": b"*3\r\n",
+    "one byte": b"$",
+}
+FULL = {
+    "a value": full(b""),
+    "a list": full(b"*2\r\n", b"$1\r\na\r\n"),
+    "a list with an error": full(b"*2\r\n", b"-ERR damaged\r\n"),
+}
+
+
+class TestSurplus:
+    """What came before something was asked for is no answer to it; a user may ask at once when it is told a reply."""
+
+    @pytest.fixture
+    def wire(self) -> Wire:
+        """Its user asks for three keys as soon as it is told a reply."""
+        wire = Wire()
+
+        def ask_again(reply: Any) -> None:
+            wire.replies.append(reply)
+            wire.asked = 3
+
+        wire.connection.use(ask_again, wire)
+        return wire
+
+    @pytest.mark.parametrize("following", FOLLOWING)
+    @pytest.mark.parametrize("kind", WHOLE)
+    def test_it_ends_the_connection_and_the_reply_before_it_is_not_told(
+        self, wire: Wire, kind: str, following: str
+    ) -> None:
+        wire.asked, pieces = WHOLE[kind]
+        for piece in pieces[:-1]:
+            wire.receive(piece)
+        wire.receive(pieces[-1] + (FOLLOWING[following] or b"".join(pieces)))
+        assert wire.replies == []
+        assert len(wire.closed) == 1
+        assert wire.budget.used == 0
+
+    @pytest.mark.parametrize("following", [value for value in FOLLOWING.values() if value])
+    def test_behind_the_answer_to_a_ping_nothing_of_it_is_kept_for_what_is_asked_next(self, following: bytes) -> None:
+        wire = Wire().pinged()
+        wire.receive(b"+PONG\r\n" + following[:4])
+        assert wire.closed
+        assert not wire.replies
+
+    @pytest.mark.parametrize("part", [b"$5\r\nWR", b"*", b"*0", b"$", b"+"])
+    def test_a_part_of_what_nobody_asked_for_is_not_kept_for_what_is_asked_next(self, part: bytes) -> None:
+        wire = Wire().used()
+        wire.receive(part)
+        assert wire.closed == [SURPLUS]
+
+    @pytest.mark.parametrize("kind", FULL)
+    async def test_within_the_turn_in_which_a_full_piece_ended_a_reply(self, wire: Wire, kind: str) -> None:
+        wire.asked = 1 if kind == "a value" else 2
+        wire.receive(FULL[kind])
+        wire.receive(b"*3\r\n" + 3 * b"$5\r\nWRONG\r\n")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (wire.replies, wire.closed) == ([], [SURPLUS])
+
+    @pytest.mark.parametrize("kind", FULL)
+    async def test_where_nothing_follows_a_full_piece_its_reply_is_told(self, kind: str) -> None:
+        wire = Wire().used()
+        wire.asked = 1 if kind == "a value" else 2
+        wire.receive(FULL[kind])
+        assert not wire.connection.ping()
+        await soon(lambda: wire.replies, "the reply is told")
+        wire.asked = 1
+        wire.receive(b"$1\r\nb\r\n")
+        assert wire.replies[1:] == [b"b"]
+        assert wire.closed == []
+
+    async def test_the_same_of_a_large_reply_and_of_one_in_pieces(self, wire: Wire) -> None:
+        for size in (READ_BYTES, LARGE_REPLY_BYTES):
+            wire = Wire().used()
+            wire.asked = 2
+            reply = b"*2\r\n" + bulk(b"x" * size) + bulk(b"x" * size)
+            wire.receive(reply[:-READ_BYTES])
+            wire.receive(reply[-READ_BYTES:])
+            assert wire.connection.reading is Reading.END
+            wire.receive(reply[:100])
+            assert (wire.replies, wire.closed, wire.budget.used) == ([], [SURPLUS], 0)
+
+    async def test_the_same_behind_the_answer_to_a_ping(self) -> None:
+        wire = Wire().pinged()
+        wire.asked = 1
+        wire.receive(b"+PONG\r\n" + bulk(b"x" * (READ_BYTES - 7 - len(bulk(b"")) - 5)))
+        assert wire.connection.reading is Reading.END
+
+    @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+    def test_what_has_come_by_then_is_seen_whatever_a_loop_reads_at_once(self, run: Any) -> None:
+        """A reply that ends where a read ends, and the surplus waits in the socket."""
+        closed, replies, sizes = run(self._read_full())
+        assert sizes[0] >= READ_BYTES, f"the loop reads {sizes[0]} bytes at once: READ_BYTES must not be more"
+        assert (closed, replies) == ([SURPLUS], [])
+
+    @staticmethod
+    async def _read_full() -> tuple[list[str], list[Any], list[int]]:
+        wire, sizes = Wire(), []
+
+        class Sized(ServerConnection):
+            def data_received(self, data: bytes) -> None:
+                sizes.append(len(data))
+                super().data_received(data)
+
+        loop = asyncio.get_running_loop()
+        ours, shard = socket.socketpair()
+        shard.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * READ_BYTES)
+        connection = Sized(wire._on_reply, wire.closed.append, wire.budget)
+        await loop.create_connection(lambda: connection, sock=ours)
+        connection.use(wire._on_reply, wire)
+        with shard:
+            shard.setblocking(False)
+            size = 256_000 if type(loop).__module__.startswith("uvloop") else 256 * 1024
+            value = b"x" * (size - len(bulk(b"")) - 5)
+            wire.asked = 1
+            shard.send(bulk(value) + b"$5\r\nWRONG\r\n")
+            await soon(lambda: wire.closed or wire.replies, "it has been read")
+        connection.close("done")
+        return wire.closed, wire.replies, sizes
+
+
 class TestClosed:
     @pytest.mark.parametrize("reading", [reading for reading in Reading if reading is not Reading.CLOSED])
     def test_it_says_why_once_and_holds_nothing(self, reading: Reading) -> None:
@@ -221,6 +387,10 @@ class TestClosed:
         if reading is Reading.ELEMENTS:
             wire.asked = 1
             wire.receive(b"$%d\r\n%b" % (len(LARGE), LARGE))
+        if reading is Reading.END:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(wire.receive_now(FULL["a value"]))
+            loop.close()
         assert wire.connection.reading is reading
         wire.connection.close("enough")
         wire.connection.close("once more")

@@ -72,6 +72,28 @@ async def test_when_the_only_replica_answers_wrong_its_keys_are_unavailable_or_r
     assert core.count("keys_missing") == 0
 
 
+@pytest.mark.parametrize("asked", [1, 2], ids=["a key", "two keys"])
+async def test_what_a_shard_answers_too_much_is_nobodys(stack: AsyncExitStack, asked: int) -> None:
+    """So many keys wait that they leave as soon as there is an answer, and the surplus has a value for each of them."""
+    gate = asyncio.Event()
+
+    async def surplus(shard: ScriptedShard, command: list[bytes]) -> bytes:
+        await gate.wait()
+        following = b"*100\r\n" + b"$5\r\nWRONG\r\n" * 100 if command is shard.asked[0] else b""
+        return await answer(shard, command) + following
+
+    core, [shard] = await replicas(stack, surplus)
+    lookups = [core.find(key) for key in KEYS[:asked]]
+    await soon(lambda: shard.asked, "the shard is asked")
+    assert len(shard.asked[0]) == 1 + asked
+    lookups += [core.find(key) for key in KEYS[asked : asked + 100]]
+    gate.set()
+    told = [await lookup for lookup in lookups]
+    assert all(isinstance(value, Problem) or value == right for value, right in zip(told, VALUES, strict=False))
+    assert core.count("endpoints_broken") == 1
+    assert core.count("keys_missing") == 0
+
+
 async def test_a_single_wrong_answer_is_unavailable_with_a_reason(stack: AsyncExitStack) -> None:
     core, [shard] = await replicas(stack, saying(b"-ERR out of order\r\n"))
     problem = await core.find("k1")

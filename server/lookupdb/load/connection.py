@@ -9,6 +9,9 @@ import httptools
 
 MAX_BODY_BYTES: Final = 128 << 20
 """Of one answer: a router's largest, and what JSON makes of raw values."""
+READ_BYTES: Final = 256_000
+"""What uvloop reads at once. Behind a piece of so many bytes more may have come already."""
+_SURPLUS: Final = "unasked data"
 _GENERATION_FIELD: Final = b"Lookupdb-Generation"
 _LOWER_FIELD: Final = _GENERATION_FIELD.lower()
 
@@ -33,6 +36,7 @@ class LoadConnection(asyncio.Protocol):
     """A connection that is kept alive. ``owner`` may set ``intended`` and ``keys``, which belong to its request."""
 
     __slots__ = (
+        "_answer",
         "_body",
         "_generation",
         "_kept",
@@ -51,6 +55,9 @@ class LoadConnection(asyncio.Protocol):
         self._owner = owner
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._answer: tuple[int, bytes, bytes] | None = None
+        """The answer that is whole, until the owner is told: no sooner than all that has come was looked at, as the
+        owner may ask at once, and what came before that is no answer to it."""
         self._generation = b""
         self._body: list[bytes] = []
         self._kept = 0
@@ -72,19 +79,32 @@ class LoadConnection(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """Close it at once. ``why`` is what the owner is told, when it is closed."""
         self.is_open = False
+        self._answer = None
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """asyncio's."""
-        if not self.is_busy:
-            self.abort("unasked data")
+        if not self.is_busy or self._answer is not None:
+            self.abort(_SURPLUS)
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.abort("not HTTP")
+        if self._answer is None:
+            return
+        if len(data) < READ_BYTES:
+            self._tell()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._tell)  # the loop looks at sockets between the two
+
+    def on_message_begin(self) -> None:
+        """The parser's."""
+        if self._answer is not None:
+            self.abort(_SURPLUS)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """The parser's."""
@@ -101,21 +121,27 @@ class LoadConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The parser's."""
-        if not self.is_busy or (status := self._parser.get_status_code()) < 200:
+        if self._why or (status := self._parser.get_status_code()) < 200:
             return
         generation, chunks = self._generation, self._body
         self._generation, self._body = b"", []
         self._release()
-        self.is_busy = False
+        self._answer = status, generation, chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if not self._parser.should_keep_alive() and self._transport is not None:
             self.is_open = False
             self._transport.close()
-        self._owner.take_answer(self, status, generation, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def _tell(self) -> None:
+        if (answer := self._answer) is not None:
+            self._answer = None
+            self.is_busy = False
+            self._owner.take_answer(self, *answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         """asyncio's."""
         self.is_open = False
         self._release()
+        self._tell()
         self._owner.lose(self, self._why or ("reset" if error else "closed"))
 
     def _release(self) -> None:

@@ -6,8 +6,11 @@ What it reads next is its state:
     REPLIES   replies of any kind, by hiredis
     PONG      the answer to a PING, then replies
     ELEMENTS  the rest of a reply that turned out to be large, value by value, then replies
+    END       nothing, until the loop has looked at the socket once more: a reply is whole, and more may lie behind it
     CLOSED    nothing
 
+A reply is handed over when all that has come was looked at, and nothing follows it: its user may ask for more at once,
+and what came before that is no answer to it. What follows ends the connection, and the reply before it is not told.
 Invariants: there is a sink unless it is PROVING or was closed then; in no other state than ELEMENTS is there an element
 reader; in no other than REPLIES are chunks kept, or counted in the budget.
 """
@@ -39,6 +42,12 @@ PROOF_BYTES: Final = 64 * 1024
 """Of all that an endpoint says before it is asked for values."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
+READ_BYTES: Final = 256_000
+"""What uvloop reads at once, and it reads again at once if it got so much; asyncio reads 256 KiB."""
+_FULL_BYTES: Final = READ_BYTES - len(PONG)
+"""A piece of so many bytes, also without the answer to PING before it, says nothing of what lies behind it."""
+SURPLUS: Final = "answered more than it was asked"
+"""Why a connection is closed on which something comes that nobody has asked for."""
 
 
 class Reading(enum.Enum):
@@ -48,6 +57,7 @@ class Reading(enum.Enum):
     REPLIES = enum.auto()
     PONG = enum.auto()
     ELEMENTS = enum.auto()
+    END = enum.auto()
     CLOSED = enum.auto()
 
 
@@ -58,6 +68,8 @@ TRANSITIONS: Final = frozenset(
         (Reading.PONG, Reading.REPLIES),  # it is
         (Reading.REPLIES, Reading.ELEMENTS),  # a reply is larger than hiredis may hold
         (Reading.ELEMENTS, Reading.REPLIES),  # it is whole
+        (Reading.REPLIES, Reading.END),  # one that ends with a full piece is whole
+        (Reading.END, Reading.REPLIES),  # nothing follows it
         *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
     }
 )
@@ -155,11 +167,12 @@ class ServerConnection(asyncio.Protocol):
                 return
             if self._counted:
                 self._forget_chunks()
-            while reply is not _NOTHING and self.reading is not _CLOSED:
-                self.on_reply(reply)
-                reply = reader.gets()
             if reader.has_data():
-                self.close("answered more than it was asked")
+                self.close(SURPLUS)
+            elif len(data) < _FULL_BYTES:
+                self.on_reply(reply)
+            else:
+                self._hand_over_late(reply)
         except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
             self.close(f"answered what is not RESP: {error}")
 
@@ -170,16 +183,35 @@ class ServerConnection(asyncio.Protocol):
                 self._read_pong(data)
             case Reading.ELEMENTS:
                 self._read_elements(data)
+            case Reading.END:
+                self.close(SURPLUS)
             case Reading.PROVING:
                 return False
         return True
+
+    def _hand_over_late(self, reply: Any) -> None:
+        """Hand over a reply behind which more may have come already: that is read first, and ends the connection."""
+        if self.sink is None:
+            self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+            return
+        self.reading = Reading.END
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._end_reply, reply)  # the loop looks at sockets between the two
+
+    def _end_reply(self, reply: Any) -> None:
+        if self.reading is Reading.END:
+            self.reading = Reading.REPLIES
+            self.on_reply(reply)
 
     def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
         """Read natively what begins a list of values; False if hiredis is to read it."""
         expected = self.sink.expected_keys() if self.sink else 0
         reply = kernels.ShardReply.read(data, expected)
         if reply is not None:
-            self.on_reply(reply)
+            if len(data) < _FULL_BYTES:
+                self.on_reply(reply)
+            else:
+                self._hand_over_late(reply)
             return True
         if expected < 2:
             return False
@@ -204,7 +236,10 @@ class ServerConnection(asyncio.Protocol):
                 self._reader.feed(chunk)
             return False
         self._forget_chunks()
-        self.on_reply(reply)
+        if len(data) < _FULL_BYTES:
+            self.on_reply(reply)
+        else:
+            self._hand_over_late(reply)
         return True
 
     def _check_length(self, data: bytes) -> None:
@@ -219,13 +254,14 @@ class ServerConnection(asyncio.Protocol):
             if self.received > PROOF_BYTES:
                 self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
             return
+        if not self.sink.expected_keys():  # its end would come when something is asked for
+            self.close(SURPLUS)
+            return
         self._chunks.append(data)
         size = 2 * len(data)
         if self._counted + size <= 2 * LARGE_REPLY_BYTES and self._budget.has_room(size):
             self._counted += size
             self._budget.take(size)
-        elif not self.sink.expected_keys():
-            self.close("answered more than it was asked")
         else:
             chunks = self._chunks
             self._forget_chunks()
@@ -243,12 +279,15 @@ class ServerConnection(asyncio.Protocol):
                 raise NotResp("more follows than was asked for")
             return
         end = elements.feed(data)
+        if end < len(data):
+            raise NotResp("more follows than was asked for")
         if elements.is_whole:
             self._elements = None
             self.reading = Reading.REPLIES
-            self.on_reply(elements.reply)
-            if end < len(data) and self.reading is not _CLOSED:
-                raise NotResp("more follows than was asked for")
+            if len(data) < _FULL_BYTES:
+                self.on_reply(elements.reply)
+            else:
+                self._hand_over_late(elements.reply)
 
     # Whether the other end is alive (see ``heartbeat``).
 
