@@ -13,6 +13,7 @@ from lookupdb_operator.loop.queue import (
     FIRST_DELAY,
     JITTER,
     LONGEST_DELAY,
+    SOONEST,
     LookDeferred,
     LookQueue,
     LookWorkers,
@@ -185,6 +186,39 @@ async def test_a_look_that_fails_is_repeated_and_the_worker_lives_on(
     assert queue.retry("a") == FIRST_DELAY, "success forgets the failures"
     await workers.stop()
     assert clock.pending == []
+
+
+async def test_looks_that_would_be_repeated_at_once_leave_time_for_all_else(
+    queue: LookQueue[str], clock: ManualClock
+) -> None:
+    looks: list[str] = []
+
+    async def look(key: str) -> float | None:
+        looks.append(key)
+        return 0
+
+    workers = LookWorkers(queue, look, 1)
+    workers.start()
+    queue.add("a")
+    await settle()
+    assert looks == ["a"]
+    assert clock.pending == [SOONEST]
+    clock.advance(SOONEST)
+    await settle()
+    assert looks == ["a", "a"]
+    await workers.stop()
+
+
+async def test_looks_that_wait_for_nothing_let_the_rest_of_the_program_on(queue: LookQueue[str]) -> None:
+    async def look(key: str) -> float | None:
+        queue.add(key)  # as an event of each of its writes would
+        return None
+
+    workers = LookWorkers(queue, look, 1)
+    workers.start()
+    queue.add("a")
+    await settle()  # it comes to an end
+    await workers.stop()
 
 
 async def test_a_look_may_ask_to_be_repeated_later_than_its_backoff(queue: LookQueue[str], clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from operator_support.plan_samples import broken, condition, says, serving, trouble
 from operator_support.plan_world import BEGIN, NEVER, World
 
-from lookupdb_operator.model import BuildResult, Plan, Trouble
+from lookupdb_operator.model import BuildResult, Plan, Trouble, Turn, Turns
 from lookupdb_operator.plan import clock, retries
 
 
@@ -109,6 +109,17 @@ class TestAttempts:
         planned = world.look()
         assert planned.status.build is not None
         assert planned.status.build.generation == "g2"
+
+    def test_whose_turn_has_not_come_are_not_waited_for_by_the_clock(self) -> None:
+        """The dataset is woken when it comes. Looks without a pause would keep all others from theirs."""
+        world = failing(broken())
+        world.turns = Turns(build=Turn(is_granted=False, ahead=4))
+        world.now += timedelta(seconds=31)
+        planned = world.reconcile()
+        assert condition(planned, "Built").message.endswith("4 before it.")
+        assert world.look().next_look_in is None
+        world.turns = Turns()
+        assert world.look().status.build is not None
 
     def test_keep_telling_why_the_last_one_failed(self) -> None:
         world = failing(broken())

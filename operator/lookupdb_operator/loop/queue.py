@@ -21,6 +21,8 @@ FIRST_DELAY: Final = 0.5
 """Seconds before the second try: an API server that hiccups is back by then, an informer has caught up."""
 LONGEST_DELAY: Final = 300.0
 """As long as a resync: no key is left alone for longer."""
+SOONEST: Final = 0.5
+"""Seconds before a look that a look asks for, at least: whatever it decides, nothing else waits for it to end."""
 JITTER: Final = 0.2
 """Each delay is longer by up to this part of it, so that what failed together is not tried together."""
 
@@ -185,6 +187,7 @@ class LookWorkers(Generic[K]):
                 await self._try(key)
             finally:
                 self._queue.done(key)
+            await asyncio.sleep(0)  # a look that waits for nothing would let nothing else of the program on
 
     async def _try(self, key: K) -> None:
         try:
@@ -201,7 +204,7 @@ class LookWorkers(Generic[K]):
         else:
             self._queue.succeeded(key)
             if seconds is not None:
-                self._queue.add_after(key, seconds)
+                self._queue.add_after(key, max(seconds, SOONEST))
 
 
 class _LoopClock:

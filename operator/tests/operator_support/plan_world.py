@@ -255,7 +255,10 @@ class World:
 
     def look(self) -> Plan:
         """What would be done now; nothing is."""
-        return self.planner(self.observe(), self.config, self.now + self.clock_error)
+        planned = self.planner(self.observe(), self.config, self.now + self.clock_error)
+        changes = planned.apply or planned.delete or planned.status != self.status
+        assert changes or planned.next_look_in is None or planned.next_look_in > 0, f"it spins:\n{self.describe()}"
+        return planned
 
     def reconcile(self) -> Plan:
         """Look, and do it."""

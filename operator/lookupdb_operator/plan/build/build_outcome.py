@@ -143,7 +143,8 @@ def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
 
 
 def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until a build that failed is tried again; None when none is due."""
+    """Seconds until a build that failed may be tried again. None when it may be already: what it waits for then, its
+    turn or the rollout before it, wakes the dataset."""
     if status.build is not None or status.failure is None:
         return None
-    return retries.remaining_backoff(status.failure.retry_at, situation.now)
+    return retries.remaining_backoff(status.failure.retry_at, situation.now) or None
