@@ -299,6 +299,19 @@ class TestPinned:
         assert (entry["generation"], entry["rollout"], entry["normalize"]) == ("g1", "r3", ["lowercase"])
         assert len(entry["shards"]) == 2
 
+    def test_says_while_the_last_one_drains_what_is_built_and_waits(self) -> None:
+        world = serving()
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle()
+        world.edit(generation="g1")
+        world.settle(until=lambda: world.status.generation == "g1")
+        world.content_of_source = lambda source: f"{source} two"
+        world.annotate("two")
+        world.settle(until=lambda: world.status.find_generation("g3") is not None)
+        rolled_out = condition(world.look(), "RolledOut")
+        assert (rolled_out.status, rolled_out.reason) == ("True", "Draining")
+        assert rolled_out.message.endswith(". spec.generation pins g1; g3 is built, and waits.")
+
     def test_keeps_what_is_built_meanwhile_waiting_until_it_is_taken_away(self) -> None:
         world = serving()
         world.edit(generation="g1")

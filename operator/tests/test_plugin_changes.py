@@ -182,6 +182,19 @@ def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> N
     )
 
 
+@pytest.mark.parametrize(("truth", "reason"), [("True", "Draining"), ("False", "StartingServers")])
+def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(truth: str, reason: str) -> None:
+    """As after a rollback: what served before drains, and the condition says that first."""
+    built = [generation("g12"), generation("g13", refresh="now")]
+    status = {"refreshed": "now", "generations": built, **_conditions(condition("RolledOut", truth, reason))}
+    progress = changes.judge_refresh(dataset({"generation": "g12"}, **status), "now")
+    assert not progress.is_done
+    assert progress.failure == (
+        "Pinned: spec.generation pins g12; g13 is built, and waits."
+        " kubectl lookupdb unpin -n shop airports lets newer data serve"
+    )
+
+
 def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered() -> None:
     known = [generation("g11"), generation("g12", refresh="now")]
     status = {"refreshed": "now", "generations": known, **PINNED}

@@ -126,9 +126,12 @@ def _judge_rollout(dataset: Dataset, answers: Collection[str]) -> ChangeProgress
     refresh came to: one that does not serve because another one is pinned comes by nobody's waiting."""
     condition = dataset.condition("RolledOut")
     pinned = dataset.spec.get("generation")
-    if condition.get("reason") == reasons.PINNED and pinned not in answers:
+    # The condition says last that something waits: first what drains, or starts. Without a generation that answers, one
+    # that was trimmed since, it alone knows whether anything does.
+    waits = bool(pinned) if answers else condition.get("reason") == reasons.PINNED
+    if waits and pinned not in answers:
         further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer data serve"
-        return ChangeProgress(False, failure=f"{_describe(dataset, 'RolledOut')} {further}")
+        return ChangeProgress(False, failure=f"{_describe_pin(dataset, answers)} {further}")
     if dataset.status.get("candidate") or condition.get("status") == "True":
         return ChangeProgress(True)
     if condition.get("reason") in (reasons.ROLLED_BACK, reasons.REJECTED):
@@ -161,6 +164,13 @@ def _candidate(dataset: Dataset, generation: str | None) -> str:
 def _describe(dataset: Dataset, kind: str) -> str:
     condition = dataset.condition(kind)
     return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not looked yet')}"
+
+
+def _describe_pin(dataset: Dataset, answers: Collection[str]) -> str:
+    if not answers or dataset.condition("RolledOut").get("reason") == reasons.PINNED:
+        return _describe(dataset, "RolledOut")
+    built = " and ".join(sorted(answers, key=names.read_number))
+    return f"{reasons.PINNED}: spec.generation pins {dataset.spec['generation']}; {built} is built, and waits."
 
 
 def _join(generations: list[str]) -> str:

@@ -236,15 +236,15 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     if not table.confirmed_at:
         return _judge_confirming(table, status, situation)
     where = rollouts.describe_rollout(situation.dataset, target)
-    if references.is_draining(status):
-        drains = _describe_draining(table, situation)
-        return Verdict("True", reasons.DRAINING, f"Routers answer from {where}; {drains}")
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
     idle = promotion.describe_idle_annotations(status, situation.desired)
     kept = previous.describe_kept(status, situation)
     # RolledOut is about the spec as it is. Older data of this spec is that, and so is what spec.generation names. Data
     # of another spec, which serves because what is of this one was rolled back from, is not, however well it serves.
     truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    if references.is_draining(status):
+        drains = _describe_draining(table, situation)
+        return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
     return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
 
 
