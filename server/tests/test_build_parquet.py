@@ -123,6 +123,15 @@ def test_a_bad_file_is_told(tmp_path: Path, change: Any, message: str) -> None:
         read_file(tmp_path, "f.parquet", change(good))
 
 
+def test_a_text_that_is_not_utf8_is_told_and_not_shown(tmp_path: Path) -> None:
+    """DuckDB quotes the value, which a status must not hold."""
+    good = parquet(tmp_path, "SELECT 'a' AS k, 'PRIVATE-TEXT' AS v")
+    assert b"PRIVATE-TEXT" in good
+    with pytest.raises(BadSource, match=r"cannot be read as Parquet: .*: a value is not valid UTF8!$") as raised:
+        read_file(tmp_path, "f.parquet", good.replace(b"PRIVATE-TEXT", b'PRIVATE\n\xffTE"'))
+    assert "PRIVATE" not in str(raised.value)
+
+
 def test_files_of_other_columns_are_refused_and_in_another_order_are_not(tmp_path: Path) -> None:
     spec = dataset(tmp_path, ["1.parquet", "2.parquet"])
     (tmp_path / "1.parquet").write_bytes(parquet(tmp_path, "SELECT 'a' AS k, 1 AS v"))

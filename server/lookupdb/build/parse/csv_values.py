@@ -12,12 +12,23 @@ import orjson
 from lookupdb.build.parse.rows import RowRejected, check_json_text, join_key, unknown_column_error, value_columns
 from lookupdb.errors import BadSource
 from lookupdb.spec import CsvColumn, DatasetSpec
+from lookupdb.wording import format_count
 
 Convert = Callable[[str], Any]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _BOOLEANS: Final = {"true": True, "false": False}
+_SHAPES: Final = {
+    "an integer": _INTEGER,
+    "a number": _NUMBER,
+    "digits behind a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
+    "digits with separators": re.compile(r"[-+]?[0-9]+(?:[ '_.,][0-9]+)+"),
+    "true or false in capitals": re.compile(r"true|false", re.IGNORECASE),
+    "blanks alone": re.compile(r"\s+"),
+    "with blanks around it": re.compile(r"\s.*|.*\s", re.DOTALL),
+}
+"""What a field may look like that is not of its type: the first that fits."""
 
 
 def _find_positions(where: str, role: str, columns_needed: Sequence[str], names: list[str]) -> list[int]:
@@ -98,30 +109,32 @@ def _find_converter(column: CsvColumn) -> Convert | None:
 
 def _parse_integer(field: str) -> orjson.Fragment:
     if not _INTEGER.fullmatch(field):
-        raise RowRejected(f"expected an integer, found {_describe_field(field)}")
+        raise RowRejected(f"expected an integer, found {describe_field(field)}")
     return orjson.Fragment(field)
 
 
 def _parse_number(field: str) -> orjson.Fragment:
     if not _NUMBER.fullmatch(field):
-        raise RowRejected(f"expected a number, found {_describe_field(field)}")
+        raise RowRejected(f"expected a number, found {describe_field(field)}")
     return orjson.Fragment(field)
 
 
 def _parse_boolean(field: str) -> bool:
     if field not in _BOOLEANS:
-        raise RowRejected(f"expected true or false, found {_describe_field(field)}")
+        raise RowRejected(f"expected true or false, found {describe_field(field)}")
     return _BOOLEANS[field]
 
 
 def _parse_json(field: str) -> orjson.Fragment:
-    return orjson.Fragment(check_json_text(field.encode(), _describe_field(field)))
+    return orjson.Fragment(check_json_text(field.encode(), describe_field(field)))
 
 
-def _describe_field(field: str) -> str:
+def describe_field(field: str) -> str:
+    """What ``field`` looks like, and nothing of what it says: its row's number leads to that."""
     if not field:
         return 'nothing (`empty: "null"` would make it null)'
-    return repr(field if len(field) <= 40 else field[:40] + "…")
+    shape = next((f" ({shape})" for shape, pattern in _SHAPES.items() if pattern.fullmatch(field)), "")
+    return f"text of {format_count(len(field), 'character')}{shape}"
 
 
 _TYPES: Final[dict[str, Convert | None]] = {

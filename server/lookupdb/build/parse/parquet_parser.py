@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
@@ -39,6 +40,7 @@ _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
 _TIMES: Final = frozenset(["timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
 _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
+_QUOTED_VALUE: Final = re.compile(r"""\b(value|string) (["']).*\2""", re.DOTALL)
 _READ: Final = "read_parquet($1, hive_partitioning=false)"
 """A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies."""
 
@@ -233,9 +235,14 @@ def _check_magic(file: LocalFile) -> None:
     if first != _MAGIC or last != _MAGIC:
         what = "is cut short" if first == _MAGIC else "is not Parquet"
         raise BadSource(
-            f"{file.name} {what}: a Parquet file begins and ends with PAR1, found {first!r} and {last!r}",
+            f"{file.name} {what}: a Parquet file begins and ends with PAR1",
             hint="source.format says what a file is, if its name does not",
         )
+
+
+def _describe(error: Exception) -> str:
+    """The first line of DuckDB's message, without the value that it quotes (``rows``)."""
+    return _QUOTED_VALUE.sub(r"a \1", str(error)).splitlines()[0]
 
 
 class _duckdb_errors:  # noqa: N801 - used as a function
@@ -251,9 +258,9 @@ class _duckdb_errors:  # noqa: N801 - used as a function
         if isinstance(error, duckdb.OutOfMemoryException):
             raise NotEnoughRoom(
                 f"{self._where}: its row groups need more memory than the limit leaves to read them: "
-                + str(error).splitlines()[0],
+                + _describe(error),
                 hint="raise --memory-limit, or write the file with smaller row groups",
             ) from error
         if isinstance(error, duckdb.Error):
             after = f" after row {self._rows_read()}" if self._rows_read() else ""
-            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {str(error).splitlines()[0]}") from error
+            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {_describe(error)}") from error

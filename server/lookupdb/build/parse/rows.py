@@ -2,6 +2,10 @@
 
 A row that cannot be a record (no key, a field of the wrong type) is *rejected*: it is counted and sampled, and the gate
 ``maxRejectedRows`` judges. A file that cannot be parsed further (a broken quote, malformed JSON) is a BadSource.
+
+Why it fails goes to whoever may see the dataset's status. So a reason says where: file, row, line or column. It names
+keys, columns, types, lengths, and the one character at which a file stops being JSON or CSV, but holds no value: not a
+field, not a part of one, and of a library's message neither.
 """
 
 from __future__ import annotations
