@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from aiohttp import web
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
-from plugin_samples import STATUS, answer_lookup, body, generation
+from plugin_samples import STATUS, answer_lookup, body, condition, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.plugin import completion, port_forward, status_verb
+from lookupdb_operator.plugin import change_verbs, completion, port_forward, status_verb
 from lookupdb_operator.plugin.cli import cli
+from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.session import ClusterSession
 
 Run = Callable[..., Any]
 UID = "uid-of-airports"
@@ -240,11 +242,45 @@ async def test_a_refresh_is_the_annotation(kube: Kube, plugin: Run) -> None:
     assert _patched(kube) == ["patch LookupDataset/airports"]
 
 
-async def test_who_waits_is_told_what_for_and_when_time_is_up(kube: Kube, plugin: Run) -> None:
+BAD_SOURCE = [condition("Built", "False", "BadSource", "no file")]
+FAILED = {"failure": {"refresh": "before", "reason": "BadSource", "message": "no file"}, "conditions": BAD_SOURCE}
+
+
+@pytest.mark.parametrize("status", [{}, FAILED], ids=["all is well", "what was asked for before has failed"])
+async def test_who_waits_for_an_operator_that_does_not_react_is_told_so_and_not_what_was_before(
+    kube: Kube, plugin: Run, status: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_verbs, "_SILENCE_SECONDS", 0.0)
+    kube.put({**_dataset(kube), "status": body(**status)["status"]})
     ended = await plugin("refresh", "airports", "--wait", "--timeout", "0.1")
     assert (ended.code, ended.out) == (1, "")
-    assert "GenerationBuilt: Why." in ended.err
-    assert "shop/airports is not done after 0.1 s" in ended.err
+    told, error = ended.err.splitlines()[:2]
+    assert told.startswith("It waits for the operator, which has not reacted for 0 s: look whether its pod is ready")
+    assert "shop/airports is not done after 0.1 s: it waits for the operator, which has not reacted for" in error
+    assert "Why." not in ended.err
+    assert "BadSource" not in ended.err
+
+
+async def test_who_waits_is_told_what_for_and_at_the_end_what_came_of_it(
+    kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_verbs, "_EVERY", 0.0)
+    building = {"conditions": [condition("Built", "False", "Building", "g13 is being built.")]}
+    looks: Iterator[dict[str, Any]] = iter(
+        [{}, building, building, {"generation": "g13", "generations": [generation("g13")]}]
+    )
+
+    async def get_dataset(_: Any, name: str) -> Dataset:
+        status = next(looks)
+        if "generations" in status:
+            value = _dataset(kube)["metadata"]["annotations"][names.REFRESH]
+            status = {**status, "refreshed": value, "generations": [generation("g13", refresh=value)]}
+        return Dataset.from_body(body(name, **status))
+
+    monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
+    ended = await plugin("refresh", "airports", "--wait")
+    assert (ended.code, ended.out) == (0, "shop/airports: the refresh is answered: g13 serves\n")
+    assert ended.err == "Building: g13 is being built.\n"
 
 
 @pytest.mark.parametrize("verb", ["promote", "reject"])

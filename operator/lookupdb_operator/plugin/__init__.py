@@ -13,6 +13,7 @@ top_verb       top
 session        requests to one API server
 port_forward   a pod's port, through kubectl: where NetworkPolicies keep the API server's proxy out
 dataset        a LookupDataset as a person reads it: of any version of the operator
-changes        which write a verb asks for, and whether it is done: pure
+changes        which write a verb asks for: pure
+progress       whether it is done, what came of it, and what it waits for: pure
 views          what verbs print: pure
 """

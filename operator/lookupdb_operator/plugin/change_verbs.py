@@ -13,8 +13,7 @@ import click
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plugin import changes
-from lookupdb_operator.plugin.changes import ChangeProgress
+from lookupdb_operator.plugin import changes, progress
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.options import (
     JSON,
@@ -26,6 +25,7 @@ from lookupdb_operator.plugin.options import (
     wait_options,
     with_target,
 )
+from lookupdb_operator.plugin.progress import ChangeProgress
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 
@@ -34,6 +34,8 @@ Judge = Callable[[Dataset], ChangeProgress]
 _WITHDRAWAL_SECONDS: Final = 30.0
 _EVERY: Final = 0.5
 """Seconds between two looks while something is waited for."""
+_SILENCE_SECONDS: Final = 10.0
+"""For so long the operator may be busy with others; it takes a second or so where it is not."""
 
 
 class NotDone(LookupdbError):
@@ -59,10 +61,14 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
     value = datetime.now(UTC).isoformat(timespec="milliseconds")
 
     async def work(session: ClusterSession) -> None:
-        changed = await session.patch_dataset(await session.get_dataset(name), changes.refresh(value))
+        dataset = await session.get_dataset(name)
+        earlier = [generation["generation"] for generation in dataset.status.get("generations") or ()]
+        changed, outcome = await session.patch_dataset(dataset, changes.refresh(value)), ""
         if wait:
-            changed = await _wait(session, changed, lambda dataset: changes.judge_refresh(dataset, value), timeout)
-        _report(changed, f"refresh {value} is {'answered' if wait else 'asked for'}", output)
+            changed, outcome = await _wait(
+                session, changed, lambda now: progress.judge_refresh(now, value, earlier), timeout
+            )
+        _report(changed, f"the refresh is answered: {outcome}" if wait else f"refresh {value} is asked for", output)
 
     run(target, work)
 
@@ -91,10 +97,10 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
         promoted = str(change["metadata"]["annotations"][names.PROMOTE])
         if changes.is_premature(dataset, promoted):
             dataset = await session.patch_dataset(dataset, changes.withdraw_promotion())
-            await _wait(session, dataset, lambda now: changes.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
+            await _wait(session, dataset, lambda now: progress.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed = await _wait(session, changed, lambda now: changes.judge_active(now, promoted), timeout)
+            changed, _ = await _wait(session, changed, lambda now: progress.judge_active(now, promoted), timeout)
         _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
 
     run(target, work)
@@ -158,7 +164,7 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
         pinned = changes.pinned_generation(change)
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed = await _wait(session, changed, lambda now: changes.judge_active(now, pinned), timeout)
+            changed, _ = await _wait(session, changed, lambda now: progress.judge_active(now, pinned), timeout)
         _report(changed, f"{pinned} {'serves' if wait else 'is asked for'}, and is pinned", output)
 
     run(target, work)
@@ -190,23 +196,31 @@ def unpin(name: str, target: Target, output: str | None) -> None:
     run(target, work)
 
 
-async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> Dataset:
-    """The dataset when ``judge`` finds it done. Raises NotDone."""
-    deadline = time.monotonic() + timeout
-    told = ""
+async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
+    """The dataset when ``judge`` finds it done, and what came of it. Raises NotDone."""
+    began, last_news = time.monotonic(), ""
     while True:
-        progress = judge(dataset)
-        if progress.is_done:
-            return dataset
-        if progress.failure:
-            raise NotDone(f"{dataset.key}: {progress.failure}")
-        if time.monotonic() >= deadline:
-            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: it waits for {progress.waits_for}")
-        if progress.waits_for != told:
-            told = progress.waits_for
-            click.echo(clean(told), err=True)
+        found, waited = judge(dataset), time.monotonic() - began
+        if found.is_done:
+            return dataset, found.outcome
+        if found.failure:
+            raise NotDone(f"{dataset.key}: {found.failure}")
+        if waited >= timeout:
+            waits_for = found.waits_for if found.is_taken_up else progress.describe_silence(waited)
+            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: it waits for {waits_for}")
+        if news := _find_news(found, waited, last_news):
+            last_news = news
+            click.echo(clean(news), err=True)
         await asyncio.sleep(_EVERY)
         dataset = await session.get_dataset(dataset.name)
+
+
+def _find_news(found: ChangeProgress, waited: float, last_news: str) -> str:
+    """What to say of ``found`` that differs from ``last_news``; empty for nothing."""
+    if found.is_taken_up:
+        return "" if found.waits_for == last_news else found.waits_for
+    silence = f"It waits for {progress.describe_silence(_SILENCE_SECONDS)}"
+    return "" if waited < _SILENCE_SECONDS or silence == last_news else silence
 
 
 def _report(dataset: Dataset, sentence: str, output: str | None) -> None:

@@ -1,14 +1,12 @@
-"""Which write a verb asks for, and whether what it asked for is done: pure."""
+"""Which write a verb asks for: pure. ``progress`` judges what comes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
-from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.status import DatasetStatus
@@ -19,16 +17,6 @@ Change = Mapping[str, Any]
 
 class NotPossible(LookupdbError):
     """The dataset has nothing to which it could be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeProgress:
-    """How far something that was asked for is."""
-
-    is_done: bool
-    failure: str = ""
-    """Why it will not come by waiting; empty while it may."""
-    waits_for: str = ""
 
 
 def refresh(value: str) -> Change:
@@ -51,12 +39,6 @@ def withdraw_promotion() -> Change:
     return {"metadata": {"annotations": {names.PROMOTE: None}}}
 
 
-def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether the operator has seen that the annotation does not promote ``generation`` any more."""
-    is_done = not is_premature(dataset, generation)
-    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was taken away")
-
-
 def reject(dataset: Dataset, generation: str | None) -> Change:
     """Give the candidate up. Raises NotPossible when there is none, or another one."""
     return _annotate(names.REJECT, _candidate(dataset, generation))
@@ -71,8 +53,21 @@ def roll_back(dataset: Dataset, generation: str | None) -> Change:
     if generation is None:
         generation = _choose_previous(dataset, status)
     elif generation not in kept:
-        raise NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
+        raise _missing_error(dataset, status, generation)
     return {"metadata": {"resourceVersion": dataset.resource_version}, "spec": {"generation": generation}}
+
+
+def _missing_error(dataset: Dataset, status: DatasetStatus, generation: str) -> NotPossible:
+    kept, refused = [stored.generation for stored in status.generations], status.refused
+    if refused is None or refused.generation != generation:
+        return NotPossible(f"the store holds no {generation} of {dataset.key}: it holds {_join(kept)}")
+    annotate = f"kubectl annotate lds -n {dataset.namespace} {dataset.name}"
+    withdraw = f"{annotate} {names.OVERRIDE_GATES}- && " if refused.premature_override else ""
+    return NotPossible(
+        f"a gate has refused {generation} of {dataset.key}: {refused.message}",
+        hint=f"{withdraw}{annotate} --overwrite {names.OVERRIDE_GATES}={generation} lets it through as it is;"
+        f" to go back to, the store holds {_join(kept)}",
+    )
 
 
 def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
@@ -104,50 +99,6 @@ def pinned_generation(change: Change) -> str:
     return str(change["spec"]["generation"])
 
 
-def judge_refresh(dataset: Dataset, value: str) -> ChangeProgress:
-    """How far the refresh of the annotation ``value`` is: answered, rolled out."""
-    failure = dataset.status.get("failure") or {}
-    if dataset.status.get("refreshed") != value:
-        if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
-            return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
-        return ChangeProgress(False, waits_for=_describe(dataset, "Built"))
-    stored = dataset.status.get("generations") or ()
-    answers = {generation["generation"] for generation in stored if generation.get("refresh") == value}
-    candidate = str((dataset.status.get("candidate") or {}).get("generation") or "")
-    if candidate and answers and candidate not in answers:
-        return ChangeProgress(
-            False, waits_for=f"{' or '.join(sorted(answers))} to be the candidate in place of {candidate}"
-        )
-    return _judge_rollout(dataset, answers)
-
-
-def _judge_rollout(dataset: Dataset, answers: Collection[str]) -> ChangeProgress:
-    """Whether what is asked for serves, or waits for somebody who promotes it. ``answers`` are the generations that a
-    refresh came to: one that does not serve because another one is pinned comes by nobody's waiting."""
-    condition = dataset.condition("RolledOut")
-    pinned = dataset.spec.get("generation")
-    # The condition says last that something waits: first what drains, or starts. Without a generation that answers, one
-    # that was trimmed since, it alone knows whether anything does.
-    waits = bool(pinned) if answers else condition.get("reason") == reasons.PINNED
-    if waits and pinned not in answers:
-        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer data serve"
-        return ChangeProgress(False, failure=f"{_describe_pin(dataset, answers)} {further}")
-    if dataset.status.get("candidate") or condition.get("status") == "True":
-        return ChangeProgress(True)
-    if condition.get("reason") in (reasons.ROLLED_BACK, reasons.REJECTED):
-        return ChangeProgress(False, failure=_describe(dataset, "RolledOut"))
-    return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
-
-
-def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether every router answers from ``generation``, and none of its shards from another one."""
-    table = dataset.status.get("table") or {}
-    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
-    if serving == {generation} and table.get("confirmedAt"):
-        return ChangeProgress(True)
-    return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
-
-
 def _annotate(name: str, value: str) -> Change:
     return {"metadata": {"annotations": {name: value}}}
 
@@ -159,18 +110,6 @@ def _candidate(dataset: Dataset, generation: str | None) -> str:
     if generation not in (None, candidate):
         raise NotPossible(f"{candidate} is the candidate of {dataset.key}, not {generation}")
     return candidate
-
-
-def _describe(dataset: Dataset, kind: str) -> str:
-    condition = dataset.condition(kind)
-    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not looked yet')}"
-
-
-def _describe_pin(dataset: Dataset, answers: Collection[str]) -> str:
-    if not answers or dataset.condition("RolledOut").get("reason") == reasons.PINNED:
-        return _describe(dataset, "RolledOut")
-    built = " and ".join(sorted(answers, key=names.read_number))
-    return f"{reasons.PINNED}: spec.generation pins {dataset.spec['generation']}; {built} is built, and waits."
 
 
 def _join(generations: list[str]) -> str:

@@ -24,6 +24,8 @@ class Dataset:
     resource_version: str
     spec: Members
     status: Members
+    generation: int = 0
+    """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0: not known."""
 
     @classmethod
     def from_body(cls, body: Members) -> Self:
@@ -36,12 +38,18 @@ class Dataset:
             resource_version=metadata["resourceVersion"],
             spec=body.get("spec") or {},
             status=body.get("status") or {},
+            generation=metadata.get("generation", 0),
         )
 
     @property
     def key(self) -> str:
         """``shop/airports``, as messages call it."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the operator has looked at it since its spec last changed."""
+        return int(self.status.get("observedGeneration", 0)) >= self.generation
 
     @property
     def speaks_tls(self) -> bool:

@@ -1,0 +1,133 @@
+"""Whether what a verb asked for is done, and what it waits for: pure. ``changes`` has what it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.generation import promotion
+from lookupdb_operator.plugin.dataset import Dataset, Members
+from lookupdb_operator.plugin.views.wording import format_seconds
+
+_FIND_OPERATOR: Final = "kubectl get pods -A -l app.kubernetes.io/part-of=lookupdb,app.kubernetes.io/component=operator"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeProgress:
+    """How far something that was asked for is."""
+
+    is_done: bool
+    failure: str = ""
+    """Why it will not come by waiting; empty while it may."""
+    waits_for: str = ""
+    outcome: str = ""
+    """What came of it, of something that is done and can come to several things."""
+    is_taken_up: bool = True
+    """Whether the operator has looked at the dataset since: until then its conditions are of what was before."""
+
+
+def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether the operator has seen that the annotation does not promote ``generation`` any more."""
+    is_done = not promotion.is_premature(generation, dataset.parse_status())
+    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was taken away")
+
+
+def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -> ChangeProgress:
+    """How far the refresh of the annotation ``value`` is: answered, rolled out. ``earlier`` are the generations that
+    there were when it was asked for: one of them answers it where the source has not changed."""
+    failure = dataset.status.get("failure") or {}
+    if dataset.status.get("refreshed") != value:
+        if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
+            return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
+        is_taken_up = _is_refresh_taken_up(dataset, value)
+        return ChangeProgress(False, waits_for=_describe(dataset, "Built"), is_taken_up=is_taken_up)
+    stored = dataset.status.get("generations") or ()
+    answers = {generation["generation"] for generation in stored if generation.get("refresh") == value}
+    candidate = _candidate(dataset)
+    if candidate and answers and candidate not in answers:
+        return ChangeProgress(False, waits_for=f"{_join(answers, 'or')} to be the candidate in place of {candidate}")
+    return _judge_rollout(dataset, answers, earlier)
+
+
+def _is_refresh_taken_up(dataset: Dataset, value: str) -> bool:
+    """Whether ``Built`` is about the refresh ``value``, or about what it waits for. One that is not answered makes it
+    False, and ends the failure of an earlier one."""
+    built, failure = dataset.condition("Built"), dataset.status.get("failure") or {}
+    is_of_earlier = failure.get("refresh", value) != value and built.get("reason") == failure.get("reason")
+    return built.get("status") == "False" and not is_of_earlier
+
+
+def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> ChangeProgress:
+    """Whether what is asked for serves, or waits for somebody who promotes it. ``answers`` are the generations that a
+    refresh came to: one that does not serve because another one is pinned comes by nobody's waiting."""
+    condition = dataset.condition("RolledOut")
+    pinned = dataset.spec.get("generation")
+    # The condition says last that something waits: first what drains, or starts. Without a generation that answers, one
+    # that was trimmed since, it alone knows whether anything does.
+    waits = bool(pinned) if answers else condition.get("reason") == reasons.PINNED
+    if waits and pinned not in answers:
+        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer data serve"
+        return ChangeProgress(False, failure=f"{_describe_pin(dataset, answers)} {further}")
+    if not dataset.is_observed:
+        return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"), is_taken_up=False)
+    if _candidate(dataset) or condition.get("status") == "True":
+        return ChangeProgress(True, outcome=_describe_answer(dataset, answers, earlier))
+    if condition.get("reason") in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return ChangeProgress(False, failure=_describe(dataset, "RolledOut"))
+    return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"))
+
+
+def _describe_pin(dataset: Dataset, answers: Collection[str]) -> str:
+    if not answers or dataset.condition("RolledOut").get("reason") == reasons.PINNED:
+        return _describe(dataset, "RolledOut")
+    pinned = dataset.spec["generation"]
+    return f"{reasons.PINNED}: spec.generation pins {pinned}; {_join(answers, 'and')} is built, and waits."
+
+
+def _describe_answer(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> str:
+    """What a refresh that is done has come to."""
+    candidate, serving = _candidate(dataset), str(dataset.status.get("generation") or "nothing")
+    unchanged = "the source has not changed: " if answers and set(answers) <= set(earlier) else ""
+    if candidate:
+        return f"{unchanged}{candidate} is a candidate and waits for promotion, {serving} serves"
+    if answers and serving not in answers:  # it was rolled back from, or rejected
+        return f"{unchanged}{serving} serves on. {dataset.condition('RolledOut').get('message', '')}".strip()
+    return f"{unchanged}{serving} serves on" if unchanged else f"{serving} serves"
+
+
+def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether every router answers from ``generation``, and none of its shards from another one."""
+    table: Members = dataset.status.get("table") or {}
+    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
+    if serving == {generation} and table.get("confirmedAt"):
+        return ChangeProgress(True)
+    waits_for_promotion = _candidate(dataset) == generation and not dataset.spec.get("suspend")
+    return ChangeProgress(
+        False,
+        waits_for=_describe(dataset, "RolledOut"),
+        is_taken_up=dataset.is_observed and not waits_for_promotion,
+    )
+
+
+def describe_silence(seconds: float) -> str:
+    """What is waited for when the operator has not looked at the dataset for so long."""
+    return (
+        f"the operator, which has not reacted for {format_seconds(seconds)}: look whether its pod is ready, and what"
+        f" its log says ({_FIND_OPERATOR})"
+    )
+
+
+def _candidate(dataset: Dataset) -> str:
+    return str((dataset.status.get("candidate") or {}).get("generation") or "")
+
+
+def _describe(dataset: Dataset, kind: str) -> str:
+    condition = dataset.condition(kind)
+    return f"{condition.get('reason', 'the operator')}: {condition.get('message', 'it has not looked yet')}"
+
+
+def _join(generations: Collection[str], conjunction: str) -> str:
+    return f" {conjunction} ".join(sorted(generations, key=names.read_number))
