@@ -22,6 +22,7 @@ from lookupdb_operator import names
 from lookupdb_operator.plugin import change_verbs, completion, port_forward, status_verb
 from lookupdb_operator.plugin.cli import cli
 from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.options import Seconds
 from lookupdb_operator.plugin.session import ClusterSession
 
 Run = Callable[..., Any]
@@ -365,7 +366,15 @@ async def test_the_log_of_the_newest_build(kube: Kube, plugin: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "1e+300"])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("20s", 20.0), ("5m", 300.0), ("1h30m", 5400.0), ("250ms", 0.25), ("1.5h", 5400.0), ("90", 90.0), ("0.5", 0.5)],
+)
+def test_a_time_to_wait_is_written_as_for_kubectl(text: str, seconds: float) -> None:
+    assert Seconds(0).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "1e+300", "20x", "s", "", "5m20"])
 @pytest.mark.parametrize(
     "words",
     [

@@ -39,10 +39,10 @@ class ComparisonFailed(JobFailed):
 @click.option(
     "--timeout",
     type=Seconds(1),
-    default=3600.0,
+    default="1h",
     show_default=True,
-    metavar="SECONDS",
-    help="How long all of it may take.",
+    metavar="TIME",
+    help="How long all of it may take, as 20s, 5m, 1h or a number of seconds.",
 )
 def command(
     name: str,

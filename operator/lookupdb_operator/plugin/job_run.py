@@ -29,10 +29,11 @@ _FOLLOWED_SECONDS: Final = 5.0
 start_timeout_option: Final = click.option(
     "--start-timeout",
     type=Seconds(1),
-    default=300.0,
+    default="5m",
     show_default=True,
-    metavar="SECONDS",
-    help="How long the Job's pod may take to start: a node may have to be added, and the image to be pulled.",
+    metavar="TIME",
+    help="How long the Job's pod may take to start, as 20s, 5m, 1h or a number of seconds: a node may have to be added,"
+    " and the image to be pulled.",
 )
 
 

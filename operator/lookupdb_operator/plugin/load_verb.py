@@ -25,7 +25,15 @@ from lookupdb_operator.plugin.dataset import Dataset
 from lookupdb_operator.plugin.job_run import JobFailed, Patience, run_job, start_timeout_option
 from lookupdb_operator.plugin.job_template import choose_shard_set
 from lookupdb_operator.plugin.load_job import MAX_KEY_BYTES, LoadJobOptions, ObjectKey, render_load_job
-from lookupdb_operator.plugin.options import check_name, name_argument, output_option, print_json, run, with_target
+from lookupdb_operator.plugin.options import (
+    Seconds,
+    check_name,
+    name_argument,
+    output_option,
+    print_json,
+    run,
+    with_target,
+)
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 
@@ -58,10 +66,10 @@ def _parse_object_key(default: str) -> Any:
 @click.option(
     "--request-timeout",
     "timeout",
-    type=click.FloatRange(0.05, 60),
-    default=5.0,
+    type=Seconds(0.05, 60),
+    default="5s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="From a request's intended time.",
 )
 @click.option(

@@ -28,6 +28,9 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of a namespace or an object. In a path, nothing would be the whole collection, and ``..`` all namespaces."""
 _MOST_SECONDS: Final = 604800
 """A week."""
+_UNIT_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
+_DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
 
 
@@ -46,15 +49,28 @@ def check_generation(_: click.Context, __: click.Parameter, value: str | None) -
 
 
 class Seconds(click.FloatRange):
-    """A finite number of seconds: what is no number is within every range, and no clock gets to infinity."""
+    """A finite number of seconds, also written as kubectl takes it: 20s, 5m, 1h30m. What is no number is within every
+    range, and no clock gets to infinity."""
 
     def __init__(self, least: float, most: float = _MOST_SECONDS) -> None:
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """``value`` as a number."""
-        seconds = super().convert(value, param, ctx)
-        return seconds if math.isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
+        try:
+            seconds = _parse_duration(value) if isinstance(value, str) else float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time: expected 20s, 5m, 1h or a number of seconds.", param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return super().convert(seconds, param, ctx)
+
+
+def _parse_duration(text: str) -> float:
+    """Seconds of what is written as Go writes durations, or as a plain number. Raises ValueError."""
+    if not _DURATION.fullmatch(text):
+        return float(text)
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(text))
 
 
 def with_target(command: F) -> F:
@@ -89,10 +105,10 @@ def wait_options(command: F) -> F:
     command = click.option(
         "--timeout",
         type=Seconds(0),
-        default=3600.0,
+        default="1h",
         show_default=True,
-        metavar="SECONDS",
-        help="With --wait: how long.",
+        metavar="TIME",
+        help="With --wait: how long, as 20s, 5m, 1h or a number of seconds.",
     )(command)
     return click.option(
         "--wait", is_flag=True, help="Return when it is done: exit code 0; 1 when it fails or time is up."

@@ -26,7 +26,7 @@ _pause = asyncio.sleep
 @click.option("-A", "--all-namespaces", is_flag=True, help="The datasets of all namespaces.")
 @output_option
 @click.option("--watch", "-w", is_flag=True, help="Show it again every --interval seconds, until Ctrl-C.")
-@click.option("--interval", type=Seconds(0.2), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--interval", type=Seconds(0.2), default="2s", show_default=True, metavar="TIME")
 def command(
     name: str | None, target: Target, all_namespaces: bool, output: str | None, watch: bool, interval: float
 ) -> None:

@@ -28,10 +28,10 @@ _AT_ONCE: Final = 8
 @click.option(
     "--interval",
     type=Seconds(0.1, 300),
-    default=2.0,
+    default="2s",
     show_default=True,
-    metavar="SECONDS",
-    help="Rates are of so many seconds.",
+    metavar="TIME",
+    help="Rates are of so long.",
 )
 @click.option("--all-rollouts", is_flag=True, help="Also servers that are not those of the active routing table.")
 def command(name: str, target: Target, output: str | None, interval: float, all_rollouts: bool) -> None:
