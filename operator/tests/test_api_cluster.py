@@ -16,6 +16,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from operator_support.authorities import without_authorities
 
+from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Api, ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
@@ -308,6 +309,11 @@ def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> 
             {"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer", newest=4), id="min"
         ),
         pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4, newest=4), id="all"),
+        pytest.param(
+            {"workers": [worker(4, "s0: no answer"), worker(4, f"{describe_contradiction(4)}; so")]},
+            RouterReport(4, "version 4 is in effect with other content; so", newest=4),
+            id="what does not end by itself is told first",
+        ),
         pytest.param(
             {"workers": [worker(4), worker(None)]},
             RouterReport(None, "a worker has no routing table yet", newest=4),

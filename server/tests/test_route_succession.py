@@ -8,9 +8,11 @@ from support.routing import entry, mixed, table
 from lookupdb.route.table.routing_table import RoutingTable
 from lookupdb.route.table.succession import (
     awaited_shards,
+    describe_contradiction,
     diagnose_refusal,
     may_ask_for_previous,
     may_still_ask_for_previous,
+    tells_contradiction,
 )
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
@@ -35,6 +37,17 @@ OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}
 def test_versions_only_grow(new: RoutingTable, current: RoutingTable | None, sentence: str | None) -> None:
     why = diagnose_refusal(new, current)
     assert (why is None) if sentence is None else (why and sentence in why)
+
+
+def test_who_has_another_table_of_the_same_version_says_so_in_words_that_are_known_again() -> None:
+    why = diagnose_refusal(table(entry([[B]]), version=5), table(entry([[A]]), version=5))
+    assert why
+    assert describe_contradiction(5) in why
+    assert describe_contradiction(15) not in why
+    assert tells_contradiction(why)
+    older = diagnose_refusal(table(entry([[A]]), version=1), table(entry([[A]]), version=2))
+    assert older
+    assert not tells_contradiction(older)
 
 
 def test_a_router_of_one_dataset_takes_no_table_of_another() -> None:

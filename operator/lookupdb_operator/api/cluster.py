@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import orjson
 
+from lookupdb.route.table.succession import tells_contradiction
 from lookupdb_operator import kinds, manifests, names
 from lookupdb_operator.api.client import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, ApiError, Conflict, NotFound
 from lookupdb_operator.kinds import Kind
@@ -275,9 +276,11 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         versions = [report.get("tableVersion") for report in reports]
         missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
         foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
-        problem = next((str(report["error"]) for report in reports if report.get("error")), "")
+        problems = [str(report["error"]) for report in reports if report.get("error")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return RouterReport(None, f"{url} does not answer as a router does")
+    # Other problems end by themselves, this one when the operator writes another version.
+    problem = max(problems, key=tells_contradiction, default="")
     if foreign:
         return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")
     known = [version for version in versions if isinstance(version, int)]

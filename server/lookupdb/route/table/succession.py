@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from lookupdb.route.table.routing_table import RoutingTable
+
+_CONTRADICTION: Final = "is in effect with other content"
 
 
 def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
@@ -22,8 +25,19 @@ def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str |
     if current is None or new.dataset != current.dataset or new.version > current.version or new == current:
         return None
     if new.version == current.version:
-        return f"version {new.version} is in effect with other content; a change needs a greater version"
+        return f"{describe_contradiction(new.version)}; a change needs a greater version"
     return f"version {new.version} is older than version {current.version}, which is in effect"
+
+
+def describe_contradiction(version: int) -> str:
+    """The words of a refusal by which the operator knows that a router answers from another table ``version`` than it
+    is given. Nothing but a greater version heals that."""
+    return f"version {version} {_CONTRADICTION}"
+
+
+def tells_contradiction(why: str) -> bool:
+    """Whether ``why`` says so of any version."""
+    return _CONTRADICTION in why
 
 
 def awaited_shards(
