@@ -230,7 +230,7 @@ class RouterReport:
     table_version: int | None
     """The lowest that any of its workers answers from; None when one has none, or nothing was reported."""
     problem: str = ""
-    """Why a newer table is not in effect, or why the admin port could not be asked."""
+    """Why the table that it is given is not in effect, or why the admin port could not be asked."""
     newest: int = 0
     """The highest that any of its workers answers from; 0 when none reports one."""
     is_empty: bool = False

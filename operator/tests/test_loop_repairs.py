@@ -81,6 +81,18 @@ def test_something_else_is_written_at_once(bench: Bench) -> None:
     assert bench.write(digest="another", replicas=2) == ()
 
 
+def test_a_routing_table_is_the_same_whatever_its_version_is(bench: Bench) -> None:
+    def table(version: int, records: int = 7) -> Manifest:
+        text = f'{{"version":{version},"records":{records}}}'
+        return {**manifest(kind="ConfigMap", digest=f"d{version}"), "data": {names.TABLE_FILE: text}}
+
+    for version in range(4):
+        bench.repairs.note_write(SEEN, table(version))
+    (contest,) = bench.repairs.list_contests(KEY)
+    assert contest.mark == manifests.write_mark(table(9))
+    assert contest.mark != manifests.write_mark(table(9, records=8))
+
+
 def test_what_the_operator_itself_has_deleted_is_undone_by_nobody(bench: Bench) -> None:
     for _ in range(3 * repairs.AT_ONCE):
         assert bench.write() == ()

@@ -8,7 +8,17 @@ import pytest
 
 from lookupdb_operator.loop.reports import EventBudget, ProgressWrites, list_event_reports
 from lookupdb_operator.model import ObjectRef, ObservedDataset, Plan
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, ScheduleStatus, Truth
+from lookupdb_operator.status import (
+    BUILT,
+    DEGRADED,
+    READY,
+    ROLLED_OUT,
+    Condition,
+    DatasetStatus,
+    ScheduleStatus,
+    TableStatus,
+    Truth,
+)
 
 
 def status_of(**conditions: tuple[Truth, str]) -> DatasetStatus:
@@ -135,6 +145,19 @@ def test_what_goes_to_and_fro_for_ever_is_told_of_now_and_then() -> None:
         now[0] += 1
         posted += budget.allows(key, "NoRouterReady")
     assert posted == 120
+
+
+def test_a_routing_table_that_is_written_again_under_another_version_is_told() -> None:
+    table = TableStatus(5, "r1", "g1", 2, 1, "a", "b")
+    before = DatasetStatus(table=table)
+    (report,) = list_event_reports(
+        before, DatasetStatus(table=replace(table, version=6, written_at="c", confirmed_at=""))
+    )
+    assert (report.type, report.reason) == ("Warning", "RoutingTableRenewed")
+    assert report.message.startswith("Routing table 5 is written again, as 6")
+    for after in (None, replace(table, confirmed_at=""), replace(table, version=6, replicas=3)):
+        assert list_event_reports(before, DatasetStatus(table=after)) == ()
+    assert list_event_reports(DatasetStatus(), before) == ()
 
 
 def test_a_check_that_is_skipped_is_told_once() -> None:

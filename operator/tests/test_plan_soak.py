@@ -32,6 +32,7 @@ def test_lives_every_kind_of_life_in_turn() -> None:
         "gateways",
         "passwords",
         "losses",
+        "edits",
     ]
 
 

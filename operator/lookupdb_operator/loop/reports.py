@@ -46,7 +46,19 @@ def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventRep
         report = EventReport("Warning" if warns else "Normal", after.reason, after.message)
         if after.reason not in reports or after.type == status.DEGRADED:
             reports[after.reason] = report
-    return (*reports.values(), *_list_skipped_checks(old, new))
+    return (*reports.values(), *_list_skipped_checks(old, new), *_list_renewed_tables(old, new))
+
+
+def _list_renewed_tables(old: DatasetStatus, new: DatasetStatus) -> Iterator[EventReport]:
+    before, after = old.table, new.table
+    if before is None or after is None or after.version <= before.version:
+        return
+    if replace(before, version=after.version, written_at=after.written_at, confirmed_at=after.confirmed_at) == after:
+        message = (
+            f"Routing table {before.version} is written again, as {after.version}: there was other content under its"
+            " version, which a router may have read, or a router has a newer one."
+        )
+        yield EventReport("Warning", reasons.TABLE_RENEWED, message)
 
 
 def _list_skipped_checks(old: DatasetStatus, new: DatasetStatus) -> Iterator[EventReport]:

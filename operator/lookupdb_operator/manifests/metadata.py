@@ -76,7 +76,11 @@ def read_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def write_mark(manifest: Mapping[str, Any]) -> str:
-    """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it."""
+    """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it. Of a
+    routing table it is what that says, whatever its version is: put right, it has another one each time."""
+    table = (manifest.get("data") or {}).get(names.TABLE_FILE)
+    if table is not None:
+        return digest({name: member for name, member in orjson.loads(table).items() if name != "version"})
     return f"{read_digest(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
 
 

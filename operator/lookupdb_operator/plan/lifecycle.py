@@ -126,7 +126,10 @@ TRANSITIONS: Final = (
             (RolloutPhase.ACTIVE, RolloutPhase.REFERENCED),
             (RolloutPhase.DRAINING, RolloutPhase.SUPERSEDED),
         ),
-        when="a router came up with an older table while another rollout drains; or `generation` was edited",
+        when=(
+            "a router came up with an older table while another rollout drains; or has other content under the"
+            " version of the newest one; or `generation` was edited"
+        ),
         written_first="`table.confirmedAt` is empty",
         may_be_deleted="nothing: it is confirmed again, and the drain time begins again",
     ),
@@ -311,7 +314,8 @@ TRANSITIONS: Final = (
             "the servers of the rollout that is asked for are ready, or those of its window; or another number of"
             " replicas is; of a pinned"
             " generation any rollout whose servers are ready, at once; a candidate is promoted, or is not asked for any"
-            " more"
+            " more; or the routing table's version has, or had, other content, or a router has a newer one: it is"
+            " written as it is, under the next version"
         ),
         written_first=(
             "`table` with its version, `rollouts[].named` and `offered`, `candidate`; `rolledBack`, when it goes back"

@@ -13,7 +13,7 @@ from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRe
 from lookupdb_operator.plan import lifecycle, password_keys, reasons
 from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
-from lookupdb_operator.plan.rollout import cutover, pushes, rollouts, suspension
+from lookupdb_operator.plan.rollout import cutover, pushes, rollouts, suspension, table_conflicts
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -127,9 +127,8 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
     table = status.table
     if table is None:
         return
-    known = {generation.generation: generation for generation in status.generations}
-    is_known = {table.generation, *(part.generation for part in table.parts)} <= known.keys()
-    if is_known and not table_stamps(situation.ingredients, table, known) <= present:
+    known = table_conflicts.find_generations(table, status)
+    if known is not None and not table_stamps(situation.ingredients, table, known) <= present:
         yield manifests.render_routing_table(situation.dataset, table, known)
 
 

@@ -99,7 +99,9 @@ OTHER_OPERATOR: Final = "OtherOperator"
 STATUS_UNREADABLE: Final = "StatusUnreadable"
 """Its status is not what an operator of this version writes."""
 
-# Event alone: what waits for nothing
+# Events alone: what waits for nothing
+TABLE_RENEWED: Final = "RoutingTableRenewed"
+"""What the routing table says is written under the next version: routers would not take it up else."""
 CHECK_SKIPPED: Final = "CheckSkipped"
 """A check of the schedule was missed by more than refresh.startingDeadlineSeconds."""
 

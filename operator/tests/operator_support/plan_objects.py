@@ -29,6 +29,8 @@ class Thing:
     changed: datetime
     observed: tuple[Manifest, ExistingObject] | None = None
     """What the operator last observed of it, and of which manifest: manifests are replaced, never changed."""
+    edited: Manifest | None = None
+    """What somebody has made of it by hand, until it is written again."""
 
 
 @dataclass
@@ -137,6 +139,8 @@ def _observe(thing: Thing) -> ExistingObject:
         *labels,
         version,
         replicas,
+        changed="edited" if thing.edited is thing.manifest else "",
+        changed_by="by-hand" if thing.edited is thing.manifest else "",
         trouble=thing.manifest.get("failure"),
         push_state=thing.manifest.get("state", "Running") if is_push(thing) else None,
     )

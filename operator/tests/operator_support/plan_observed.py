@@ -22,6 +22,7 @@ from operator_support.plan_objects import (
     ref,
 )
 from operator_support.plan_passwords import missing_keys
+from operator_support.plan_routers import diagnose_refusal
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def observe_report(world: World, pod: Process) -> RouterReport:
     if pod.table is not None:
         version, missing = pod.table["version"], missing_keys(world, pod)
-        return RouterReport(version, newest=version, missing_keys=missing)
+        return RouterReport(version, diagnose_refusal(pod), newest=version, missing_keys=missing)
     if pod.down_until is not None:
         return RouterReport(None, "it does not answer")
     return RouterReport(None, "a worker has no routing table yet", is_empty=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import names
 from operator_support.plan_objects import NAME, Process, Thing
 from operator_support.plan_passwords import can_open, check_lets_in, mount_keys
@@ -59,6 +61,31 @@ def run_router(world: World, pod: Process) -> None:
         pod.ready = pod.trouble is None and (pod.ready or can_open(world, pod, pod.table))
 
 
+def edit_table(world: World, change: Callable[[str], str], *, annotations: Mapping[str, str] | None = None) -> None:
+    """Somebody edits the ConfigMap of the routing table: the text of the table, and perhaps annotations."""
+    thing = world.things["ConfigMap", names.routing_table(NAME)]
+    meta = thing.manifest["metadata"]
+    thing.manifest = thing.edited = {
+        **thing.manifest,
+        "metadata": {**meta, "annotations": {**meta["annotations"], **(annotations or {})}},
+        "data": {names.TABLE_FILE: change(thing.manifest["data"][names.TABLE_FILE])},
+    }
+    thing.changed = world.now
+
+
+def with_wrong_address(text: str) -> str:
+    """The routing table ``text`` with an address of its last shard at which nobody listens."""
+    before, colon, after = text.rpartition(":7000")
+    return f"{before}:9{after}" if colon else text
+
+
+def diagnose_refusal(pod: Process) -> str:
+    """Why a router does not answer from what it has mounted; empty when it does, or is about to."""
+    if pod.table is None or pod.mounted is None or pod.table["version"] != pod.mounted["version"]:
+        return ""
+    return "" if pod.table == pod.mounted else f"{describe_contradiction(pod.table['version'])}; a change needs another"
+
+
 def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Whether each shard of ``after`` that another generation serves than in ``before`` has a server that is ready."""
     ready = {pod.name for pod in world.pods.values() if pod.ready and pod.dies_at is None}
@@ -75,9 +102,11 @@ def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool
 
 def _sync_mount(world: World, pod: Process, table: Thing, content: dict[str, Any]) -> None:
     """The kubelet writes the ConfigMap's content where the router reads it, some time after it is asked to."""
-    if pod.mounted is not None and pod.mounted["version"] >= content["version"]:
+    if pod.mounted is not None and (pod.mounted["version"] > content["version"] or pod.mounted == content):
         return
     nudged = pod.nudged is not None and pod.annotation == str(content["version"])
+    if pod.mounted is not None and pod.mounted["version"] == content["version"]:
+        nudged = False  # it has synced what was there before
     since = pod.nudged if nudged and pod.nudged is not None else max(pod.born, table.changed)
     if (world.now - since).total_seconds() >= (world.takes.table if nudged else world.takes.slow_table):
         pod.mounted = content

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from operator_support.editing_simulation import EditingSimulation
 from operator_support.gateway_lives import GatewayLives
 from operator_support.losing_simulation import LosingSimulation
 from operator_support.neighbours import Neighbours
@@ -61,6 +62,12 @@ def _begin_to_lose(seed: int) -> LosingSimulation:
     return LosingSimulation(seed, promotes=lot == 1, surges=lot == 2)
 
 
+def _begin_to_edit(seed: int) -> EditingSimulation:
+    """The same."""
+    lot = seed // len(KINDS) % 3
+    return EditingSimulation(seed, promotes=lot == 1, surges=lot == 2)
+
+
 KINDS: Final = (
     Kind("faults", Simulation, lambda simulation: simulation.live(MOMENTS)),
     Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
@@ -71,6 +78,7 @@ KINDS: Final = (
     Kind("gateways", GatewayLives, lambda simulation: simulation.live(MOMENTS)),
     Kind("passwords", PasswordLives, lambda simulation: simulation.live(MOMENTS)),
     Kind("losses", _begin_to_lose, lambda simulation: simulation.live(MOMENTS)),
+    Kind("edits", _begin_to_edit, lambda simulation: simulation.live(MOMENTS)),
 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
 from lookupdb_operator.names import ROUTER
@@ -38,7 +39,8 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table confirmed, when every router that may answer reports its version. Its
+    """``status`` with its routing table confirmed, when every router that may answer reports its version, and none that
+    it has that with other content. Its
     generation is active from then on, and has served, unless another one still serves some shards. When none was active
     before, the oldest that serves is."""
     table, observed = status.table, situation.observed
@@ -73,9 +75,11 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
-    kept: lookups that it begins have to drain, too. Also when what is active was edited: routers tell it again."""
+    kept: lookups that it begins have to drain, too. Also when a router has the same version with other content; and
+    when what is active was edited: routers tell it again."""
     table = status.table
-    if table is not None and table.confirmed_at and _is_edited(table, status):
+    is_edited = table is not None and (_is_edited(table, status) or is_contradicted(situation.observed, table))
+    if table is not None and table.confirmed_at and is_edited:
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
     if table is None or not references.is_draining(status):
         return status
@@ -168,10 +172,26 @@ def is_router_behind(observed: Observed, table: TableStatus) -> bool:
     return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
 
 
+def is_contradicted(observed: Observed, table: TableStatus) -> bool:
+    """Whether a router answers from another table of the version of ``table``, and refuses this one."""
+    if not observed.routers:  # as at most looks: they were not asked
+        return False
+    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
+    return any(report is not None and _contradicts(report, table) for report in reports)
+
+
+def _contradicts(report: RouterReport, table: TableStatus) -> bool:
+    return describe_contradiction(table.version) in report.problem
+
+
 def find_confirming_routers(observed: Observed, table: TableStatus) -> frozenset[str]:
     """The uids of the routers that say that they answer from ``table``."""
     reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
-    return frozenset(uid for uid, report in reports if report is not None and report.table_version == table.version)
+    return frozenset(uid for uid, report in reports if report is not None and _confirms(report, table))
+
+
+def _confirms(report: RouterReport, table: TableStatus) -> bool:
+    return report.table_version == table.version and not _contradicts(report, table)
 
 
 def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
@@ -183,7 +203,7 @@ def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str
             late[pod.name] = "it was not asked yet"
         elif report.table_version is None:
             late[pod.name] = report.problem or "it has no routing table"
-        elif report.table_version != table.version:
+        elif not _confirms(report, table):
             late[pod.name] = report.problem or f"it answers from table {report.table_version}"
     return late
 

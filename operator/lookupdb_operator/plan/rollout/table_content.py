@@ -1,6 +1,6 @@
 """What the newest routing table references: the rollout that routers answer from, those whose other shards it replaces
 one after the other, and a candidate beside it. A table is written when any of these changes, or its number of servers
-does.
+does; and as it is, under the next version, when routers would not take it up else.
 
 Enough of the servers that it adds are ready then (``rollouts``). Of a candidate, nothing is waited for any more once it
 is referenced: routers answer from the active generation whatever becomes of it.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generation import promotion, rollback
-from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows
+from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows, table_conflicts
 from lookupdb_operator.plan.rollout.table_versions import newest_table_version, next_table_version
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
@@ -27,7 +27,7 @@ def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed; and with the rollout that
     waits for promotion."""
     status = candidate.with_candidate(status, situation)
-    return _with_newest_version(_with_desired_table(status, situation), situation)
+    return _with_next_version(_with_desired_table(status, situation), situation)
 
 
 def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -108,15 +108,27 @@ def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> 
     )
 
 
-def _with_newest_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table under a version above any that a router has: after a cluster was set back,
-    routers would not take it up else. What it references must be ready: they answer from a newer table meanwhile."""
-    table, newest = status.table, newest_table_version(situation.observed)
-    if table is None or newest <= table.version or not _is_servable(table.replicas, status, situation):
+def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with its routing table, as it is, under another version, when routers would not take it up else: one
+    above any that a router has, after a cluster was set back; or the next one, when its own has, or had, other content
+    (``table_conflicts``)."""
+    table = status.table
+    if table is None or not _needs_next_version(table, status, situation):
         return status
-    written_at = clock.format_moment(situation.now)
-    renewed = replace(table, version=newest + 1, written_at=written_at, confirmed_at="")
+    renewed = replace(
+        table,
+        version=next_table_version(status, situation.observed, situation.now),
+        written_at=clock.format_moment(situation.now),
+        confirmed_at="",
+    )
     return replace(status, table=renewed, last_table=renewed.version)
+
+
+def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    if newest_table_version(situation.observed) <= table.version:
+        return table_conflicts.is_version_taken(status, situation)
+    # Routers answer from a newer table meanwhile.
+    return _is_servable(table.replicas, status, situation)
 
 
 def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:

@@ -1,0 +1,67 @@
+"""Whether the version of the routing table is taken: other content was written under it than should be, or a router
+says that it answers from such. Somebody has edited the ConfigMap, or what it is rendered from in status.
+
+A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
+So what should be there goes out under the next version (``table_content``). That is claimed once for each time it is
+found so: while it is claimed and not written yet, what is there is of another version. Who edits again and again is
+left alone for longer each time, as with any other object (``loop.repairs``), and no version is claimed until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lookupdb_operator import manifests, names
+from lookupdb_operator.plan.rollout import cutover
+from lookupdb_operator.plan.situation import Situation, table_stamps
+from lookupdb_operator.status import DatasetStatus, GenerationStatus, TableStatus
+
+
+def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether what the routing table of ``status`` says is to be written under the next version, now."""
+    table = status.table
+    if table is None:
+        return False
+    generations = find_generations(table, status)
+    if generations is None:
+        return False
+    is_read = cutover.is_contradicted(situation.observed, table)
+    is_taken = is_read or _is_written_otherwise(table, generations, situation)
+    return is_taken and not _is_left_alone(table, generations, situation)
+
+
+def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:
+    """All that ``status`` knows of, by name; None when one that ``table`` routes to is not among them."""
+    known = {generation.generation: generation for generation in status.generations}
+    return known if {table.generation, *(part.generation for part in table.parts)} <= known.keys() else None
+
+
+def _is_written_otherwise(
+    table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
+) -> bool:
+    """Whether the ConfigMap has, or had, other content under the version of ``table``. In what somebody has edited, the
+    version may be edited, too: it was written if it was confirmed."""
+    name = names.routing_table(situation.dataset.name)
+    objects = situation.observed.other_objects
+    live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
+    if live is None:
+        return False
+    if live.changed and table.confirmed_at:
+        return True
+    if live.table_version != table.version:
+        return False
+    stamps = table_stamps(situation.ingredients, table, generations)
+    return bool(live.changed) or ("ConfigMap", name, live.digest) not in stamps
+
+
+def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation) -> bool:
+    """Whether somebody else keeps changing the ConfigMap, and it is not to be written now."""
+    name = names.routing_table(situation.dataset.name)
+    held = {
+        contest.mark
+        for contest in situation.observed.contests
+        if contest.is_held and (contest.kind, contest.name) == ("ConfigMap", name)
+    }
+    if not held:
+        return False
+    return manifests.write_mark(manifests.render_routing_table(situation.dataset, table, generations)) in held

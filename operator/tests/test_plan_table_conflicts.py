@@ -1,0 +1,256 @@
+"""The routing table goes out under the next version when its own has, or had, other content: a router takes up no
+second content under one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from operator_support.plan_routers import edit_table, with_wrong_address
+from operator_support.plan_samples import applied, condition, deleted, says, serving
+from operator_support.plan_world import NEVER, World
+
+from lookupdb.route.table.succession import describe_contradiction
+from lookupdb_operator import names
+from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.loop.reports import list_event_reports
+from lookupdb_operator.model import Observed, Plan, RouterReport
+from lookupdb_operator.plan.rollout import cutover, references
+from lookupdb_operator.status import TableStatus
+
+TABLE = "ConfigMap", "airports-routing-table"
+
+
+def _table(world: World) -> TableStatus:
+    assert world.status.table is not None
+    return world.status.table
+
+
+def _written(world: World) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(world.things[TABLE].manifest["data"][names.TABLE_FILE])
+    return content
+
+
+def _read(world: World) -> list[dict[str, Any] | None]:
+    return [pod.table for pod in world.pods.values() if pod.component == names.ROUTER]
+
+
+def _start_routers_anew(world: World) -> None:
+    for pod in world.pods.values():
+        if pod.component == names.ROUTER:
+            world.crash(pod, 1.0)
+    world.step(60.0)
+    world.step(60.0)
+
+
+def _edit_generation(world: World) -> None:
+    """What the routing table says of its generation is edited in status."""
+    generations = tuple(replace(one, records=one.records + 1) for one in world.status.generations)
+    world.status = replace(world.status, generations=generations)
+    world.version += 1
+
+
+def _edit_with_its_version(world: World) -> None:
+    edit_table(world, with_wrong_address, annotations={names.TABLE_VERSION: "0"})
+
+
+EDITS = [
+    pytest.param(lambda world: edit_table(world, with_wrong_address), id="the table"),
+    pytest.param(_edit_with_its_version, id="the table, and the annotation of its version"),
+    pytest.param(_edit_generation, id="a generation in status"),
+]
+
+
+class TestWhatSomebodyHasEdited:
+    @pytest.mark.parametrize("edit", EDITS)
+    def test_goes_out_under_the_next_version(self, edit: Callable[[World], None]) -> None:
+        world = serving()
+        edit(world)
+        planned = world.reconcile()
+        assert TABLE[0] + "/" + TABLE[1] in applied(planned)
+        assert (_table(world).version, world.status.last_table, _table(world).confirmed_at) == (2, 2, "")
+        assert (_written(world)["version"], says(planned)["RolledOut"]) == (2, "False Confirming")
+        world.settle()
+        assert _table(world).version == 2
+        assert _read(world) == [_written(world)] * 2
+        assert not world.look().ask_routers
+
+    def test_is_healed_in_routers_that_have_read_it_while_no_operator_ran(self) -> None:
+        world = serving()
+        right = _written(world)
+        edit_table(world, with_wrong_address)
+        _start_routers_anew(world)
+        assert right not in _read(world)
+        world.settle()
+        assert _read(world) == [{**right, "version": 2}] * 2
+
+    @pytest.mark.parametrize("edit", EDITS)
+    def test_claims_one_version_though_operators_end_before_they_have_written_it(
+        self, edit: Callable[[World], None]
+    ) -> None:
+        world = serving()
+        edit(world)
+        for _ in range(5):
+            world.carry_out(world.look(), world.dataset, 0)
+            world.start_operator()
+            assert _table(world).version == 2
+            assert _written(world)["version"] == 1
+        world.settle()
+        assert _read(world) == [_written(world)] * 2
+        assert _written(world)["version"] == 2
+
+    @pytest.mark.parametrize("edit", EDITS)
+    def test_claims_one_version_though_its_write_is_refused_again_and_again(
+        self, edit: Callable[[World], None]
+    ) -> None:
+        world = serving()
+        edit(world)
+        world.refuses = lambda manifest: "a webhook says no" if manifest["kind"] == "ConfigMap" else ""
+        for _ in range(20):
+            world.reconcile()
+            world.step(30.0)
+        assert (_table(world).version, _written(world)["version"]) == (2, 1)
+
+    def test_claims_one_version_though_the_answer_of_its_write_is_lost(self) -> None:
+        world = serving()
+        edit_table(world, with_wrong_address)
+        before = world.snapshot()
+        world.reconcile()
+        seen = replace(before, dataset=world.dataset)
+        planned = world.planner(seen, world.config, world.now)
+        assert planned.status.table == world.status.table
+        world.carry_out(planned, world.dataset)
+        assert _written(world)["version"] == 2
+
+    def test_takes_nothing_from_what_serves_while_an_older_table_drains(self) -> None:
+        world = serving(rollout={"drainSeconds": 30})
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle(until=lambda: world.status.generation == "g2" and references.is_draining(world.status))
+        edit_table(world, with_wrong_address)
+        world.takes.table = world.takes.slow_table = NEVER
+        for _ in range(20):
+            planned = world.reconcile()
+            assert not {name for name in deleted(planned) if name.startswith("StatefulSet")}
+            world.step(10.0)
+        assert (_table(world).version, _table(world).rollout, world.status.generation) == (3, "r2", "g2")
+        world.takes.table = 1
+        world.settle()
+        assert _read(world) == [_written(world)] * 2
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+
+    def test_keeps_its_parts_when_a_rollout_goes_on_shard_by_shard(self) -> None:
+        world = serving(shards=4, rollout={"drainSeconds": 5, "strategy": "PerShard"})
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.settle(until=lambda: bool(_table(world).parts))
+        parts, version = _table(world).parts, _table(world).version
+        edit_table(world, with_wrong_address)
+        world.reconcile()
+        assert (_table(world).parts, _table(world).version) == (parts, version + 1)
+        world.settle(1000)
+        assert _read(world) == [_written(world)] * 2
+
+    def test_is_put_right_while_the_dataset_is_suspended(self) -> None:
+        world = serving()
+        world.edit(suspend=True)
+        world.settle()
+        edit_table(world, with_wrong_address)
+        world.settle()
+        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
+
+    def test_is_told(self) -> None:
+        world = serving()
+        edit_table(world, with_wrong_address)
+        (told,) = (
+            report
+            for report in list_event_reports(world.status, world.look().status)
+            if report.reason == "RoutingTableRenewed"
+        )
+        assert told.type == "Warning"
+        assert "Routing table 1 is written again, as 2" in told.message
+
+    def test_is_no_reason_when_another_table_is_due_at_once(self) -> None:
+        world = serving(replicas=2)
+        world.edit(replicas=1)
+        edit_table(world, with_wrong_address)
+        world.reconcile()
+        assert (_table(world).version, _table(world).replicas) == (2, 1)
+        assert not any(
+            report.reason == "RoutingTableRenewed" for report in list_event_reports(serving().status, world.status)
+        )
+
+
+def test_who_edits_again_and_again_is_left_alone_and_no_version_is_claimed_meanwhile() -> None:
+    world = serving()
+    begin = world.now
+    repairs = Repairs(world._seconds)
+    last: Plan | None = None
+    for _ in range(600):
+        observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
+        last = world.planner(observed, world.config, world.now)
+        world.carry_out(last, world.dataset)
+        for manifest in last.apply:
+            repairs.note_write(observed, manifest)
+            if manifest["kind"] == "ConfigMap":
+                edit_table(world, with_wrong_address)
+        if world.now == begin:
+            edit_table(world, with_wrong_address)
+        world.step(1.0)
+    assert last is not None
+    assert 4 < _table(world).version < 12
+    assert "Contested" in condition(last, "Degraded").reason
+    assert "'by-hand'" in condition(last, "Degraded").message
+
+
+def _contradicted(world: World) -> Observed:
+    """What is seen when every router says that it has other content under the version of the table."""
+    observed, version = world.observe(), _table(world).version
+    why = f"{describe_contradiction(version)}; a change needs a greater version"
+    routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
+    return replace(observed, routers={pod.uid: RouterReport(version, why, version) for pod in routers})
+
+
+class TestARouterThatHasOtherContent:
+    def test_has_not_confirmed(self) -> None:
+        world = serving()
+        observed, table = _contradicted(world), _table(world)
+        assert cutover.find_confirming_routers(observed, table) == frozenset()
+        late = cutover.diagnose_late_routers(observed, table)
+        assert [why for why in late.values() if why.startswith("version 1 is in effect with other content")]
+        assert not cutover.is_contradicted(observed, replace(table, version=2))
+        assert not cutover.is_contradicted(replace(observed, routers={}), table)
+
+    def test_is_given_the_next_version_once(self) -> None:
+        world = serving()
+        world.takes.table = world.takes.slow_table = NEVER
+        planned = world.planner(_contradicted(world), world.config, world.now)
+        assert planned.ask_routers
+        assert says(planned)["RolledOut"] == "False Confirming"
+        first = _contradicted(world)
+        world.carry_out(planned, world.dataset)
+        assert (_table(world).version, _written(world)["version"]) == (2, 2)
+        for _ in range(10):
+            seen = replace(world.observe(), routers=first.routers)
+            world.carry_out(world.planner(seen, world.config, world.now), world.dataset)
+            world.step(10.0)
+        assert _table(world).version == 2
+        told = condition(
+            world.planner(replace(world.observe(), routers=first.routers), world.config, world.now), "Degraded"
+        )
+        assert told.reason == "NotConfirmed"
+        assert "version 1 is in effect with other content" in told.message
+
+    def test_is_healed_though_what_it_has_read_was_put_back_before_anybody_looked(self) -> None:
+        world = serving()
+        thing = world.things[TABLE]
+        right = thing.manifest
+        edit_table(world, with_wrong_address)
+        _start_routers_anew(world)
+        thing.manifest, thing.edited, thing.changed = right, None, world.now
+        world.step(60.0)
+        assert world.look().apply == (), "nobody knows"
+        world.asked = True  # as now and then
+        world.settle()
+        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
