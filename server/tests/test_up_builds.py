@@ -11,19 +11,25 @@ import pytest
 from support.up_stack import MANIFEST, Stack, people, write_dataset
 from support.web import QuietHandler, web_server
 
+from lookupdb.errors import LookupdbError
 from lookupdb.local import builds
 
 __all__ = ["people"]
 
 
-async def failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None = None) -> builds.BuildFailed:
+async def failure(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str | None = None,
+    kind: type[LookupdbError] = builds.BuildFailed,
+) -> LookupdbError:
     """How a build of people.yaml fails, by the builder or by a program in its place."""
     if program is not None:
         (tmp_path / "program").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "program").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
     request = builds.BuildRequest(tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
-    with pytest.raises(builds.BuildFailed) as caught:
+    with pytest.raises(kind) as caught:
         await builds.Builder(request).run()
     return caught.value
 
@@ -50,9 +56,32 @@ async def test_what_a_gate_refuses_is_refused_again(tmp_path: Path, monkeypatch:
     assert (failed.message, failed.exit_code, failed.may_pass) == ("a gate refused it", 4, False)
 
 
-async def test_one_that_is_killed_has_said_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = await failure(tmp_path, monkeypatch, "kill -9 $$")
-    assert (failed.message, failed.exit_code, failed.may_pass) == ("the build failed", -9, True)
+@pytest.mark.parametrize(
+    ("end", "message", "code"),
+    [
+        ("kill -9 $$", "the builder was ended by SIGKILL, perhaps because memory did not suffice", 137),
+        ("kill -SEGV $$", "the builder was ended by SIGSEGV", 139),
+    ],
+)
+@pytest.mark.parametrize("report", ["", '{"outcome": "built", "mayPass": false, "generation": "g2"}'])
+async def test_one_that_is_killed_may_pass_whatever_it_has_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, message: str, code: int, report: str
+) -> None:
+    failed = await failure(tmp_path, monkeypatch, f"echo '{report}'; {end}", builds.BuilderKilled)
+    assert (failed.message, failed.exit_code, failed.may_pass) == (message, code, True)
+
+
+@pytest.mark.parametrize("output", ["", "no JSON", "[]", '{"outcome": "built", "mayPass": false}'])
+async def test_one_that_fails_without_a_report_of_it_may_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    failed = await failure(tmp_path, monkeypatch, f"echo '{output}'; exit 1")
+    assert (failed.message, failed.exit_code, failed.may_pass) == ("the build failed", 1, True)
+
+
+async def test_one_that_ends_well_without_a_report_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = await failure(tmp_path, monkeypatch, "exit 0", LookupdbError)
+    assert (failed.message, failed.may_pass) == ("the builder has ended without a report", True)
 
 
 class Site:

@@ -3,6 +3,8 @@
 child        one `lookupdb` process: started, awaited until ready, restarted when it dies, stopped
 environment  what children get of the environment
 builds       `lookupdb build` as a child process, and which generation can be reused
+rebuilds     when a watch builds, by what it sees and what has failed
+backoff      the pause before what has failed is tried again
 bounds       how many shard servers one machine may be asked for
 rollout      the shard processes of one generation
 router       the router process, and which routing table it says is in effect

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -32,6 +32,20 @@ class BuildFailed(LookupdbError):
         self.exit_code, self.may_pass = code, may_pass
 
 
+class BuilderKilled(LookupdbError):
+    """A signal ended `lookupdb build`, which has said nothing of it."""
+
+    reason = "BuilderKilled"
+
+    def __init__(self, number: int) -> None:
+        why = ", perhaps because memory did not suffice" if number == signal.SIGKILL else ""
+        hint = "give the build less by --memory-limit, or the machine more" if why else None
+        super().__init__(f"the builder was ended by {_signal_name(number)}{why}", hint=hint)
+        self.exit_code = _SIGNALLED + number
+
+
+_SIGNALLED: Final = 128
+"""As a shell has it: the exit code of a program that was ended by a signal is so much more than the signal's number."""
 INTERRUPTION_SECONDS: Final = 10.0
 """A builder that is interrupted ends sooner by itself: after that it is killed."""
 
@@ -101,6 +115,16 @@ def find_overridden_generation(
     )
 
 
+def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str) -> bool:
+    """Whether a build of the source with ``fingerprint`` would end as the newest refused generation did, judged against
+    ``active``: nothing has to be built to know. Raises StoreError."""
+    refused = dataset.newest_refused()
+    if refused is None:
+        return False
+    compared = existing_generations.find_active(dataset, active, None, spec.gates)
+    return existing_generations.find_refusal(dataset, refused, spec, fingerprint, compared) is not None
+
+
 class Builder:
     """Runs `lookupdb build`, one at a time."""
 
@@ -113,8 +137,8 @@ class Builder:
     ) -> str | None:
         """Build a generation and return its name; None when the source is still that of the generation ``unless``.
 
-        Raises BuildFailed, and SourceNotReady when the success file is not there. When cancelled, the builder is
-        interrupted and waited for, INTERRUPTION_SECONDS at most.
+        Raises BuildFailed, BuilderKilled, and SourceNotReady when the success file is not there. When cancelled, the
+        builder is interrupted and waited for, INTERRUPTION_SECONDS at most.
         """
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -132,12 +156,7 @@ class Builder:
         except asyncio.CancelledError:
             await self._interrupt(process)
             raise
-        if process.returncode != 0:
-            raise _failure(process.returncode or 1, output)
-        result = orjson.loads(output.splitlines()[-1])
-        if result["outcome"] == "waiting":
-            raise SourceNotReady(result["message"])
-        return None if result["outcome"] == "unchanged" else str(result["generation"])
+        return _read_result(process.returncode or 0, output)
 
     def kill(self) -> None:
         """Kill the builder, if one runs: the next one removes what it leaves."""
@@ -156,7 +175,33 @@ class Builder:
             await process.wait()
 
 
-def _failure(code: int, output: bytes) -> BuildFailed:
-    """What a builder's exit code and standard output say of its end. One that was killed has written nothing."""
-    what = "a gate refused it" if code == GateClosed.exit_code else "the build failed"
-    return BuildFailed(what, code, may_pass=not output or orjson.loads(output.splitlines()[-1])["mayPass"])
+def _read_result(code: int, output: bytes) -> str | None:
+    """Return the generation that a builder has built, by its exit code and standard output; None where it had nothing
+    to build. Raises LookupdbError, which may pass unless the builder itself says otherwise."""
+    if code < 0:  # whatever it has reported before
+        raise BuilderKilled(-code)
+    report = _last_report(output)
+    if code != 0:
+        what = "a gate refused it" if code == GateClosed.exit_code else "the build failed"
+        raise BuildFailed(what, code, may_pass=report.get("outcome") != "failed" or report["mayPass"])
+    if not report:
+        raise LookupdbError("the builder has ended without a report")
+    if report["outcome"] == "waiting":
+        raise SourceNotReady(report["message"])
+    return None if report["outcome"] == "unchanged" else str(report["generation"])
+
+
+def _last_report(output: bytes) -> dict[str, Any]:
+    """The last line of a builder's standard output; empty where that is no report."""
+    try:
+        report = orjson.loads(output.splitlines()[-1])
+    except (IndexError, orjson.JSONDecodeError):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 from lookupdb import store
@@ -20,8 +20,8 @@ from lookupdb.build.source.success_file import describe_success_file, read_succe
 from lookupdb.cluster_fields import describe_left_out
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
-from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
+from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, ServingInputs
 from lookupdb.local.router import HOST
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder
 from lookupdb.local.serving import Serving
@@ -31,30 +31,9 @@ from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 from lookupdb.wording import format_command
 
-MAX_UNSETTLED_CHECKS: Final = 10
-"""A source that has changed at each of so many checks is built as it is."""
-
 NOT_REBUILT: Final = "not rebuilt"
 
 Say = Callable[[str], None]
-
-
-class ServingInputs(NamedTuple):
-    """What decides what is served: a change of any of these is rolled out."""
-
-    content: str
-    fingerprint: str
-    replicas: int
-    workers: int
-
-
-class DesiredInputs(NamedTuple):
-    """What manifest and source ask for: it is tried again when a change of any of these may make it succeed."""
-
-    serving: ServingInputs
-    gates: str
-    active: str
-    """The generation that a gate compares with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +74,6 @@ class Up:
         self._pinned: str | None = None
         self._left_out: tuple[str, ...] = ()
         """The fields of the last manifest that hold in a cluster alone."""
-        self._backoff = Backoff()
         self._overridden: set[str] = set()
         """The generations with overridden gates that were rolled out, or tried in vain."""
 
@@ -162,7 +140,7 @@ class Up:
         try:
             refused = self._dataset.newest_refused()
             built = await self._builder.run(reusable, manifest, refused)
-        except (builds.BuildFailed, builds.SourceNotReady) as error:
+        except (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
             self._say(f"{self._spec.name}: {error}; serving {reusable}, the last good generation")
@@ -189,27 +167,16 @@ class Up:
         return [] if self._options.data == DATA_DIRECTORY else ["--data-dir", str(self._options.data)]
 
     async def _watch(self) -> None:
-        """Check manifest and source every so often; build a change that has settled, and cut over to it."""
-        attempted = previous = self._desire(self._current_inputs())
-        unsettled_checks = 0
+        """Look at manifest and source every so often, and build and cut over as the looks ask for."""
+        schedule = RebuildSchedule(self._desire(self._current_inputs()))
         while True:
             await asyncio.sleep(self._options.watch_seconds)
             desired = await self._look()
-            if (
-                desired is None
-                or desired.serving == self._current_inputs()
-                or (desired == attempted and not self._backoff.is_due())
-            ):
-                unsettled_checks = 0
-            elif desired == previous or unsettled_checks == MAX_UNSETTLED_CHECKS:
-                why = "building again" if desired == attempted else "manifest or source has changed, building"
-                attempted, unsettled_checks = desired, 0
-                await self._refresh(desired.serving, why)
-            else:
-                unsettled_checks += 1  # it may still be written to: built when two checks agree, or in the end as it is
-                if unsettled_checks == 2:
-                    self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
-            previous = desired or previous
+            decision = schedule.decide(desired, self._current_inputs())
+            if decision is Decision.SETTLE:
+                self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
+            elif desired is not None and decision is not Decision.REST:
+                await self._refresh(desired.serving, schedule, is_again=decision is Decision.BUILD_AGAIN)
 
     def _current_inputs(self) -> ServingInputs:
         manifest = self._serving.manifest
@@ -225,7 +192,7 @@ class Up:
             await self._serve_overridden(spec)
             serving = await self._read_desired_inputs(spec)
         except LookupdbError as error:
-            self._report_not_rebuilt(error.message, error.hint)
+            self._report_not_rebuilt(error.message, _next_step(error))
             return None
         return serving and self._desire(serving)
 
@@ -296,8 +263,8 @@ class Up:
         served = (current.content, self._spec.replicas, self._spec.serving_workers)
         return success_file != current.success_file or inputs != served
 
-    def _report_not_rebuilt(self, reason: str, hint: str | None = None) -> None:
-        problem, next_step = f"{NOT_REBUILT}: {reason}", f"\n  {hint}" if hint else ""
+    def _report_not_rebuilt(self, reason: str, next_step: str = "") -> None:
+        problem = f"{NOT_REBUILT}: {reason}"
         active = self._serving.manifest.generation
         self._report_problem(f"{problem}{next_step}", f"{problem}; {active} keeps serving{next_step}")
 
@@ -324,22 +291,30 @@ class Up:
         bounds.check_servers(new, self._options.max_servers)
         return new
 
-    async def _refresh(self, desired: ServingInputs, why: str) -> None:
-        active = self._serving.manifest
-        self._say(f"{self._spec.name}: {why}; {active.generation} keeps serving")
+    async def _refresh(self, desired: ServingInputs, schedule: RebuildSchedule, *, is_again: bool) -> None:
+        """Build what is ``desired``, once more where ``is_again``, and cut over. Notes in ``schedule`` how it ends."""
+        active = self._serving.manifest.generation
         try:
             spec = self._read_manifest()
-            unless = self._find_built(spec, desired)
-            refused = self._dataset.newest_refused()
-            built = await self._builder.run(active.generation, unless, refused)
-            await self._replace(built or (unless or active).generation, spec)
+            if is_again and builds.is_refused_again(self._dataset, spec, desired.fingerprint, active):
+                schedule.note_failure(may_pass=False)  # which has been said
+                return
+            why = "building again" if is_again else "manifest or source has changed, building"
+            self._say(f"{self._spec.name}: {why}; {active} keeps serving")
+            await self._replace(await self._build(spec, desired), spec)
         except LookupdbError as error:
-            again = f", tried again in {self._backoff.note_failure():.0f} s" if error.may_pass else ""
-            self._say(f"{self._spec.name}: {error}; {active.generation} keeps serving{again}")
-            if not again:
-                self._backoff.reset()
+            pause = schedule.note_failure(may_pass=error.may_pass)
+            again = f"tried again in {pause:,.0f} s, or when manifest or source change"
+            self._say(f"{self._spec.name}: {error.message}; {active} keeps serving, {again}{_next_step(error)}")
         else:
-            self._backoff.reset()
+            schedule.note_success()
+
+    async def _build(self, spec: DatasetSpec, desired: ServingInputs) -> str:
+        """Return the generation that is ``desired``, built unless it has been. Raises LookupdbError."""
+        active = self._serving.manifest
+        unless = self._find_built(spec, desired)
+        built = await self._builder.run(active.generation, unless, self._dataset.newest_refused())
+        return built or (unless or active).generation
 
     def _find_built(self, spec: DatasetSpec, desired: ServingInputs) -> Manifest | None:
         """Return the manifest of what an attempt before has built, and could not serve; else the active one, if only
@@ -360,6 +335,11 @@ class Up:
             self._dataset.prune(self._spec.keep_generations, protect={active})
         except LookupdbError as error:
             self._say(f"{self._spec.name}: older generations are not removed: {error}")
+
+
+def _next_step(error: LookupdbError) -> str:
+    """The line of its hint, if it has one."""
+    return f"\n  {error.hint}" if error.hint else ""
 
 
 def _format_dataset(spec: DatasetSpec) -> str:

@@ -1,0 +1,133 @@
+"""`lookupdb up --watch` when its builder fails by what no look has seen: nothing is final, and serving goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.up_stack import MANIFEST, write_dataset, write_people
+from support.waiting import soon
+
+from lookupdb.local import backoff, builds, client
+from lookupdb.local.up import Up, UpOptions
+
+pytestmark = pytest.mark.long
+
+
+class Watch:
+    """A running `lookupdb up --watch` on the people in ``directory``, in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lines: list[str] = []
+        options = UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.05, None, None)
+        self.up = Up(options, self.lines.append)
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    async def says(self, text: str) -> None:
+        await soon(lambda: text in self.output, repr(text))
+
+    def title(self) -> str:
+        """Ada's."""
+        url = self.up._serving.url
+        return str(client.find_values(url, ["ada@example.com"]).found["ada@example.com"]["title"])
+
+
+@asynccontextmanager
+async def watching(directory: Path) -> AsyncIterator[Watch]:
+    write_dataset(directory)
+    watch = Watch(directory)
+    running = asyncio.create_task(watch.up.run())
+    try:
+        await watch.says("Ctrl-C stops it all")
+        yield watch
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
+    monkeypatch.setattr(backoff, "LONGEST_PERSISTENT_SECONDS", 0.4)
+
+
+def during_the_next_build(monkeypatch: pytest.MonkeyPatch, change: Callable[[], Callable[[], object]]) -> None:
+    """While the next builder runs, what ``change`` does is so; then what it returns undoes it."""
+    build = builds.Builder.run
+
+    async def run(self: builds.Builder, *options: object) -> str | None:
+        monkeypatch.setattr(builds.Builder, "run", build)
+        undo = change()
+        try:
+            return await build(self, *options)  # type: ignore[arg-type]
+        finally:
+            undo()
+
+    monkeypatch.setattr(builds.Builder, "run", run)
+
+
+def replace_text(path: Path, text: str) -> Callable[[], Callable[[], object]]:
+    """Puts ``text`` in the place of what ``path`` holds."""
+
+    def change() -> Callable[[], object]:
+        before = path.read_text()
+        path.write_text(text)
+        return lambda: path.write_text(before)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("people.csv", "email,"),
+        ("people.csv", "email,title\n"),
+        ("people.csv", "<html>maintenance</html>"),
+        ("people.yaml", ""),
+    ],
+    ids=["half a file", "an empty one, which a gate refuses", "a page of another kind", "an empty manifest"],
+)
+async def test_what_was_there_for_a_moment_is_not_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    async with watching(tmp_path) as watch:
+        during_the_next_build(monkeypatch, replace_text(tmp_path / file, text))
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("; g1 keeps serving, tried again in 0 s, or when manifest or source change")
+        await watch.says("people: building again; g1 keeps serving")
+        await watch.says("cut over to g2")
+        assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+def count_refusals(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What ``builds.is_refused_again`` answers from now on."""
+    answers: list[bool] = []
+    ask = builds.is_refused_again
+
+    def answer(*arguments: object) -> bool:
+        answers.append(ask(*arguments))  # type: ignore[arg-type]
+        return answers[-1]
+
+    monkeypatch.setattr(builds, "is_refused_again", answer)
+    return answers
+
+
+async def test_a_refusal_that_nothing_has_changed_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(tmp_path) as watch:
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("Percent: 100", "Percent: 20"))
+        await watch.says("spec.gates has changed")
+        write_people(tmp_path, ada="Alone")
+        await watch.says("a gate refused it; g1 keeps serving, tried again in")
+        refusals = count_refusals(monkeypatch)
+        await soon(lambda: len(refusals) >= 3, "three more looks at it")
+        assert watch.output.count("building") == 1
+        write_people(tmp_path, ada="Duchess", alan="Reader")
+        await watch.says("cut over to g3")
