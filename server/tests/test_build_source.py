@@ -21,7 +21,7 @@ from lookupdb.build.source import listing, local_files
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.remote_objects import pattern_to_regex
-from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.errors import BadSource, NotEnoughRoom, SourceUnreadable
 
 CSV = b"k,v\na,1\n"
 
@@ -41,6 +41,12 @@ def test_what_is_no_url_is_a_sentence(tmp_path: Path, url: str) -> None:
 def test_a_path_that_no_file_has_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: embedded null byte"):
         listing.find_files(url, base=tmp_path, volume=tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["", "volume://", "file:///"])
+def test_a_path_that_cannot_be_looked_for_is_a_sentence_and_may_be_there_later(tmp_path: Path, scheme: str) -> None:
+    with pytest.raises(SourceUnreadable, match=r"x\.csv cannot be read: File name too long"):
+        listing.find_files(f"{scheme}{'x' * 300}.csv", base=tmp_path, volume=tmp_path)
 
 
 def test_relative_paths_absolute_paths_and_file_urls(tmp_path: Path) -> None:

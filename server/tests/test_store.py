@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from support.gateways import fake_gateway, use_token
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
@@ -293,6 +294,30 @@ class TestDirectory:
         (tmp_path / "store").write_text("a file, not a folder")
         with pytest.raises(StoreError, match="cannot write to the store"):
             open_store(str(tmp_path / "store")).dataset_at(ADDRESS).claim("g1", scratch)
+
+    @pytest.mark.parametrize("method", ["is_file", "exists"])
+    def test_one_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone(
+        self, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        dataset = open_store(str(tmp_path / "store")).dataset_at(ADDRESS)
+        (shard, *_) = publish(dataset, "g1", CONTENT, scratch).shards
+
+        def deny(path: Path) -> bool:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(Path, method, deny)
+        questions: dict[str, list[Callable[[], object]]] = {
+            "is_file": [dataset.published_generations, dataset.unfinished_generations],
+            "exists": [
+                lambda: dataset.shard("g1", shard, scratch),
+                lambda: list(dataset.read("g1", shard)),
+                dataset.free_bytes,
+                dataset.find_write_obstacle,
+            ],
+        }
+        for question in questions[method]:
+            with pytest.raises(StoreDenied, match="Permission denied"):
+                question()
 
 
 class TestObjects:

@@ -196,6 +196,30 @@ def test_a_state_file_that_cannot_be_removed_keeps_no_process_running(people: Ca
     assert not any(is_running(pid) for pid in pids)
 
 
+async def test_a_run_folder_that_cannot_be_looked_at_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+    is_denied = True
+    looked = 0
+
+    def deny(path: Path) -> bool:
+        nonlocal looked
+        if is_denied and path.name in ("up.json", "routing-table.json"):
+            looked += 1
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return exists(path)
+
+    async with watching(tmp_path, monkeypatch) as (running, run_folder):
+        monkeypatch.setattr(Path, "exists", deny)
+        monkeypatch.setattr(serving, "RESTORE_SECONDS", 0.05)
+        await soon(lambda: looked >= 4, "looks at the files")
+        is_denied = False
+        (run_folder / "up.json").unlink()
+        await soon((run_folder / "up.json").exists, "it to be written again")
+        assert not running.done()
+
+
 @asynccontextmanager
 async def watching(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[asyncio.Task[None], Path]]:
     """An `up` in this process, which is not patient with servers that hang, as a task with its run folder."""

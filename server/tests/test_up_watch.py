@@ -131,3 +131,32 @@ async def test_a_refusal_that_nothing_has_changed_is_told_once(tmp_path: Path, m
         assert watch.output.count("building") == 1
         write_people(tmp_path, ada="Duchess", alan="Reader")
         await watch.says("cut over to g3")
+
+
+@pytest.mark.parametrize("name", ["_look", "_build"])
+async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async with watching(tmp_path) as watch:
+        real = getattr(watch.up, name)
+
+        async def fail(*_arguments: object) -> None:
+            monkeypatch.setattr(watch.up, name, real)
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr(watch.up, name, fail)
+        write_people(tmp_path, ada="Duchess")
+        await watch.says(
+            "looking for changes has failed: RuntimeError: unforeseen; g1 keeps serving, tried again in 1 s"
+        )
+        assert "Traceback" in caplog.text
+        await watch.says("cut over to g2")
+        assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{'x' * 300}.csv"))
+        await watch.says("x.csv cannot be read: File name too long; g1 keeps serving")
+        (tmp_path / "people.yaml").write_text(MANIFEST)
+        await watch.says("manifest and source can be read again")

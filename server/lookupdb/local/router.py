@@ -99,7 +99,7 @@ class LocalRouter:
 
     def has_table(self) -> bool:
         """Whether the file of the table is there."""
-        return self._table_path.exists()
+        return self._folder.has_file(self._table_path)
 
     @property
     def url(self) -> str:

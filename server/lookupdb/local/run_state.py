@@ -126,6 +126,13 @@ class RunFolder:
         else:
             self._is_taken = False
 
+    def has_file(self, path: Path) -> bool:
+        """Whether ``path``, which is in the folder, is there; not while that cannot be told: to write it says why."""
+        try:
+            return path.exists()
+        except OSError:
+            return False
+
     def write(self, name: str, members: dict[str, Any]) -> None:
         """Write ``members`` to the file ``name``, whole or not at all. Raises NotWritten, also while another process
         has the lock: the file is its own, too."""

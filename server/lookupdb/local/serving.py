@@ -94,7 +94,7 @@ class Serving:
             self._folder.restore()
             if not self._router.has_table():
                 self._table.run()
-            if not self._folder.state_file.exists():
+            if not self._folder.has_file(self._folder.state_file):
                 self._state.run()
 
     async def end(self) -> None:

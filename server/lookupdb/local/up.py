@@ -7,6 +7,7 @@ generation keeps serving whatever goes wrong with the next.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from lookupdb.build.source.success_file import describe_success_file, read_succe
 from lookupdb.cluster_fields import describe_left_out
 from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
+from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, ServingInputs
 from lookupdb.local.router import HOST
@@ -30,6 +32,8 @@ from lookupdb.runtime import listeners
 from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
 from lookupdb.wording import format_command
+
+log = logging.getLogger(__name__)
 
 NOT_REBUILT: Final = "not rebuilt"
 
@@ -167,16 +171,32 @@ class Up:
         return [] if self._options.data == DATA_DIRECTORY else ["--data-dir", str(self._options.data)]
 
     async def _watch(self) -> None:
-        """Look at manifest and source every so often, and build and cut over as the looks ask for."""
-        schedule = RebuildSchedule(self._desire(self._current_inputs()))
+        """Look at manifest and source every so often, and build and cut over as the looks ask for. Serving goes on
+        whatever becomes of a look."""
+        schedule, faults, pause = RebuildSchedule(self._desire(self._current_inputs())), Backoff(), 0.0
         while True:
-            await asyncio.sleep(self._options.watch_seconds)
-            desired = await self._look()
-            decision = schedule.decide(desired, self._current_inputs())
-            if decision is Decision.SETTLE:
-                self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
-            elif desired is not None and decision is not Decision.REST:
-                await self._refresh(desired.serving, schedule, is_again=decision is Decision.BUILD_AGAIN)
+            await asyncio.sleep(max(self._options.watch_seconds, pause))
+            try:
+                await self._follow(schedule)
+            except Exception as error:
+                log.exception("looking for changes has failed")
+                pause = faults.note_failure()
+                self._say(
+                    f"{self._spec.name}: looking for changes has failed: {type(error).__name__}: {error}; "
+                    f"{self._serving.manifest.generation} keeps serving, tried again in {pause:,.0f} s"
+                )
+            else:
+                pause = 0.0
+                faults.reset()
+
+    async def _follow(self, schedule: RebuildSchedule) -> None:
+        """Look, and do what follows."""
+        desired = await self._look()
+        decision = schedule.decide(desired, self._current_inputs())
+        if decision is Decision.SETTLE:
+            self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
+        elif desired is not None and decision is not Decision.REST:
+            await self._refresh(desired.serving, schedule, is_again=decision is Decision.BUILD_AGAIN)
 
     def _current_inputs(self) -> ServingInputs:
         manifest = self._serving.manifest
@@ -306,6 +326,9 @@ class Up:
             pause = schedule.note_failure(may_pass=error.may_pass)
             again = f"tried again in {pause:,.0f} s, or when manifest or source change"
             self._say(f"{self._spec.name}: {error.message}; {active} keeps serving, {again}{_next_step(error)}")
+        except Exception:
+            schedule.note_failure(may_pass=True)
+            raise
         else:
             schedule.note_success()
 

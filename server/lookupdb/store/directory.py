@@ -95,9 +95,7 @@ class DirectoryDataset(StoredDataset):
 
     def published_generations(self) -> tuple[str, ...]:
         """Folders with a manifest.json."""
-        return sort_generations(
-            {name for name in self._names() if is_generation(name) and self._manifest_path(name).is_file()}
-        )
+        return sort_generations({name for name in self._names() if is_generation(name) and self._has_manifest(name)})
 
     def _whole_manifest(self, generation: str) -> Manifest | None:
         try:
@@ -165,16 +163,11 @@ class DirectoryDataset(StoredDataset):
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
         """The file itself."""
-        path = self.folder / check_generation(generation) / shard.file
-        if not path.exists():
-            raise self._lost_shard_error(generation, shard)
-        return nullcontext(path)
+        return nullcontext(self._shard_path(generation, shard))
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
         """Reads the file itself."""
-        path = self.folder / check_generation(generation) / shard.file
-        if not path.exists():
-            raise self._lost_shard_error(generation, shard)
+        path = self._shard_path(generation, shard)
         with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
             file.seek(start)
             while chunk := file.read(_CHUNK):
@@ -216,9 +209,9 @@ class DirectoryDataset(StoredDataset):
         for name in self._names():
             hidden = _HIDDEN.fullmatch(name)
             generation = hidden[1] if hidden else name
-            if not is_generation(generation) or self._manifest_path(generation).is_file():
+            if not is_generation(generation) or self._has_manifest(generation):
                 continue
-            with suppress(FileNotFoundError):
+            with store_errors(f"cannot look at {self.folder / name}"), suppress(FileNotFoundError):
                 changed = (self.folder / name).stat().st_mtime
                 found[generation] = max(changed, found.get(generation, 0.0))
         return found
@@ -280,9 +273,23 @@ class DirectoryDataset(StoredDataset):
     def _manifest_path(self, generation: str) -> Path:
         return self.folder / generation / FILE_NAME
 
+    def _shard_path(self, generation: str, shard: ShardFile) -> Path:
+        """Raises CorruptFile or GenerationMissing when it is not there, StoreError when that cannot be told."""
+        path = self.folder / check_generation(generation) / shard.file
+        with store_errors(f"cannot read {path}"):
+            if not path.exists():
+                raise self._lost_shard_error(generation, shard)
+        return path
+
+    def _has_manifest(self, generation: str) -> bool:
+        """Raises StoreError when that cannot be told: not to be allowed to look is not to know that it is gone."""
+        path = self._manifest_path(generation)
+        with store_errors(f"cannot look at {path}"):
+            return path.is_file()
+
     def _remove_remains(self, generation: str) -> None:
         """Remove the remains of interrupted builds and removals. The caller holds the lock of ``generation``."""
-        if self._manifest_path(generation).is_file():
+        if self._has_manifest(generation):
             raise self._claim_error(generation)
         if (self.folder / generation).exists():
             shutil.rmtree(self.folder / generation)
@@ -357,4 +364,5 @@ def free_bytes(path: Path) -> int:
 
 
 def _nearest_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+    with store_errors(f"cannot look at {path}"):
+        return next(folder for folder in (path, *path.parents) if folder.exists())

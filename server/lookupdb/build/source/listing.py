@@ -14,7 +14,7 @@ import orjson
 from lookupdb.build.source.local_files import add_checksums, find_example, find_file, find_in_volume, find_path
 from lookupdb.build.source.location import LocatedFile, RemoteFile
 from lookupdb.build.source.remote_objects import find_http, find_objects
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
 
@@ -70,10 +70,12 @@ def refuse_local_files(urls: Iterable[str]) -> None:
 
 def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[LocatedFile]:
     """The files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises BadSource."""
+    redacted_url = _USER.sub("//", url.partition("?")[0])
     try:
         return _dispatch(url, base, volume)
+    except OSError as error:  # of looking for a file: a folder that may not be searched, a name that is too long
+        raise SourceUnreadable(f"{redacted_url} cannot be read: {error.strerror or error}") from error
     except (ValueError, re.error) as error:
-        redacted_url = _USER.sub("//", url.partition("?")[0])
         raise BadSource(f"{redacted_url!r} is not a url: {error}", hint="check source.url") from error
 
 
