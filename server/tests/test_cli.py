@@ -121,6 +121,35 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[st
     )
 
 
+def run_closed(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The program with a standard stream closed, as by ``>&-`` of a shell."""
+    command = ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, "-m", "lookupdb", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_build_with_standard_output_closed_builds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    words = ["build", "-f", "examples/airports.yaml", "--store", str(store), "--progress", "none"]
+    run = run_closed(">&-", *words)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert len(list(store.rglob("g1/manifest.json"))) == 1
+
+
+def test_a_verb_with_standard_input_closed_reads_nothing() -> None:
+    run = run_closed("<&-", "token", "--hash")
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: "), run.stderr
+    run = run_closed("<&-", "get", "http://127.0.0.1:1", "-")
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_an_error_with_standard_error_closed_is_not_a_result() -> None:
+    run = run_closed("2>&-", "build", "-f", "none.yaml")
+    assert run.returncode == 2
+    assert run.stdout.count("\n") == 1
+    assert run.stdout.startswith('{"outcome":"failed"')
+
+
 def test_a_manifest_that_is_given_counts_before_that_of_the_variable() -> None:
     run = CliRunner().invoke(cli, ["up", "-f", "a.yaml"], env={"LOOKUPDB_FILE": "b.yaml"})
     assert str(run.exception).startswith("a.yaml cannot be read")

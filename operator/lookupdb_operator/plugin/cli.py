@@ -10,6 +10,7 @@ import click
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.launch import end_interrupted
+from lookupdb.runtime.standard_streams import open_closed_streams
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.plugin import (
     change_verbs,
@@ -64,6 +65,7 @@ def complete_for_kubectl() -> None:
 
 def main() -> None:
     """Run the program."""
+    open_closed_streams()
     try:
         sys.exit(cli.main(prog_name=completion.PROGRAM, standalone_mode=False) or 0)
     except click.exceptions.Exit as end:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
-import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -17,6 +16,7 @@ import click
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.runtime.launch import end_interrupted, end_with_error
+from lookupdb.runtime.standard_streams import drop_unwritten, open_closed_streams
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -115,6 +115,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
+    open_closed_streams()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -132,8 +133,7 @@ def _end_unwritten(error: OSError) -> NoReturn:
     """End the program whose standard output takes no more, for its disk is full. Raises any other ``error``."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
         raise error
-    # What waits to be written would fail again as the program ends, and give it another exit code.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    drop_unwritten()
     end_with_error(
         NotEnoughRoom(
             f"standard output cannot be written: {error.strerror}",

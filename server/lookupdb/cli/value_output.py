@@ -10,6 +10,5 @@ import click
 def print_value(value: bytes, *, is_json: bool) -> None:
     """Write ``value``, and flush it: JSON as a line; a raw value byte for byte, so that it can be put into a file. Only
     a terminal gets an end of line with it, if it has none."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it is closed
-    ends_line = is_json or (is_terminal and not value.endswith(b"\n"))
+    ends_line = is_json or (sys.stdout.isatty() and not value.endswith(b"\n"))
     click.echo(value, nl=ends_line)
