@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from support.ports import free_port
 from support.waiting import until
 
+from lookupdb.cli import cli
+from lookupdb.local.builds import BuilderKilled
 from lookupdb.local.router import find_free_port
 
 pytestmark = pytest.mark.long
@@ -171,3 +174,27 @@ def test_where_redis_port_is_taken_the_next_is_listened_on() -> None:
         assert found != port
         with socket.create_server(("127.0.0.1", found)):
             assert find_free_port(port) not in (port, found)
+
+
+def test_it_serves_though_the_disk_behind_its_output_is_full(folder: Folder) -> None:
+    with Path("/dev/full").open("w") as full, (folder.path / "errors").open("w") as errors:
+        command = [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0"]
+        folder.process = subprocess.Popen(command, stdout=full, stderr=errors, cwd=folder.path, text=True)
+    until(
+        lambda: folder.run("get", "people", "ada@example.com").returncode == 0, "the first generation", DEADLINE_SECONDS
+    )
+    folder.process.send_signal(signal.SIGINT)
+    assert folder.process.wait(DEADLINE_SECONDS) == 0
+    assert "error" not in (folder.path / "errors").read_text()
+
+
+def test_a_builder_that_is_killed_at_the_start_is_told_by_its_signal(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "program").write_text("#!/bin/sh\nkill -9 $$\n")
+    (folder.path / "program").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder.path / "program"))
+    monkeypatch.chdir(folder.path)
+    with pytest.raises(BuilderKilled, match="ended by SIGKILL, perhaps because memory did not suffice") as caught:
+        CliRunner().invoke(cli, ["up", "-f", "people.yaml", "--port", "0"], catch_exceptions=False)
+    assert caught.value.exit_code == 137

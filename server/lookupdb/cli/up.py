@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from lookupdb.local.builds import BuildFailed
 from lookupdb.local.run_state import DATA_DIRECTORY
 from lookupdb.local.up import Up, UpOptions
 from lookupdb.runtime import daemon_calls
+from lookupdb.runtime.standard_streams import drop_unwritten
 
 
 @click.command("up")
@@ -89,11 +91,13 @@ def command(
     options = UpOptions(
         manifest, data_dir, port, resp_port, watch, watch_seconds, memory_limit, volume, max_servers, override_gates
     )
-    up = Up(options, click.echo)
+    up = Up(options, _say)
     try:
         asyncio.run(_run_until_signal(up))
     except BuildFailed as error:  # the builder has said why
         sys.exit(error.exit_code)
+    finally:
+        drop_unwritten()
     if daemon_calls.are_unfinished():
         daemon_calls.end_at_once(0)
 
@@ -121,4 +125,10 @@ async def _run_until_signal(up: Up) -> None:
     except asyncio.CancelledError:
         if not stopping:
             raise
-        click.echo("stopped")
+        _say("stopped")
+
+
+def _say(line: str) -> None:
+    """Print ``line``, or drop it while standard output takes none: what serves goes on."""
+    with suppress(OSError):
+        click.echo(line)
