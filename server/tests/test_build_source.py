@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import zstandard
 from support.buckets import s3_server, use_server
-from support.sources import dataset, read
+from support.sources import MEMORY, dataset, read
 from support.web import QuietHandler, web_server
 
 from lookupdb.build.progress import SilentProgress
+from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.source import listing, local_files
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
@@ -233,6 +234,48 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: s
     path.write_bytes(b"k,v\na,2\n" if name == "a.csv" else gzip.compress(b"k,v\na,2\n"))
     os.utime(path, ns=(1, 1))
     with pytest.raises(BadSource, match=f"{name} changed while it was read"):
+        fetch_files(objects, tmp_path, SilentProgress())
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "meanwhile"),
+    [
+        ("a.csv", b'k,v\na,"1"\nb,"2"\n', b'k,v\na,"1"\nb,"2'),
+        ("a.csv", CSV, b"<html>maintenance</html>"),
+        ("a.jsonl", b'{"k":"a"}\n{"k":"b"}\n', b'{"k":"a"}\n{"k":'),
+        ("a.json", b'[{"k":"a"},{"k":"b"}]', b'[{"k":"a"},{"k":'),
+    ],
+    ids=["half a row", "other columns", "half a line", "half a document"],
+)
+def test_what_cannot_be_used_because_it_changes_is_told_as_changed(
+    tmp_path: Path, name: str, before: bytes, meanwhile: bytes
+) -> None:
+    (tmp_path / name).write_bytes(before)
+    spec = dataset(tmp_path, name)
+    files = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress())
+    (tmp_path / name).write_bytes(meanwhile)
+    with pytest.raises(SourceUnreadable, match=f"{name} changed while it was read"):
+        SortedRecords(spec, files, tmp_path, MEMORY, 1, SilentProgress()).__enter__()
+    with pytest.raises(BadSource) as caught:
+        read(spec, tmp_path / "scratch")
+    assert not caught.value.may_pass, "that is how it is now"
+
+
+def test_a_compressed_file_that_is_cut_short_after_it_was_listed_is_told_as_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(CSV * 1000))
+    objects = resolve_source(dataset(tmp_path, path.name), volume=None)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(SourceUnreadable, match=r"a\.csv\.gz changed while it was read"):
+        fetch_files(objects, tmp_path, SilentProgress())
+
+
+def test_a_compressed_file_that_goes_away_after_it_was_listed_may_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(CSV))
+    objects = resolve_source(dataset(tmp_path, path.name), volume=None)
+    path.unlink()
+    with pytest.raises(SourceUnreadable, match=r"a\.csv\.gz cannot be read: No such file or directory"):
         fetch_files(objects, tmp_path, SilentProgress())
 
 

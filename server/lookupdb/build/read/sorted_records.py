@@ -26,7 +26,7 @@ from lookupdb.build.sort.runs import Batch, decode_place
 from lookupdb.build.sort.sample import Sample, make_sample
 from lookupdb.build.sort.sorter import Sorter
 from lookupdb.build.source import slices
-from lookupdb.build.source.fetched_file import LocalFile
+from lookupdb.build.source.fetched_file import LocalFile, tell_changes
 from lookupdb.build.source.slices import PARALLEL_FROM, Slice
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 from lookupdb.runtime.memory import peak_resident
@@ -80,7 +80,7 @@ class SortedRecords:
         self._slices_read: _ReadSlices
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
+        with tell_changes(self._check_unchanged), ExitStack() as stack:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
             source_bytes = sum(file.bytes for file in self._files)
             sample = make_sample(self._budget.sample, source_bytes)
@@ -98,6 +98,11 @@ class SortedRecords:
             self.peak_memory = peak_resident() + self._members_peak
             self._open = stack.pop_all()
         return self
+
+    def _check_unchanged(self) -> None:
+        """Raises SourceUnreadable if a file has changed since the build began."""
+        for file in self._files:
+            file.check_unchanged()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

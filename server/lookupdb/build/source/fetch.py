@@ -16,7 +16,7 @@ from typing import Final
 from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.source.decompression import decompress
-from lookupdb.build.source.fetched_file import LocalFile, check_unchanged
+from lookupdb.build.source.fetched_file import LocalFile, check_unchanged, tell_changes
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.listing import SourceObject, is_identified
 from lookupdb.build.source.remote_objects import remote_errors
@@ -69,17 +69,22 @@ def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFil
         chunks = _hash_chunks(chunks, checksum)
     if item.compression != "none":
         chunks = decompress(chunks, item.compression, item.description.url)
-    with scratch_errors(target.parent), target.open("wb") as out:
+    with tell_changes(lambda: _check_unchanged(item)), scratch_errors(target.parent), target.open("wb") as out:
         for chunk in chunks:
             out.write(chunk)
     if isinstance(item.place, HttpStream):
         description = replace(description, bytes=received.bytes)
     received.check(description)
-    if isinstance(item.place, Path):
-        check_unchanged(item.description, item.place)
+    _check_unchanged(item)
     if checksum:
         description = replace(description, etag=checksum.hexdigest())
     return LocalFile(description, item.format, item.delimiter, target, target.stat().st_size, False)
+
+
+def _check_unchanged(item: SourceObject) -> None:
+    """Raises BadSource if it is a file of this machine that has changed since it was listed."""
+    if isinstance(item.place, Path):
+        check_unchanged(item.description, item.place)
 
 
 def _read_chunks(item: SourceObject) -> Iterator[bytes]:
@@ -88,9 +93,12 @@ def _read_chunks(item: SourceObject) -> Iterator[bytes]:
         with remote_errors(name):
             yield from item.place.open(item.description)
         return
-    with item.place.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+    try:
+        with item.place.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise SourceUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _hash_chunks(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]:

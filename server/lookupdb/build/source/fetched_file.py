@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lookupdb.build.source.local_files import describe_local_file
-from lookupdb.errors import SourceUnreadable
+from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 
 if TYPE_CHECKING:
@@ -37,6 +39,18 @@ class LocalFile:
         """Raises BadSource if it is the user's own file and has changed since the build began."""
         if self.in_place:
             check_unchanged(self.description, self.path)
+
+
+@contextmanager
+def tell_changes(check: Callable[[], object]) -> Iterator[None]:
+    """Where the block cannot use what it reads, raise what ``check`` does, if a file has changed meanwhile: what was
+    read may be half of each, and says nothing of either."""
+    try:
+        yield
+    except BadSource as error:
+        if not error.may_pass:
+            check()
+        raise
 
 
 def check_unchanged(description: SourceFile, path: Path) -> None:
