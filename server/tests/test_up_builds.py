@@ -11,7 +11,7 @@ import pytest
 from support.up_stack import MANIFEST, Stack, people, write_dataset
 from support.web import QuietHandler, web_server
 
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import InvalidManifest, LookupdbError
 from lookupdb.local import builds
 
 __all__ = ["people"]
@@ -28,7 +28,7 @@ async def failure(
         (tmp_path / "program").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "program").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
-    request = builds.BuildRequest(tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
+    request = builds.BuildRequest("default/people", tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
     with pytest.raises(kind) as caught:
         await builds.Builder(request).run()
     return caught.value
@@ -82,6 +82,15 @@ async def test_one_that_fails_without_a_report_of_it_may_pass(
 async def test_one_that_ends_well_without_a_report_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = await failure(tmp_path, monkeypatch, "exit 0", LookupdbError)
     assert (failed.message, failed.may_pass) == ("the builder has ended without a report", True)
+
+
+@pytest.mark.parametrize("outcome", ["built", "unchanged", "waiting"])
+async def test_what_it_has_done_for_another_dataset_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    report = f'{{"outcome": "{outcome}", "dataset": "default/other", "generation": "g1", "message": ""}}'
+    failed = await failure(tmp_path, monkeypatch, f"echo '{report}'", InvalidManifest)
+    assert failed.message.startswith("the manifest has become that of default/other, which a running `up` cannot")
 
 
 class Site:

@@ -106,6 +106,20 @@ def test_an_overridden_generation_that_cannot_be_served_hides_no_earlier_one(peo
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
 
 
+def test_an_overridden_generation_that_cannot_be_served_is_tried_again(people: Callable[..., Stack]) -> None:
+    stack = people("--watch", "--watch-seconds", "0.1")
+    refuse(stack, "Alone")
+    (shard,) = stack.data.rglob("g2/shard-*.lmdb")
+    content = shard.read_bytes()
+    shard.chmod(0o644)
+    shard.write_bytes(bytes(len(content)))
+    override(stack, "g2")
+    stack.says("; g1 keeps serving, tried again in 1 s\n")
+    shard.write_bytes(content)
+    stack.says("cut over to g2")
+    assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Alone"}}
+
+
 @pytest.mark.parametrize("watch", [True, False], ids=["watching", "not watching"])
 def test_the_printed_commands_show_what_was_refused_and_let_it_pass_while_up_runs(
     people: Callable[..., Stack], tmp_path: Path, watch: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -160,3 +161,38 @@ async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(t
         await watch.says("x.csv cannot be read: File name too long; g1 keeps serving")
         (tmp_path / "people.yaml").write_text(MANIFEST)
         await watch.says("manifest and source can be read again")
+
+
+async def test_what_was_built_for_another_dataset_is_not_cut_over_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(tmp_path) as watch:
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("cut over to g2")
+        other = MANIFEST.replace("name: people", "name: other")
+        during_the_next_build(monkeypatch, replace_text(tmp_path / "people.yaml", other))
+        write_people(tmp_path, ada="Princess")
+        await watch.says("has become that of default/other, which a running `up` cannot change to; g2 keeps serving")
+        await watch.says("cut over to g3")
+        assert await asyncio.to_thread(watch.title) == "Princess"
+        assert "cut over to g1" not in watch.output
+
+
+async def test_a_source_that_is_put_back_is_built_again(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        before = (tmp_path / "people.csv").read_bytes()
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("cut over to g2")
+        (tmp_path / "people.csv").write_bytes(before)
+        await watch.says("cut over to g3")
+        assert await asyncio.to_thread(watch.title) == "Countess"
+
+
+async def test_a_store_that_was_lost_numbers_on(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("cut over to g2")
+        shutil.rmtree(tmp_path / "data" / "store")
+        write_people(tmp_path, ada="Princess")
+        await watch.says("cut over to g3")
+        assert await asyncio.to_thread(watch.title) == "Princess"

@@ -14,9 +14,9 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.build import existing_generations
-from lookupdb.errors import GateClosed, LookupdbError, SourceUnreadable
+from lookupdb.errors import GateClosed, InvalidManifest, LookupdbError, SourceUnreadable
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
-from lookupdb.manifest import Manifest
+from lookupdb.manifest import Manifest, generation_number
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
 from lookupdb.store.dataset import is_older
@@ -58,12 +58,16 @@ class SourceNotReady(SourceUnreadable):
 class BuildRequest:
     """The manifest to build, the store, and the limits."""
 
+    dataset: str
+    """``namespace/name``: a manifest that has become another one's is none of ours."""
     manifest: Path
     store: str
     memory_limit: int | None
     volume: Path | None
 
-    def arguments(self, active: str | None, unless: Manifest | None, unless_refused: str | None) -> list[str]:
+    def arguments(
+        self, active: str | None, unless: Manifest | None, unless_refused: str | None, generation: str | None
+    ) -> list[str]:
         """Return the arguments of `lookupdb build`."""
         options = {
             "-f": self.manifest,
@@ -74,6 +78,7 @@ class BuildRequest:
             "--unless-fingerprint": unless and unless.fingerprint,
             "--unless-success-file": unless and unless.success_file,
             "--unless-refused": unless_refused,
+            "--generation": generation,
         }
         return ["build", *(str(word) for flag, value in options.items() if value is not None for word in (flag, value))]
 
@@ -95,10 +100,10 @@ def find_reusable_generation(
 
 
 def find_overridden_generation(
-    dataset: StoredDataset, spec: DatasetSpec, active: str, tried: Collection[str]
+    dataset: StoredDataset, spec: DatasetSpec, active: str, waiting: Collection[str]
 ) -> str | None:
     """Return the newest whole generation after ``active`` that was built to this very spec, whose gates were
-    overridden, and that is none of ``tried``."""
+    overridden, and that is none of ``waiting``."""
     if not any(is_older(active, generation) for generation in dataset.published_generations()):
         return None  # at nearly every look
     content = spec.content_hash()
@@ -109,10 +114,16 @@ def find_overridden_generation(
             if manifest.overridden
             and manifest.content == content
             and is_older(active, manifest.generation)
-            and manifest.generation not in tried
+            and manifest.generation not in waiting
         ),
         None,
     )
+
+
+def next_generation(dataset: StoredDataset, active: str) -> str | None:
+    """Return the generation to build after ``active``; None, the next free one, unless the store has lost so much that
+    its numbers would begin anew. Raises StoreError."""
+    return None if is_older(active, dataset.next_generation()) else f"g{generation_number(active) + 1}"
 
 
 def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str) -> bool:
@@ -133,18 +144,24 @@ class Builder:
         self._process: asyncio.subprocess.Process | None = None
 
     async def run(
-        self, active: str | None = None, unless: Manifest | None = None, unless_refused: str | None = None
+        self,
+        active: str | None = None,
+        unless: Manifest | None = None,
+        unless_refused: str | None = None,
+        generation: str | None = None,
     ) -> str | None:
-        """Build a generation and return its name; None when the source is still that of the generation ``unless``.
+        """Build ``generation``, or the next free one, and return its name; None when the source is still that of the
+        generation ``unless``.
 
-        Raises BuildFailed, BuilderKilled, and SourceNotReady when the success file is not there. When cancelled, the
-        builder is interrupted and waited for, INTERRUPTION_SECONDS at most.
+        Raises BuildFailed, BuilderKilled, InvalidManifest when the manifest has become another dataset's, and
+        SourceNotReady when the success file is not there. When cancelled, the builder is interrupted and waited for,
+        INTERRUPTION_SECONDS at most.
         """
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "lookupdb.cli.leash",  # it ends when `up` does, however that ends
-            *self._request.arguments(active, unless, unless_refused),
+            *self._request.arguments(active, unless, unless_refused, generation),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=child_environment(BUILDER_VARIABLES),
@@ -156,7 +173,7 @@ class Builder:
         except asyncio.CancelledError:
             await self._interrupt(process)
             raise
-        return _read_result(process.returncode or 0, output)
+        return _read_result(process.returncode or 0, output, self._request.dataset)
 
     def kill(self) -> None:
         """Kill the builder, if one runs: the next one removes what it leaves."""
@@ -175,9 +192,9 @@ class Builder:
             await process.wait()
 
 
-def _read_result(code: int, output: bytes) -> str | None:
-    """Return the generation that a builder has built, by its exit code and standard output; None where it had nothing
-    to build. Raises LookupdbError, which may pass unless the builder itself says otherwise."""
+def _read_result(code: int, output: bytes, dataset: str) -> str | None:
+    """Return the generation of ``dataset`` that a builder has built, by its exit code and standard output; None where
+    it had nothing to build. Raises LookupdbError, which may pass unless the builder itself says otherwise."""
     if code < 0:  # whatever it has reported before
         raise BuilderKilled(-code)
     report = _last_report(output)
@@ -186,9 +203,19 @@ def _read_result(code: int, output: bytes) -> str | None:
         raise BuildFailed(what, code, may_pass=report.get("outcome") != "failed" or report["mayPass"])
     if not report:
         raise LookupdbError("the builder has ended without a report")
+    if report["dataset"] != dataset:
+        raise other_dataset_error(report["dataset"])
     if report["outcome"] == "waiting":
         raise SourceNotReady(report["message"])
     return None if report["outcome"] == "unchanged" else str(report["generation"])
+
+
+def other_dataset_error(name: str) -> InvalidManifest:
+    """The error of a manifest that has become that of the dataset ``name``, ``namespace/name``."""
+    return InvalidManifest(
+        f"the manifest has become that of {name}, which a running `up` cannot change to",
+        hint="stop it and start it again",
+    )
 
 
 def _last_report(output: bytes) -> dict[str, Any]:

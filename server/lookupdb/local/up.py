@@ -19,7 +19,7 @@ from lookupdb import store
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.errors import InvalidManifest, LookupdbError, UsageError
+from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
@@ -31,6 +31,7 @@ from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
 from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+from lookupdb.store.dataset import is_older
 from lookupdb.wording import format_command
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,9 @@ class Up:
         self._folder = RunFolder(options.data, spec.namespace, spec.name)
         store_url = str((options.data / "store").absolute())
         self._builder = builds.Builder(
-            builds.BuildRequest(options.manifest, store_url, options.memory_limit, options.volume)
+            builds.BuildRequest(
+                f"{spec.namespace}/{spec.name}", options.manifest, store_url, options.memory_limit, options.volume
+            )
         )
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
         self._serving = Serving(spec, self._dataset, self._folder, options.port, options.resp_port, options.watch, say)
@@ -78,8 +81,8 @@ class Up:
         self._pinned: str | None = None
         self._left_out: tuple[str, ...] = ()
         """The fields of the last manifest that hold in a cluster alone."""
-        self._overridden: set[str] = set()
-        """The generations with overridden gates that were rolled out, or tried in vain."""
+        self._overridden: dict[str, Backoff] = {}
+        """The generations with overridden gates that were tried in vain, and when they are tried again."""
 
     @property
     def _spec(self) -> DatasetSpec:
@@ -243,15 +246,17 @@ class Up:
     async def _serve_overridden(self, spec: DatasetSpec) -> None:
         """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
         active = self._serving.manifest.generation
-        generation = builds.find_overridden_generation(self._dataset, spec, active, self._overridden)
+        waiting = [generation for generation, backoff in self._overridden.items() if not backoff.is_due()]
+        generation = builds.find_overridden_generation(self._dataset, spec, active, waiting)
         if generation is None:
             return
-        self._overridden.add(generation)
         self._say(f"{spec.name}: the gates of {generation} are overridden; {active} serves until it is loaded")
         try:
             await self._replace(generation, spec)
         except LookupdbError as error:
-            self._say(f"{spec.name}: {error}; {active} keeps serving")
+            pause = self._overridden.setdefault(generation, Backoff()).note_failure(may_pass=error.may_pass)
+            again = f"tried again in {pause:,.0f} s"
+            self._say(f"{spec.name}: {error.message}; {active} keeps serving, {again}{_next_step(error)}")
 
     async def _read_desired_inputs(self, spec: DatasetSpec) -> ServingInputs | None:
         """Return what ``spec`` and the source ask for now, None if the source is not to be read. Raises BadSource."""
@@ -304,10 +309,7 @@ class Up:
         """Return the manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
         old, new = self._spec, read_manifest(self._options.manifest)
         if (new.namespace, new.name) != (old.namespace, old.name):
-            raise InvalidManifest(
-                f"the manifest has become that of {new.namespace}/{new.name}, which a running `up` cannot change to",
-                hint="stop it and start it again",
-            )
+            raise builds.other_dataset_error(f"{new.namespace}/{new.name}")
         bounds.check_servers(new, self._options.max_servers)
         return new
 
@@ -333,18 +335,29 @@ class Up:
             schedule.note_success()
 
     async def _build(self, spec: DatasetSpec, desired: ServingInputs) -> str:
-        """Return the generation that is ``desired``, built unless it has been. Raises LookupdbError."""
+        """Return the generation that is ``desired``, built unless it has been; never one before what serves. Raises
+        LookupdbError."""
         active = self._serving.manifest
         unless = self._find_built(spec, desired)
-        built = await self._builder.run(active.generation, unless, self._dataset.newest_refused())
-        return built or (unless or active).generation
+        built = await self._builder.run(
+            active.generation,
+            unless,
+            self._dataset.newest_refused(),
+            builds.next_generation(self._dataset, active.generation),
+        )
+        generation = built or (unless or active).generation
+        if is_older(generation, active.generation):
+            raise LookupdbError(f"the builder has built {generation}, which is older than {active.generation}")
+        return generation
 
     def _find_built(self, spec: DatasetSpec, desired: ServingInputs) -> Manifest | None:
         """Return the manifest of what an attempt before has built, and could not serve; else the active one, if only
         the source differs. Raises StoreError."""
         active = self._serving.manifest
         built = builds.find_reusable_generation(self._dataset, spec, desired.fingerprint)
-        return built or (active if desired.content == active.content else None)
+        if built is not None and not is_older(built.generation, active.generation):
+            return built
+        return active if desired.content == active.content else None
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
