@@ -130,6 +130,12 @@ def test_a_place_that_is_none(tmp_path: Path, url: str, message: str) -> None:
         urls(tmp_path, url)
 
 
+@pytest.mark.parametrize("url", ["none.csv", "*.csv", "volume://**/*.csv"])
+def test_a_file_that_is_not_there_may_come(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SourceUnreadable):
+        listing.find_files(url, base=tmp_path, volume=tmp_path)
+
+
 @pytest.mark.parametrize("url", ["pipe.csv", "file://{folder}/pipe.csv", "volume://pipe.csv"])
 def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, url: str) -> None:
     os.mkfifo(tmp_path / "pipe.csv")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from lookupdb.errors import BadSource
+from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 
 MAX_FILES: Final = 10_000
@@ -40,5 +40,5 @@ def collect_matches(url: str, paths: Iterator[str]) -> list[str]:
         if len(matches) > MAX_FILES:
             raise BadSource(f"{url} matches more than {MAX_FILES} files", hint="narrow the pattern")
     if not matches:
-        raise BadSource(f"{url} matches no file", hint="`*` does not match `/`; `**` matches folders")
+        raise SourceUnreadable(f"{url} matches no file", hint="`*` does not match `/`; `**` matches folders")
     return sorted(set(matches))
