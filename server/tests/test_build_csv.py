@@ -119,6 +119,11 @@ def test_a_key_of_several_columns(tmp_path: Path) -> None:
     assert found.reasons == [(2, "the key column a holds the separator ':'"), (3, "the key column a is empty")]
 
 
+def test_steps_are_applied_to_the_joined_text_of_a_key(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", "a,b,v\n X , Y ,1\n", key=["a", "b"], normalize=("strip", "lowercase"))
+    assert found.values == {"x : y": '{"v":"1"}'}
+
+
 def test_only_the_first_rejected_rows_are_sampled_and_all_are_counted(tmp_path: Path) -> None:
     found = read_file(tmp_path, "f.csv", "k,v\n" + ",1\n" * 50)
     assert found.rejected.count == 50

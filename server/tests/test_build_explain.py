@@ -79,6 +79,13 @@ class TestExplain:
         project.describe(refresh={"schedule": "0 2 * * *"}, suspend=True)
         assert "\nrefresh      '0 2 * * *' in UTC, which rests\n" in project.build("--explain").stdout
 
+    def test_says_that_steps_run_on_the_joined_text_of_a_key(self, project: Project) -> None:
+        project.describe(key={"columns": ["id"], "normalize": ["strip"]})
+        assert "id, then strip\n" in project.build("--explain").stdout
+        project.describe(key={"columns": ["id", "name"], "separator": "/", "normalize": ["strip", "lowercase"]})
+        text = project.build("--explain").stdout
+        assert "id, name joined by '/', then, on the joined text, strip, lowercase\n" in text
+
     def test_says_what_is_left_out_where_there_is_no_cluster(self, project: Project) -> None:
         assert "left out" not in project.build("--explain").stdout
         project.describe(store={"url": "s3://team/lookups"}, adopt={"uid": "3f2b9c1e"})

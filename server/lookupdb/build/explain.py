@@ -103,8 +103,10 @@ def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterato
 
 
 def _key_line(spec: DatasetSpec) -> Iterator[str]:
-    joined = f" joined by {spec.key.separator!r}" if len(spec.key.columns) > 1 else ""
-    steps = f", then {', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
+    is_joined = len(spec.key.columns) > 1
+    joined = f" joined by {spec.key.separator!r}" if is_joined else ""
+    then = ", then, on the joined text, " if is_joined else ", then "
+    steps = f"{then}{', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
     what = "the names of the object's members" if spec.key.member_names else ", ".join(spec.key.columns)
     yield f"{what}{joined}{steps}"
 
