@@ -51,6 +51,12 @@ def test_a_closed_gate_has_an_outcome_of_its_own() -> None:
     assert (record.outcome, record.message) == ("gateClosed", "10 records, expected 1000")
 
 
+def test_lines_of_a_message_are_told_apart_on_one() -> None:
+    message = "people.csv names no column id\n  its columns are x and y:\n    look at them"
+    (record,) = failed(DatasetStatus(), 12, "BadSource", message).builds
+    assert record.message == "people.csv names no column id; its columns are x and y: look at them"
+
+
 def test_ten_are_kept_and_the_newest_is_the_last() -> None:
     status = DatasetStatus()
     for number in range(1, 25):

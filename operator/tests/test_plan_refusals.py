@@ -74,8 +74,20 @@ def test_it_is_told_of_and_not_rolled_out() -> None:
     assert world.status.refused.message.startswith("maxShrinkPercent: expected at most 20 % fewer records")
     assert [generation.generation for generation in world.status.generations] == ["g1"]
     assert "maxShrinkPercent: expected" in shown(planned)
-    assert "to let g2 through as it is, set the annotation lookupdb.dev/override-gates to g2." in shown(planned)
+    assert shown(planned).count("lookupdb.dev/override-gates") == 1, "its builder has said how to let it through"
+    assert "kubectl annotate lds airports -n default lookupdb.dev/override-gates=g2 --overwrite" in shown(planned)
     assert "g1 keeps serving" in shown(planned, "Degraded")
+
+
+def test_how_to_let_it_through_is_said_where_its_builder_has_not() -> None:
+    """One of an older image, or whose message was too long."""
+    world = refused()
+    assert world.status.failure is not None
+    world.status = replace(world.status, failure=replace(world.status.failure, message="too few"))
+    told = "too few; to let g2 through as it is, set the annotation lookupdb.dev/override-gates to g2"
+    assert shown(world.look()).startswith(f"{told}. ")
+    world.override("g1")
+    assert shown(world.look()).startswith(f"{told}; it names g1, which is not what was refused. ")
 
 
 def test_the_sweep_spares_it() -> None:
@@ -88,7 +100,7 @@ def test_the_next_attempts_find_it_and_build_no_other() -> None:
     assert world.status.refused is not None
     assert (world.status.refused.generation, world.status.refused.verified_by) == ("g2", 4)
     assert set(world.published) == {"g1", "g2"}
-    assert "to let g2 through" in shown(world.look())
+    assert "override-gates=g2 --overwrite" in shown(world.look())
 
 
 def test_a_build_knows_what_its_gates_compare_with_when_the_store_has_lost_it() -> None:
@@ -193,7 +205,7 @@ class TestOverride:
         world.step()
         assert world.status.table is not None
         assert world.status.table.generation == "g2"
-        assert "set the annotation lookupdb.dev/override-gates to g3; it names g2, which is not what was" in shown(
+        assert "the annotation lookupdb.dev/override-gates names g2, which is not what was refused" in shown(
             world.look()
         )
 
@@ -203,7 +215,7 @@ class TestOverride:
         world.override(name)
         planned = world.reconcile()
         assert planned.status.refused is not None
-        assert f"it names {name}, which is not what was refused" in shown(planned)
+        assert f"override-gates names {name}, which is not what was refused" in shown(planned)
 
     def test_that_is_there_before_it_was_refused_does_nothing_until_it_is_set_again(self) -> None:
         world = serving()
@@ -217,7 +229,8 @@ class TestOverride:
         world.override("")
         planned = world.reconcile()
         assert planned.status.refused is not None
-        assert "to let g2 through as it is" in shown(planned)
+        assert "does nothing" not in shown(planned)
+        assert "override-gates=g2 --overwrite" in shown(planned)
         world.override("g2")
         world.settle()
         assert world.status.generation == "g2"

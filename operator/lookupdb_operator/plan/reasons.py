@@ -299,13 +299,19 @@ def find_earliest(deadlines: Iterable[float | None]) -> float | None:
 def write_sentence(reason: str, message: str) -> str:
     """``message`` on one line, as a sentence, and what to do about ``reason`` unless the message says so itself: the
     further lines of an error of lookupdb's are its advice."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["No message was given"]
-    text = lines[0]
-    for line in lines[1:]:
-        text = f"{text} {line}" if text.endswith((":", ";", ",")) else f"{text}; {line}"
+    text = join_lines(message) or "No message was given"
     text = text if text.endswith((".", "!", "?", "…")) else f"{text}."
-    remedy = REMEDIES.get(reason) if len(lines) == 1 else None
+    remedy = REMEDIES.get(reason) if len(message.strip().splitlines()) <= 1 else None
     return f"{text} {remedy}" if remedy and remedy not in text else text
+
+
+def join_lines(message: str) -> str:
+    """``message`` on one line: a line goes on behind a colon, and else behind a semicolon."""
+    text = ""
+    for line in filter(None, (" ".join(line.split()) for line in message.splitlines())):
+        separator = " " if text.endswith((":", ";", ",")) else "; "
+        text = f"{text}{separator}{line}" if text else line
+    return text
 
 
 def shorten(text: str, max_characters: int) -> str:

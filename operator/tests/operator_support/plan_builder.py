@@ -146,7 +146,14 @@ def _number_taken(generation: str, world: World) -> BuildResult:
 
 
 def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
-    message = "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
+    # As of lookupdb.build.adoption and lookupdb.cli.ways_out.
+    message = (
+        "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
+        f"\n  {generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates,"
+        " or let it pass as it is:"
+        f"\n    kubectl lookupdb diff airports -n default g1 {generation}"
+        f"\n    kubectl annotate lds airports -n default {names.OVERRIDE_GATES}={generation} --overwrite"
+    )
     return BuildResult(
         *("failed", generation, content[-64:], 10, 1000, 500, clock.format_moment(moment)),
         exit_code=4,

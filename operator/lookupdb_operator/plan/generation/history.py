@@ -50,7 +50,7 @@ def record_override(status: DatasetStatus, generation: GenerationStatus, now: da
             started_at=moment,
             finished_at=moment,
             records=generation.records,
-            message=reasons.shorten(" ".join(generation.overridden.split()), MAX_MESSAGE_CHARACTERS),
+            message=reasons.shorten(reasons.join_lines(generation.overridden), MAX_MESSAGE_CHARACTERS),
         ),
     )
 
@@ -64,7 +64,7 @@ def _make_record(build: BuildStatus, outcome: BuildOutcome, reason: str, message
         started_at=clock.clamp_to_now(build.started_at, now),
         finished_at=clock.format_moment(now),
         seconds=round(took),
-        message=reasons.shorten(" ".join(message.split()), MAX_MESSAGE_CHARACTERS),
+        message=reasons.shorten(reasons.join_lines(message), MAX_MESSAGE_CHARACTERS),
     )
 
 

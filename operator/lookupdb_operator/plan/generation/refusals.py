@@ -87,23 +87,30 @@ def _admitted_generation(refused: RefusedGeneration) -> GenerationStatus:
 
 
 def with_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
-    """``trouble``, with how to let the generation through if it is one of a closed gate."""
+    """``trouble``, with how to let the generation through if it is one of a closed gate, and its builder has not said
+    so."""
     refused = status.refused
     if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
         return trouble
     message = reasons.shorten(trouble.message, _MAX_MESSAGE_CHARACTERS)
-    return Trouble(trouble.reason, f"{message}\n{_describe_override(refused, situation)}")
+    is_told = f"{names.OVERRIDE_GATES}={refused.generation} " in message
+    advice = _describe_override(refused, situation, is_told=is_told)
+    return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
 
 
-def _describe_override(refused: RefusedGeneration, situation: Situation) -> str:
+def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_told: bool) -> str:
+    """How ``refused`` is let through, unless that ``is_told``; and why the annotation that is there does not."""
     name, annotation = refused.generation, situation.dataset.override_gates
     if refused.premature_override:
         return (
             f"the annotation {names.OVERRIDE_GATES} named {name} before it was refused, and does nothing: look at"
             f" {name}, remove the annotation, and set it again to let {name} through"
         )
-    advice = f"to let {name} through as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
-    return f"{advice}; it names {annotation}, which is not what was refused" if annotation else advice
+    advice = "" if is_told else f"to let {name} through as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
+    if not annotation:
+        return advice
+    subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
+    return f"{subject} names {annotation}, which is not what was refused"
 
 
 def describe_useless_override(status: DatasetStatus, situation: Situation) -> str:
