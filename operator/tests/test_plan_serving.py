@@ -11,6 +11,8 @@ from operator_support.plan_samples import serving
 from lookupdb_operator import names
 from lookupdb_operator.model import Absence, ObjectRef, Observed, Pod
 from lookupdb_operator.plan import plan
+from lookupdb_operator.plan.serving import diagnose_serving, judge_ready
+from lookupdb_operator.plan.situation import Situation
 
 SERVER = "airports-r1-s0-0"
 LOST_AFTER = Absence(unready=300, deleting=90)
@@ -55,6 +57,23 @@ def test_a_clock_that_is_wrong_ends_no_pod_by_force_and_spares_none(error: timed
     assert plan(draining, world.config, world.now + error).delete == ()
     lost = _with_lost(world.observe(), pod, unready=300, deleting=90)
     assert plan(lost, world.config, world.now + error).delete == (ObjectRef("Pod", SERVER, pod.uid, by_force=True),)
+
+
+@pytest.mark.parametrize(("records", "told"), [(1, "g1 serves 1 record at"), (28_298, "g1 serves 28,298 records at")])
+def test_records_are_counted_as_in_every_other_message(records: int, told: str) -> None:
+    world = serving()
+    status = replace(world.status, records=records)
+    assert judge_ready(status, world.observe()).message.startswith(told)
+
+
+def test_a_lone_shard_and_server_are_one() -> None:
+    world = serving(shards=1, replicas=1)
+    observed = world.observe()
+    pods = tuple(replace(pod, ready=False) if pod.component == names.SHARDS else pod for pod in observed.pods)
+    (trouble,) = diagnose_serving(
+        world.status, Situation.from_observed(replace(observed, pods=pods), world.config, world.now)
+    )
+    assert "airports-r1-s0 has 0 of 1 server ready" in trouble.message
 
 
 def test_a_pod_that_nobody_has_seen_before_is_waited_for() -> None:

@@ -111,7 +111,7 @@ def test_what_serves_is_told_by_shard_and_what_is_active_is_what_last_served_who
     assert [generation.served_by for generation in planned.status.generations] == [1, 0], "g2 has not served whole"
     assert condition(planned, "Ready").message.startswith("g1 and g2 serve, shard by shard, at http")
     assert _rolled_out(world)[2].startswith(
-        "1 of 4 shards answer from g2, the others from g1; 0 of 1 shards (1) of airports-r2 (generation g2) have"
+        "1 of 4 shards answer from g2, the others from g1; 0 of 1 shard (1) of airports-r2 (generation g2) has its"
     )
 
 

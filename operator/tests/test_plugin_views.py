@@ -46,11 +46,21 @@ def test_a_dataset_that_serves_is_one_screen() -> None:
     assert sections["Routers"] == ["2/2 ready, routing table 7 confirmed by all"]
 
 
+def test_one_of_a_kind_is_counted_as_one() -> None:
+    lone = generation("g12", records=1, shards=1, servedBy=7)
+    text = status_view.render(view(server("r34", 0), generations=[lone], records=1, refused=lone), NOW)
+    assert "serves g12, 1 record, built" in text
+    assert "g12  1 record  " in text
+    assert "r34  g12  active  1 shard × 2, 1 server ready" in text
+    assert "g12 of 1 record, built" in text
+
+
 def _rolling_out() -> DatasetPods:
-    serving = condition("Ready", "True", "Serving", "g12 serves 28298 records at http://airports-router.shop.svc.")
-    built = condition("Built", "True", "GenerationBuilt", "g13 has 28,310 records in 2 shards.")
+    serving = condition("Ready", "True", "Serving", "g12 serves 28,298 records at http://airports-router.shop.svc.")
+    built = condition("Built", "True", "GenerationBuilt", "g13 holds 28,310 records in 2 shards.")
     healthy = condition("Degraded", "False", "Healthy", "Nothing is wrong.")
-    rolled_out = condition("RolledOut", "False", "StartingServers", "1 of 2 shards of airports-r35 (g13) are ready.")
+    waits = "1 of 2 shards of airports-r35 (generation g13) have their servers ready (2 each)."
+    rolled_out = condition("RolledOut", "False", "StartingServers", waits)
     builds = [
         {
             "generation": "g13",
@@ -98,7 +108,7 @@ def test_what_is_waited_for_stands_first_and_for_how_long() -> None:
     }
     text = status_view.render(view(*SERVERS, **status), NOW)
     assert _sections(text)["Waits for"] == [
-        "RolledOut for 3 min: r35 has 1/2 shards ready.",
+        "a rollout, for 3 min: r35 has 1/2 shards ready.",
         "next attempt at a build in 30 s, after 3",
         "next check of the source in 2 h, at 2026-01-02T14:00:00Z",
     ]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Absence, ObjectRef, Observed, Pod, Trouble
 from lookupdb_operator.names import SHARDS
@@ -127,7 +128,9 @@ def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
         which = shard_windows.describe_serving(status)
         return Verdict("True", reasons.SERVING, f"{which}, shard by shard, at {status.endpoint}.")
     return Verdict(
-        "True", reasons.SERVING, f"{status.generation} serves {status.records} records at {status.endpoint}."
+        "True",
+        reasons.SERVING,
+        f"{status.generation} serves {format_count(status.records, 'record')} at {status.endpoint}.",
     )
 
 
@@ -184,9 +187,10 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
 def _diagnose_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Trouble:
     shard, ready = next(iter(lacking.items()))
     shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
-    more = f", {len(lacking) - 1} other shards lack some too" if len(lacking) > 1 else ""
+    others = format_count(len(lacking) - 1, "other shard")
+    more = f", and servers of {others} are not ready either" if len(lacking) > 1 else ""
     pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
-    what = f"{shard_set} has {ready} of {rollout.referenced_replicas} servers ready{more}"
+    what = f"{shard_set} has {ready} of {format_count(rollout.referenced_replicas, 'server')} ready{more}"
     return _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 import orjson
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.dataset import Dataset
@@ -132,7 +133,7 @@ def render_difference(document: Mapping[str, Any]) -> str:
 
 def _list_differences(document: Mapping[str, Any]) -> list[str]:
     sides = [document[side] for side in ("before", "after")]
-    lines = [f"{side['generation']}, {side['records']:,} records" for side in sides]
+    lines = [f"{side['generation']}, {format_count(side['records'], 'record')}" for side in sides]
     if not document["isWhole"]:
         lines.append("of the keys that were compared, a sample:")
     for kind in ("same", "added", "removed", "changed"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, losses, promotion
@@ -133,7 +134,7 @@ def _describe_lost_renewal(status: DatasetStatus, situation: Situation) -> str:
 def _describe_lacking(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> str:
     shards = generations.count_shards(status, rollout)
     ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
-    return "" if ready == shards else f", with {ready} of {shards} shards ready"
+    return "" if ready == shards else f", with {ready} of {format_count(shards, 'shard')} ready"
 
 
 def _describe_asking(generation: str, status: DatasetStatus) -> str:

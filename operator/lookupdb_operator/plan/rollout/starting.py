@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons, store
@@ -63,7 +64,8 @@ def _diagnose_overdue(
         f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
         for servers in lacking[:_MAX_SHARDS]
     )
-    more = f" and {len(lacking) - _MAX_SHARDS} other shards lack some" if len(lacking) > _MAX_SHARDS else ""
+    others = format_count(len(lacking) - _MAX_SHARDS, "other shard")
+    more = f", and servers of {others} are not ready either" if len(lacking) > _MAX_SHARDS else ""
     waits = f"{lacks} servers ready{more}" if lacking else "its StatefulSets are not up to date"
     text = (
         f"{rollouts.describe_rollout(dataset, target)} is not ready {desired.progress_deadline_seconds:g} s after"
@@ -89,8 +91,8 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
     why = f"{_explain_push(target, status, situation)}{_explain_at_once(target, status, situation)}"
     progress = (
-        f"{shard_windows.describe_progress(status)}{ready} of {len(shards)} shards{which} of {where} have their servers"
-        f" ready ({replicas} each).{why}"
+        f"{shard_windows.describe_progress(status)}{ready} of {format_count(len(shards), 'shard')}{which} of {where}"
+        f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
     )
     trouble = diagnose_candidate(status, situation)
     if trouble is None:

@@ -17,7 +17,8 @@ from lookupdb_operator.plugin.views.wording import clean, format_age, format_byt
 from lookupdb_operator.shard_ranges import ALL, parse_shards
 
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
-_WAITED_FOR: Final = ("Built", "RolledOut")
+_WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
+"""By condition, what is waited for while it is not True."""
 _MOST_SHARDS: Final = 12
 """Shards that lack servers, on a screen."""
 _MOST_BUILDS: Final = 5
@@ -72,7 +73,7 @@ def _head(view: DatasetPods, now: datetime) -> Iterator[str]:
     facts = [
         str(status.get("phase") or "no operator has looked at it yet"),
         _serving(status),
-        f"{status['records']:,} records" if status.get("records") else "",
+        format_count(status["records"], "record") if status.get("records") else "",
         f"built {format_age(status['builtAt'], now)} ago" if status.get("builtAt") else "",
         f"pinned to {pinned}" if pinned else "",
     ]
@@ -98,11 +99,11 @@ def _mixture(status: Members) -> list[str]:
 def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
     """What it waits for, and for how long."""
     lines = []
-    for kind in _WAITED_FOR:
+    for kind, subject in _WAITED_FOR.items():
         condition = view.dataset.condition(kind)
         if condition and condition.get("status") != "True":
             since = format_age(str(condition.get("lastTransitionTime", "")), now)
-            lines.append(f"{kind} for {since}: {condition.get('message', '')}")
+            lines.append(f"{subject}, for {since}: {condition.get('message', '')}")
     failure: Members = view.dataset.status.get("failure") or {}
     if failure.get("retryAt"):
         lines.append(f"next attempt at a build {format_until(failure['retryAt'], now)}, after {failure.get('count')}")
@@ -153,7 +154,7 @@ def _generations(view: DatasetPods, now: datetime) -> Iterator[str]:
     rows = [
         (
             generation["generation"],
-            f"{generation['records']:,} records",
+            format_count(generation["records"], "record"),
             format_bytes(generation["bytes"]),
             f"built {format_age(generation['builtAt'], now)} ago",
             ", ".join(mark for mark, marked in marks.items() if generation["generation"] in marked),
@@ -168,7 +169,8 @@ def _refused(view: DatasetPods, now: datetime) -> Iterator[str]:
     if not refused:
         return
     name, generation = _addressed(view), refused.get("generation")
-    records, built = f"{refused.get('records', 0):,} records", format_age(str(refused.get("builtAt", "")), now)
+    records = format_count(int(refused.get("records", 0)), "record")
+    built = format_age(str(refused.get("builtAt", "")), now)
     yield from _section(
         "Refused by a gate",
         [
@@ -224,7 +226,7 @@ def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 def _count_shards(rollout: Members, shards: int | None) -> str:
     """How many shards it has servers of: of one that goes on shard by shard, of how many."""
-    of_all = f"{'?' if shards is None else shards} shards"
+    of_all = "? shards" if shards is None else format_count(shards, "shard")
     try:
         held = parse_shards(rollout.get("shardRanges", ALL))
     except ValueError:
@@ -314,7 +316,7 @@ def _builds(view: DatasetPods, now: datetime) -> Iterator[str]:
 def _past_build(build: Members, now: datetime) -> tuple[str, ...]:
     outcome, reason = str(build.get("outcome", "")), str(build.get("reason", ""))
     count = int(build.get("count", 1))
-    records = f"{build['records']:,} records" if build.get("records") else ""
+    records = format_count(build["records"], "record") if build.get("records") else ""
     facts = [records, reason if reason.lower() != outcome.lower() else "", str(build.get("message", ""))]
     took = "" if outcome == "overridden" else f", in {build.get('seconds', 0)} s"
     return (
