@@ -19,6 +19,7 @@ from support.ports import free_port
 from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb_operator import command, kinds, names
 from lookupdb_operator.main import OperatorOptions
+from lookupdb_operator.parse import pods
 
 UNUSED = [
     # Of who makes an object with blockOwnerDeletion, where the admission plugin OwnerReferencesPermissionEnforcement
@@ -48,6 +49,8 @@ async def test_the_operator_may_do_what_it_does_and_no_more(
     values: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    for name in ("_NODE_AWAY", "_SLOW_KUBELET"):  # minutes, which the operator counts itself
+        monkeypatch.setattr(pods, name, 0.2)
     rendered = render(values)
     async with serving(tmp_path) as kube, kubelet_of(kube) as kubelet:
         await lived(kube, kubelet, chosen_by(rendered, kubelet))
