@@ -326,6 +326,17 @@ class TestSurplus:
         assert wire.replies[1:] == [b"b"]
         assert wire.closed == []
 
+    @pytest.mark.parametrize("kind", FULL)
+    async def test_where_the_connection_ends_behind_a_full_piece_its_reply_is_told_and_once(self, kind: str) -> None:
+        wire = Wire().used()
+        wire.asked = 1 if kind == "a value" else 2
+        wire.receive(FULL[kind])
+        wire.connection.connection_lost(None)
+        assert (len(wire.replies), len(wire.closed)) == (1, 1)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert len(wire.replies) == 1
+
     async def test_the_same_of_a_large_reply_and_of_one_in_pieces(self, wire: Wire) -> None:
         for size in (READ_BYTES, LARGE_REPLY_BYTES):
             wire = Wire().used()

@@ -102,6 +102,8 @@ class ServerConnection(asyncio.Protocol):
         self._counted = 0
         """What is taken of the budget for it."""
         self._elements: ElementReader | None = None
+        self._late: Any = None
+        """The reply that is handed over when nothing follows it, at END."""
         self._pong = b""
         """What has not come of the answer to PING."""
         self._received_before = 0
@@ -194,12 +196,13 @@ class ServerConnection(asyncio.Protocol):
         if self.sink is None:
             self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
             return
-        self.reading = Reading.END
+        self.reading, self._late = Reading.END, reply
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._end_reply, reply)  # the loop looks at sockets between the two
+        loop.call_soon(loop.call_soon, self._end_reply)  # the loop looks at sockets between the two
 
-    def _end_reply(self, reply: Any) -> None:
+    def _end_reply(self) -> None:
         if self.reading is Reading.END:
+            reply, self._late = self._late, None
             self.reading = Reading.REPLIES
             self.on_reply(reply)
 
@@ -337,7 +340,9 @@ class ServerConnection(asyncio.Protocol):
         """No half-open connections."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why, once."""
+        """Tell why, once. A reply that is whole is handed over before: nothing follows it any more."""
+        self._transport = None
+        self._end_reply()
         if self.reading is not _CLOSED:
             self._end(f"connection lost: {exc}" if exc else "the connection was closed by the other end")
 
@@ -350,7 +355,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _end(self, why: str) -> None:
         self.reading = Reading.CLOSED
-        self._elements = None
+        self._elements = self._late = None
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # the heartbeat knows this connection a while longer
         self._forget_chunks()
         self._on_lost(why)
