@@ -207,7 +207,7 @@ def test_compressed_files(tmp_path: Path, kind: str) -> None:
         pytest.param(lambda data: data[: len(data) // 2], "is cut short", id="half of it"),
         pytest.param(lambda data: b"", "is cut short", id="empty"),
         pytest.param(lambda data: data + data[:7], "is cut short", id="second member cut short"),
-        pytest.param(lambda data: CSV, "is not (gzip|zstd): it begins with b'k,v", id="not compressed"),
+        pytest.param(lambda data: CSV, "is not (gzip|zstd): it looks like text\n", id="not compressed"),
         pytest.param(lambda data: data[:50] + b"\1" * 50 + data[100:], "is damaged: its", id="damaged within"),
         pytest.param(lambda data: data + b"\1junk-and-more", "is damaged: its", id="junk after it"),
     ],
@@ -216,6 +216,29 @@ def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: s
     (tmp_path / f"a.csv.{kind}").write_bytes(damage(packed(kind, CSV * 1000)))
     with pytest.raises(BadSource, match=rf"a\.csv\.{kind} {message}"):
         read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch")
+
+
+@pytest.mark.parametrize(
+    ("content", "looks_like"),
+    [
+        pytest.param(b"SECRET1,1\n" * 20, "text", id="text"),
+        pytest.param("SECRET1é".encode() * 20, "text", id="text that is cut within a character"),
+        pytest.param(b"SECRET1\xff", "no format that is known", id="not UTF-8"),
+        pytest.param(b"SECRET1\0", "no format that is known", id="binary"),
+        pytest.param(b"PK\x03\x04SECRET1", "zip", id="zip"),
+        pytest.param(b"\xfd7zXZ\0SECRET1", "xz", id="xz"),
+        pytest.param(b"BZh9SECRET1", "bzip2", id="bzip2"),
+        pytest.param(packed("zst", b"SECRET1"), "zstd", id="zstd"),
+        pytest.param(b"PAR1SECRET1", "Parquet", id="Parquet"),
+    ],
+)
+def test_what_is_not_compressed_as_it_is_named_is_described_and_not_quoted(
+    tmp_path: Path, content: bytes, looks_like: str
+) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(content)
+    with pytest.raises(BadSource, match=rf"a\.csv\.gz is not gzip: it looks like {looks_like}\n") as raised:
+        read(dataset(tmp_path, "a.csv.gz"), tmp_path / "scratch")
+    assert "SECRET" not in str(raised.value)
 
 
 def test_a_zstd_stream_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:

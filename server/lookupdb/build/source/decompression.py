@@ -15,6 +15,19 @@ _MAX_WINDOW: Final = 1 << 27
 
 _MAGIC: Final = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
+_UNKNOWN: Final = "no format that is known"
+_SAMPLE_BYTES: Final = 64
+"""How many bytes of a file are looked at for whether it is text."""
+
+_BEGINNINGS: Final = {
+    **{magic: compression for compression, magic in _MAGIC.items()},
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ\0": "xz",
+    b"BZh": "bzip2",
+    b"PAR1": "Parquet",
+}
+"""What a file begins with → what it is."""
+
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "gzip": (lambda: zlib.decompressobj(wbits=31), 16 << 10),
     "zstd": (lambda: zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj(), 2 << 10),
@@ -61,6 +74,21 @@ def _check_magic(first: bytes, compression: str, name: str) -> None:
     is_skippable = compression == "zstd" and first[1:4] == b"\x2a\x4d\x18" and first[0] >> 4 == 5  # pzstd's first frame
     if first[: len(magic)] != magic[: len(first)] and not is_skippable:
         raise BadSource(
-            f"{name} is not {compression}: it begins with {first[:8]!r}",
+            f"{name} is not {compression}: it looks like {_describe_beginning(first)}",
             hint="fetch or write it again; or, if it is not compressed, name it so or set source.compression: none",
         )
+
+
+def _describe_beginning(first: bytes) -> str:
+    """What ``first``, the first bytes of a file, looks like. It quotes none of them: they may be a value."""
+    known = next((kind for magic, kind in _BEGINNINGS.items() if first.startswith(magic)), None)
+    if known is not None:
+        return known
+    try:
+        text = first[:_SAMPLE_BYTES].decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data" or not error.start:
+            return _UNKNOWN
+        text = first[: error.start].decode()
+    is_text = all(character.isprintable() or character.isspace() for character in text)
+    return "text" if is_text else _UNKNOWN
