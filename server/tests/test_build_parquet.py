@@ -127,9 +127,35 @@ def test_a_text_that_is_not_utf8_is_told_and_not_shown(tmp_path: Path) -> None:
     """DuckDB quotes the value, which a status must not hold."""
     good = parquet(tmp_path, "SELECT 'a' AS k, 'PRIVATE-TEXT' AS v")
     assert b"PRIVATE-TEXT" in good
-    with pytest.raises(BadSource, match=r"cannot be read as Parquet: .*: a value is not valid UTF8!$") as raised:
+    with pytest.raises(BadSource, match=r"cannot be read as Parquet: a text that is not UTF-8$") as raised:
         read_file(tmp_path, "f.parquet", good.replace(b"PRIVATE-TEXT", b'PRIVATE\n\xffTE"'))
     assert "PRIVATE" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        pytest.param("{}::JSON AS v", "the column v: ", id="one"),
+        pytest.param("[{}::JSON] AS v", "the column v: ", id="within a list"),
+        pytest.param("{{'a': {}::JSON, 'b': 1.5}} AS v", "the column v: ", id="within a struct"),
+        pytest.param("{}::JSON AS v, '1'::JSON AS w", "one of the columns v, w: ", id="two"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [b"xPRIVATE-TEXT", b"\xffPRIVATE-TEXT"], ids=["text", "not UTF-8"])
+def test_a_json_column_that_holds_no_json_is_told_and_not_shown(
+    tmp_path: Path, columns: str, where: str, wrong: bytes
+) -> None:
+    good = parquet(tmp_path, "SELECT 'a' AS k, " + columns.format("""'"PRIVATE-TEXT"'"""))
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.parquet", good.replace(b'"PRIVATE-TEXT', wrong))
+    why = f"{where}a value that is no JSON" if wrong[:1] == b"x" else "a text that is not UTF-8"
+    assert str(raised.value).endswith(f"cannot be read as Parquet: {why}")
+    assert "PRIVATE" not in str(raised.value)
+
+
+@pytest.mark.parametrize("holds", ["[[1]]", "[]::INTEGER[2][]", "[1, 2]::INTEGER[2]", "{'a': MAP {'b': [1.5]}}"])
+def test_a_nested_column_is_looked_through_for_json(tmp_path: Path, holds: str) -> None:
+    assert list(read_select(tmp_path, f"SELECT 'a' AS k, {holds} AS v").values) == ["a"]
 
 
 def test_files_of_other_columns_are_refused_and_in_another_order_are_not(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Self
 
 import duckdb
 import orjson
 
 from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unsupported_type_error
+from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_value_error
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -40,7 +40,6 @@ _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
 _TIMES: Final = frozenset(["timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
 _TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
-_QUOTED_VALUE: Final = re.compile(r"""\b(value|string) (["']).*\2""", re.DOTALL)
 _READ: Final = "read_parquet($1, hive_partitioning=false)"
 """A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies."""
 
@@ -62,6 +61,7 @@ class ParquetParser:
         self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
+        self._json_columns: list[str] = []
         with _duckdb_errors(file.name):
             self._row_count = self._count_rows()
             self.names, self._casts, self._converts = self._plan_columns()
@@ -84,6 +84,8 @@ class ParquetParser:
             if convert is not None:
                 converts.append((name, convert))
             nested += _nested_names(name, kind)
+            if _holds_json(kind):
+                self._json_columns.append(name)
         self._objects.check_declared(names, nested)
         return names, casts, converts
 
@@ -98,10 +100,10 @@ class ParquetParser:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self.names, self._converts
         query = f"SELECT {', '.join(self._casts)} FROM {_READ}"  # noqa: S608 - names are quoted
-        with _duckdb_errors(self._file.name, lambda: self._rows_read):
+        with self._errors():
             self._connection.execute(query, [_escape_path(self._file)])
         while True:
-            with _duckdb_errors(self._file.name, lambda: self._rows_read):
+            with self._errors():
                 batch = self._connection.fetchmany(_BATCH)
             if not batch:
                 return
@@ -112,6 +114,9 @@ class ParquetParser:
                     if record[name] is not None:
                         record[name] = convert(record[name])
                 yield record
+
+    def _errors(self) -> _duckdb_errors:
+        return _duckdb_errors(self._file.name, lambda: self._rows_read, self._json_columns)
 
     def position(self) -> int:
         """The share of the file's bytes that corresponds to the rows read."""
@@ -222,6 +227,12 @@ def _nested_names(prefix: str, kind: Any) -> list[str]:
     return found
 
 
+def _holds_json(kind: Any) -> bool:
+    if kind.id in ("list", "array", "struct", "map"):
+        return any(_holds_json(child) for name, child in kind.children if name != "size")
+    return str(kind) == "JSON"
+
+
 def _escape_path(file: LocalFile) -> str:
     """The path, escaped for functions of DuckDB that take patterns."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
@@ -240,16 +251,11 @@ def _check_magic(file: LocalFile) -> None:
         )
 
 
-def _describe(error: Exception) -> str:
-    """The first line of DuckDB's message, without the value that it quotes (``rows``)."""
-    return _QUOTED_VALUE.sub(r"a \1", str(error)).splitlines()[0]
-
-
 class _duckdb_errors:  # noqa: N801 - used as a function
     """Turns DuckDB's errors about a Parquet file into ours."""
 
-    def __init__(self, where: str, read: Callable[[], int] = int) -> None:
-        self._where, self._rows_read = where, read
+    def __init__(self, where: str, read: Callable[[], int] = int, json_columns: Collection[str] = ()) -> None:
+        self._where, self._rows_read, self._json_columns = where, read, json_columns
 
     def __enter__(self) -> None:
         return None
@@ -258,9 +264,10 @@ class _duckdb_errors:  # noqa: N801 - used as a function
         if isinstance(error, duckdb.OutOfMemoryException):
             raise NotEnoughRoom(
                 f"{self._where}: its row groups need more memory than the limit leaves to read them: "
-                + _describe(error),
+                + describe_memory_error(error),
                 hint="raise --memory-limit, or write the file with smaller row groups",
             ) from error
-        if isinstance(error, duckdb.Error):
+        if isinstance(error, (duckdb.Error, UnicodeDecodeError)):
             after = f" after row {self._rows_read()}" if self._rows_read() else ""
-            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {_describe(error)}") from error
+            why = describe_value_error(error, self._json_columns)
+            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {why}") from error

@@ -1,0 +1,61 @@
+"""What is said of DuckDB's errors: pure.
+
+DuckDB quotes the value that it cannot read, in wordings that differ from error to error and from version to version
+(``rows`` says why no message may). So nothing of its message is passed on: what it is known to begin with is told in
+our words, and of all else the kind of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import duckdb
+
+_NO_JSON: Final = "a value that is no JSON"
+_NO_UTF8: Final = "a text that is not UTF-8"
+_DAMAGED: Final = "its metadata are damaged"
+_NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
+
+_BEGINNINGS: Final = {
+    "Invalid Input Error: Invalid JSON found in Parquet file": _NO_JSON,
+    "Invalid Input Error: Invalid string encoding found in Parquet file": _NO_UTF8,
+    "Invalid Input Error: Invalid unicode": _NO_UTF8,
+    "Invalid Input Error: Footer length error": _DAMAGED,
+    "TProtocolException: Invalid data": _DAMAGED,
+    "Failed to decompress ": _NOT_UNPACKED,
+    "IO Error: Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
+}
+_ENDINGS: Final = {
+    "Snappy decompression failure": _NOT_UNPACKED,
+    "ZSTD Decompression failure": _NOT_UNPACKED,
+}
+_KINDS: Final[dict[type[Exception], str]] = {
+    duckdb.ConversionException: "a value that cannot be converted to its column's type",
+    duckdb.OutOfRangeException: "a value that is out of range of its column's type",
+}
+
+
+def describe_value_error(error: Exception, json_columns: Collection[str] = ()) -> str:
+    """Why DuckDB cannot read a file, without a value of it. ``json_columns`` are those that hold JSON."""
+    message = str(error).partition("\n")[0]
+    found = [words for beginning, words in _BEGINNINGS.items() if message.startswith(beginning)]
+    found += [words for ending, words in _ENDINGS.items() if message.endswith(ending)]
+    found += [words for kind, words in _KINDS.items() if isinstance(error, kind)]
+    if isinstance(error, UnicodeDecodeError):  # of a message that quotes what is not UTF-8
+        found.append(_NO_UTF8)
+    if not found:
+        return f"DuckDB cannot read it ({type(error).__name__})"
+    return f"{_name_columns(json_columns)}{found[0]}" if found[0] == _NO_JSON else found[0]
+
+
+def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
+    """The first line of the message, which tells of sizes of memory alone."""
+    return str(error).partition("\n")[0]
+
+
+def _name_columns(columns: Collection[str]) -> str:
+    if not columns:
+        return ""
+    names = ", ".join(columns)
+    return f"the column {names}: " if len(columns) == 1 else f"one of the columns {names}: "
