@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,27 @@ async def test_who_waits_for_an_operator_that_does_not_react_is_told_so_and_not_
     assert "shop/airports is not done after 0.1 s: it waits for the operator, which has not reacted for" in error
     assert "Why." not in ended.err
     assert "BadSource" not in ended.err
+
+
+async def test_who_hardly_waits_is_not_told_that_the_operator_is_silent(kube: Kube, plugin: Run) -> None:
+    ended = await plugin("refresh", "airports", "--wait", "--timeout", "0")
+    assert ended.code == 1
+    assert "shop/airports is not done after 0 s: it waits for the operator to take it up\n" in ended.err
+
+
+async def test_who_waits_for_a_pin_that_is_taken_away_is_told_so_at_once(
+    kube: Kube, plugin: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = ClusterSession.get_dataset
+
+    async def get_dataset(session: ClusterSession, name: str) -> Dataset:
+        found = await look(session, name)
+        return replace(found, spec={}) if kube.writes else found
+
+    monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
+    ended = await plugin("rollback", "airports", "--to", "g11", "--wait")
+    assert (ended.code, ended.out) == (1, "")
+    assert "shop/airports: g11 is not pinned any more: the pin was taken away\n" in ended.err
 
 
 async def test_who_waits_is_told_what_for_and_at_the_end_what_came_of_it(

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from plugin_samples import HEALTHY, condition, dataset, generation
 
+from lookupdb_operator import names
 from lookupdb_operator.plugin import progress
+from lookupdb_operator.plugin.dataset import Dataset
 
+WITH_G13 = [generation("g12"), generation("g13")]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}
 
 
@@ -161,6 +164,31 @@ def test_what_was_before_is_not_what_a_refresh_waits_for(
     assert progress.judge_refresh(dataset(**status), "now").is_taken_up == is_taken_up
 
 
+def _annotated(found: Dataset, value: str) -> Dataset:
+    return replace(found, annotations={names.REFRESH: value})
+
+
+@pytest.mark.parametrize(
+    ("refreshed", "so_far"), [("later", "is answered"), ("before", "is not answered yet")], ids=str
+)
+def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_longer(
+    refreshed: str, so_far: str
+) -> None:
+    found = progress.judge_refresh(_annotated(dataset(refreshed=refreshed), "later"), "now")
+    assert not found.is_done
+    assert found.failure == (
+        f"another refresh, later, has taken the place of this one, and {so_far}:"
+        " kubectl lookupdb status -n shop airports says what comes of it"
+    )
+
+
+def test_a_refresh_whose_build_has_begun_is_waited_for_whatever_was_asked_for_since() -> None:
+    building = dataset(refreshed="before", build={"generation": "g13", "refresh": "now"})
+    assert progress.judge_refresh(_annotated(building, "later"), "now").failure == ""
+    assert progress.judge_refresh(_annotated(dataset(refreshed="before"), "now"), "now").failure == ""
+    assert progress.judge_refresh(_annotated(dataset(refreshed="now"), "later"), "now").is_done
+
+
 def test_no_operator_has_looked_at_a_dataset_without_conditions() -> None:
     assert not progress.judge_refresh(dataset(conditions=None), "now").is_taken_up
 
@@ -178,6 +206,91 @@ def test_a_promotion_is_taken_up_when_nothing_waits_for_it_any_more() -> None:
     assert not progress.judge_active(dataset(candidate=CANDIDATE), "g13").is_taken_up
     assert progress.judge_active(dataset({"suspend": True}, candidate=CANDIDATE), "g13").is_taken_up
     assert progress.judge_active(dataset(), "g13").is_taken_up
+
+
+def test_a_promotion_waits_for_the_spec_to_be_corrected_and_not_for_the_operator() -> None:
+    broken = _conditions(condition("RolledOut", "False", "InvalidSpec", "spec.shards: wrong."))
+    found = progress.judge_promotion(dataset(candidate=CANDIDATE, generations=WITH_G13, **broken), "g13")
+    assert (found.is_taken_up, found.waits_for) == (True, "InvalidSpec: spec.shards: wrong.")
+
+
+NEWER = {"generation": "g14", "rollout": "r36", "since": "2026-01-02T11:00:00Z"}
+MARK = {"generation": "g13", "fingerprint": "of-g13", "content": "c"}
+
+
+def _table(generation: str) -> dict[str, Any]:
+    return {"table": {**dataset().status["table"], "generation": generation}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "failure"),
+    [
+        pytest.param({}, {"candidate": CANDIDATE}, "", id="a candidate still"),
+        pytest.param({}, {}, "", id="promoted, and about to be rolled out"),
+        pytest.param({"suspend": True}, {"candidate": CANDIDATE}, "", id="suspended"),
+        pytest.param({"generation": "g13"}, {}, "", id="pinned itself"),
+        pytest.param({"generation": "g12"}, {}, "Pinned: spec.generation pins g12, and g13 waits", id="pinned"),
+        pytest.param({}, {"rejected": [MARK]}, "Rejected: g13 was rejected, and g12 serves", id="rejected"),
+        pytest.param({}, {"candidate": NEWER}, "g14 is the candidate now, in place of g13", id="a newer candidate"),
+        pytest.param({}, _table("g14"), "g14 serves, which is newer than g13", id="a newer one serves"),
+        pytest.param(
+            {},
+            {"generations": [generation("g12")]},
+            "the store holds no g13 any more: it holds g12",
+            id="trimmed since",
+        ),
+    ],
+)
+def test_a_promotion_that_cannot_take_effect_any_more_is_waited_for_no_longer(
+    spec: Any, status: dict[str, Any], failure: str
+) -> None:
+    found = progress.judge_promotion(dataset(spec, **{"generations": WITH_G13, **status}), "g13")
+    assert (found.is_done, found.failure) == (False, failure)
+
+
+def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> None:
+    confirming = {"table": {**_table("g13")["table"], "confirmedAt": ""}}
+    for status, is_done in ((_table("g13"), True), (confirming, False)):
+        found = progress.judge_promotion(dataset(candidate=NEWER, generations=WITH_G13, **status), "g13")
+        assert (found.is_done, found.failure) == (is_done, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "failure"),
+    [
+        pytest.param({"generation": "g11"}, {}, "", id="on the way"),
+        pytest.param({}, {}, "g11 is not pinned any more: the pin was taken away", id="unpinned"),
+        pytest.param(
+            {"generation": "g10"},
+            {},
+            "g11 is not pinned any more: g10 is pinned now, in its place",
+            id="another one is pinned",
+        ),
+        pytest.param(
+            {"generation": "g11"},
+            {"generations": [generation("g12")]},
+            "the store holds no g11 any more: it holds g12",
+            id="trimmed since",
+        ),
+        pytest.param(
+            {"generation": "g11"},
+            {"generations": [generation("g12")], "build": {"generation": "g11"}},
+            "",
+            id="built anew",
+        ),
+    ],
+)
+def test_a_rollback_that_cannot_come_any_more_is_waited_for_no_longer(
+    spec: Any, status: dict[str, Any], failure: str
+) -> None:
+    found = progress.judge_rollback(dataset(spec, **status), "g11")
+    assert (found.is_done, found.failure) == (False, failure)
+
+
+def test_a_rollback_that_serves_is_done() -> None:
+    assert progress.judge_rollback(dataset({"generation": "g12"}), "g12").is_done
+    unobserved = replace(dataset({"generation": "g9"}), generation=2)
+    assert progress.judge_rollback(unobserved, "g9").failure == "", "the status is of before"
 
 
 def test_a_rollback_is_done_when_every_router_has_confirmed_it() -> None:

@@ -52,8 +52,8 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
 
     It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
     read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
-    says that the build failed, and why, or that what came of it waits because another generation is pinned. The
-    operator goes on trying all the same.
+    says that the build failed, and why, that what came of it waits because another generation is pinned, or that
+    another refresh has taken the place of this one. The operator goes on trying all the same.
 
     \b
         kubectl lookupdb refresh airports --wait
@@ -100,7 +100,7 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
             await _wait(session, dataset, lambda now: progress.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed, _ = await _wait(session, changed, lambda now: progress.judge_active(now, promoted), timeout)
+            changed, _ = await _wait(session, changed, lambda now: progress.judge_promotion(now, promoted), timeout)
         _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
 
     run(target, work)
@@ -164,7 +164,7 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
         pinned = changes.pinned_generation(change)
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed, _ = await _wait(session, changed, lambda now: progress.judge_active(now, pinned), timeout)
+            changed, _ = await _wait(session, changed, lambda now: progress.judge_rollback(now, pinned), timeout)
         _report(changed, f"{pinned} {'serves' if wait else 'is asked for'}, and is pinned", output)
 
     run(target, work)
@@ -206,13 +206,20 @@ async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout
         if found.failure:
             raise NotDone(f"{dataset.key}: {found.failure}")
         if waited >= timeout:
-            waits_for = found.waits_for if found.is_taken_up else progress.describe_silence(waited)
-            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: it waits for {waits_for}")
+            raise NotDone(
+                f"{dataset.key} is not done after {timeout:g} s: it waits for {_describe_wait(found, waited)}"
+            )
         if news := _find_news(found, waited, last_news):
             last_news = news
             click.echo(clean(news), err=True)
         await asyncio.sleep(_EVERY)
         dataset = await session.get_dataset(dataset.name)
+
+
+def _describe_wait(found: ChangeProgress, waited: float) -> str:
+    if found.is_taken_up:
+        return found.waits_for
+    return "the operator to take it up" if waited < _SILENCE_SECONDS else progress.describe_silence(waited)
 
 
 def _find_news(found: ChangeProgress, waited: float, last_news: str) -> str:

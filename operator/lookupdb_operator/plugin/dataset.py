@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from lookupdb.errors import LookupdbError
@@ -26,6 +26,7 @@ class Dataset:
     status: Members
     generation: int = 0
     """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0: not known."""
+    annotations: Members = field(default_factory=dict)
 
     @classmethod
     def from_body(cls, body: Members) -> Self:
@@ -39,6 +40,7 @@ class Dataset:
             spec=body.get("spec") or {},
             status=body.get("status") or {},
             generation=metadata.get("generation", 0),
+            annotations=metadata.get("annotations") or {},
         )
 
     @property

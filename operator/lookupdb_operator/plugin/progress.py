@@ -42,6 +42,8 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
     if dataset.status.get("refreshed") != value:
         if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
+        if later := _find_later_refresh(dataset, value):
+            return ChangeProgress(False, failure=_describe_later_refresh(dataset, later))
         is_taken_up = _is_refresh_taken_up(dataset, value)
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"), is_taken_up=is_taken_up)
     stored = dataset.status.get("generations") or ()
@@ -50,6 +52,20 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
     if candidate and answers and candidate not in answers:
         return ChangeProgress(False, waits_for=f"{_join(answers, 'or')} to be the candidate in place of {candidate}")
     return _judge_rollout(dataset, answers, earlier)
+
+
+def _find_later_refresh(dataset: Dataset, value: str) -> str:
+    """The refresh that was asked for in place of ``value``, which the operator answers no more; empty while it may: a
+    build that has begun for an earlier one goes on."""
+    build: Members = dataset.status.get("build") or {}
+    asked_for = str(dataset.annotations.get(names.REFRESH, value))
+    return "" if asked_for == value or build.get("refresh") == value else asked_for
+
+
+def _describe_later_refresh(dataset: Dataset, later: str) -> str:
+    so_far = "is answered" if dataset.status.get("refreshed") == later else "is not answered yet"
+    status = f"kubectl lookupdb status -n {dataset.namespace} {dataset.name}"
+    return f"another refresh, {later}, has taken the place of this one, and {so_far}: {status} says what comes of it"
 
 
 def _is_refresh_taken_up(dataset: Dataset, value: str) -> bool:
@@ -98,18 +114,71 @@ def _describe_answer(dataset: Dataset, answers: Collection[str], earlier: Collec
     return f"{unchanged}{serving} serves on" if unchanged else f"{serving} serves"
 
 
+def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether every router answers from ``generation``, which was pinned."""
+    pinned = dataset.spec.get("generation")
+    if pinned != generation:
+        now = f"{pinned} is pinned now, in its place" if pinned else "the pin was taken away"
+        return ChangeProgress(False, failure=f"{generation} is not pinned any more: {now}")
+    return _judge_active_unless(dataset, generation, _find_loss(dataset, generation))
+
+
+def judge_promotion(dataset: Dataset, generation: str) -> ChangeProgress:
+    """Whether every router answers from ``generation``, which was promoted."""
+    obstacle = _find_obstacle(dataset, generation) or _find_loss(dataset, generation)
+    return _judge_active_unless(dataset, generation, obstacle)
+
+
+def _judge_active_unless(dataset: Dataset, generation: str, obstacle: str) -> ChangeProgress:
+    found = judge_active(dataset, generation)
+    return ChangeProgress(False, failure=obstacle) if obstacle and not found.is_done else found
+
+
+def _find_loss(dataset: Dataset, generation: str) -> str:
+    """That the store does not hold ``generation`` any more, nor will by waiting; empty when it does."""
+    kept = [stored["generation"] for stored in dataset.status.get("generations") or ()]
+    building = (dataset.status.get("build") or {}).get("generation")
+    if not dataset.is_observed or generation in (*kept, building):
+        return ""
+    return f"the store holds no {generation} any more: it holds {', '.join(kept) or 'none'}"
+
+
+def _find_obstacle(dataset: Dataset, generation: str) -> str:
+    """Why ``generation``, a candidate that was promoted, will not take effect; empty while it may."""
+    pinned, candidate = dataset.spec.get("generation"), _candidate(dataset)
+    if pinned not in (None, generation):
+        return f"{reasons.PINNED}: spec.generation pins {pinned}, and {generation} waits"
+    if generation in _serving(dataset):
+        return ""
+    status = dataset.parse_status()
+    stored = status.find_generation(generation)
+    if stored is not None and promotion.is_rejected(stored, status):
+        return f"{reasons.REJECTED}: {generation} was rejected, and {status.generation or 'nothing'} serves"
+    if candidate not in ("", generation):
+        return f"{candidate} is the candidate now, in place of {generation}"
+    active = str((dataset.status.get("table") or {}).get("generation") or "")
+    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
+    return f"{active} serves, which is newer than {generation}" if is_newer and not candidate else ""
+
+
 def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
     """Whether every router answers from ``generation``, and none of its shards from another one."""
     table: Members = dataset.status.get("table") or {}
-    serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
-    if serving == {generation} and table.get("confirmedAt"):
+    if _serving(dataset) == {generation} and table.get("confirmedAt"):
         return ChangeProgress(True)
-    waits_for_promotion = _candidate(dataset) == generation and not dataset.spec.get("suspend")
+    is_idle = dataset.spec.get("suspend") or dataset.condition("RolledOut").get("reason") == reasons.INVALID_SPEC
+    waits_for_promotion = _candidate(dataset) == generation and not is_idle
     return ChangeProgress(
         False,
         waits_for=_describe(dataset, "RolledOut"),
         is_taken_up=dataset.is_observed and not waits_for_promotion,
     )
+
+
+def _serving(dataset: Dataset) -> set[str | None]:
+    """The generations that the routing table names; of none when there is no table yet."""
+    table: Members = dataset.status.get("table") or {}
+    return {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
 
 
 def describe_silence(seconds: float) -> str:
