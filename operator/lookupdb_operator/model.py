@@ -88,6 +88,8 @@ class ExistingObject:
     """The generation label, where there is one."""
     table_version: int = 0
     """The table-version annotation: of the routing table."""
+    content: str = ""
+    """What tells contents apart that routers read of the routing table (``manifests.content_mark``)."""
     replicas: int = 0
     """Of a Deployment: how many pods its spec asks for, whoever has written that."""
     nodes: int = 0

@@ -49,3 +49,27 @@ async def test_a_routing_table_that_somebody_changes_is_put_right_under_the_next
     assert table()["data"][names.TABLE_FILE] == right.replace('"version":1', '"version":3')
     events = [event["reason"] for event in kube.all("Event")]
     assert events.count("RoutingTableRenewed") == 2
+
+
+async def test_a_label_of_a_routing_table_is_put_right_under_the_same_version(kube: Kube, kubelet: Kubelet) -> None:
+    kube.put(dataset())
+    async with operating(options(admin_port=kubelet.admin_port)):
+        await all_steps(kube, kubelet)
+        await quiet(kube)
+        before, status = copy.deepcopy(kube.get("ConfigMap", "shop", "airports-routing-table")), status_of(kube)
+        assert before is not None
+        edited = copy.deepcopy(before)
+        edited["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "gitops"
+        kube.put(edited)
+
+        def is_put_right() -> bool:
+            found = kube.get("ConfigMap", "shop", "airports-routing-table") or edited
+            return bool(found["metadata"]["labels"] == before["metadata"]["labels"])
+
+        await until(is_put_right, "the label", lambda: seen(kube))
+        await quiet(kube)
+    after = kube.get("ConfigMap", "shop", "airports-routing-table")
+    assert after is not None
+    assert after["data"] == before["data"]
+    assert status_of(kube)["table"] == status["table"]
+    assert "RoutingTableRenewed" not in [event["reason"] for event in kube.all("Event")]

@@ -404,6 +404,16 @@ def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_
     assert parse_existing("ConfigMap", body).table_version == version
 
 
+def test_of_a_routing_table_the_content_alone_says_what_routers_read() -> None:
+    def content(text: str, **annotations: str) -> str:
+        body = {"metadata": meta(annotations=annotations), "data": {names.TABLE_FILE: text, "notes": str(annotations)}}
+        return parse_existing("ConfigMap", body).content
+
+    assert content("{}") == content("{}", edited="yes") != content("{} ")
+    assert parse_existing("ConfigMap", {"metadata": meta(), "data": {"another": "{}"}}).content == ""
+    assert parse_existing("ConfigMap", {"metadata": meta()}).content == ""
+
+
 class TestPush:
     def body(self, *conditions: dict[str, Any]) -> dict[str, Any]:
         body = job(list(conditions))

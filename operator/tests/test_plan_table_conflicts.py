@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from operator_support.plan_routers import edit_table, with_wrong_address
+from operator_support.plan_routers import edit_label, edit_table, with_wrong_address
 from operator_support.plan_samples import applied, condition, deleted, says, serving
 from operator_support.plan_world import NEVER, World
 
@@ -202,6 +202,65 @@ def test_who_edits_again_and_again_is_left_alone_and_no_version_is_claimed_meanw
     assert 4 < _table(world).version < 12
     assert "Contested" in condition(last, "Degraded").reason
     assert "'by-hand'" in condition(last, "Degraded").message
+
+
+class TestALabelThatSomebodyHasEdited:
+    @pytest.mark.parametrize("version", ["1", "0"])
+    def test_is_put_right_under_the_same_version(self, version: str) -> None:
+        """So is the annotation of the version: routers read the content alone."""
+        world = serving()
+        edit_label(world)
+        edit_table(world, lambda text: text, annotations={names.TABLE_VERSION: version})
+        before = _table(world)
+        planned = world.reconcile()
+        assert TABLE[0] + "/" + TABLE[1] in applied(planned)
+        assert world.things[TABLE].edited is not world.things[TABLE].manifest
+        assert (_table(world), _written(world)["version"]) == (before, 1)
+        assert says(planned)["RolledOut"] == "True UpToDate"
+        assert not planned.ask_routers
+
+    @pytest.mark.parametrize("strategy", ["Atomic", "PerShard"])
+    def test_again_and_again_keeps_no_drain_from_its_end(self, strategy: str) -> None:
+        world = serving(shards=4, rollout={"drainSeconds": 400, "strategy": strategy})
+        repairs = Repairs(world._seconds)
+        world.edit(source={"url": "s3://data/v2.csv"})
+        edit_label(world)
+        for _ in range(2500):
+            observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
+            planned = world.planner(observed, world.config, world.now)
+            world.carry_out(planned, world.dataset)
+            for manifest in planned.apply:
+                repairs.note_write(observed, manifest)
+                if manifest["kind"] == "ConfigMap":
+                    edit_label(world)
+            world.step(2.0)
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
+        assert says(planned)["RolledOut"] == "True UpToDate"
+
+    def test_does_not_hide_what_else_was_edited(self) -> None:
+        world = serving()
+        edit_label(world)
+        edit_table(world, with_wrong_address)
+        world.reconcile()
+        assert (_table(world).version, _written(world)["version"]) == (2, 2)
+
+
+def test_an_operator_that_renders_another_label_writes_each_table_under_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = serving()
+    render = names.labels
+    before, written = _table(world), world.things[TABLE].manifest
+    world.start_operator()
+    with monkeypatch.context() as newer:
+        newer.setattr(names, "labels", lambda *of: {**render(*of), "app.kubernetes.io/version": "2"})
+        world.dataset.renderings.clear()
+        planned = world.reconcile()
+        world.dataset.renderings.clear()  # worlds share them
+    assert TABLE[0] + "/" + TABLE[1] in applied(planned)
+    assert _table(world) == before
+    assert world.things[TABLE].manifest["data"] == written["data"]
+    assert world.things[TABLE].manifest["metadata"]["labels"]["app.kubernetes.io/version"] == "2"
 
 
 def _contradicted(world: World) -> Observed:

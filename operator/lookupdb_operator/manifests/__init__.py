@@ -10,7 +10,7 @@ from lookupdb_operator.manifests.builder import adopted_address, build_digest, r
 from lookupdb_operator.manifests.delivery import uses_images
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.manifests.image_probe import has_image_volume, render_image_probe
-from lookupdb_operator.manifests.metadata import read_digest, write_mark
+from lookupdb_operator.manifests.metadata import content_mark, read_digest, write_mark
 from lookupdb_operator.manifests.network_policy import guarding_policy, render_network_policies
 from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
 from lookupdb_operator.manifests.router_auth import render_router_keys, uses_service_accounts
@@ -30,6 +30,7 @@ from lookupdb_operator.manifests.sync import render_sync
 __all__ = [
     "adopted_address",
     "build_digest",
+    "content_mark",
     "field_manager",
     "find_changer",
     "guarding_policy",

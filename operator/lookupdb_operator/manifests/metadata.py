@@ -84,6 +84,13 @@ def write_mark(manifest: Mapping[str, Any]) -> str:
     return f"{read_digest(manifest)} {(manifest.get('spec') or {}).get('replicas', '')}"
 
 
+def content_mark(manifest: Mapping[str, Any]) -> str:
+    """What tells the contents of two routing tables apart: the digest of the text that routers read, and of nothing
+    else that ``manifest``, or what the API server holds, has. Empty when it has no such text."""
+    text = (manifest.get("data") or {}).get(names.TABLE_FILE)
+    return "" if text is None else digest(text)
+
+
 def digest(value: Any) -> str:
     """The digest of anything that JSON can say: the order of members does not matter, that of lists does."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]

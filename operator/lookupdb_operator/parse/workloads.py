@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lookupdb_operator import kinds, names
-from lookupdb_operator.manifests import find_changer, has_image_volume, hash_held_fields, take_fingerprint
+from lookupdb_operator.manifests import (
+    content_mark,
+    find_changer,
+    has_image_volume,
+    hash_held_fields,
+    take_fingerprint,
+)
 from lookupdb_operator.model import BuildJob, ExistingObject, JobState, ObjectRef, ShardSet, Trouble
 from lookupdb_operator.parse import causes
 from lookupdb_operator.parse.header import (
@@ -147,6 +153,7 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
         rollout=rollout,
         generation=generation,
         table_version=max(0, parse_number(read_annotations(body).get(names.TABLE_VERSION))),
+        content=content_mark(body),
         replicas=_replicas(body) if kind == "Deployment" else 0,
         nodes=int(read_status(body).get("desiredNumberScheduled") or 0) if is_daemon else 0,
         ready_nodes=int(read_status(body).get("numberReady") or 0) if is_daemon else 0,

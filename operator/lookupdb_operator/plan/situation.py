@@ -284,6 +284,14 @@ def table_stamps(
     return _render_once(ingredients, ("routing table", table, tuple(generations.values())), render)
 
 
+def table_content(ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]) -> str:
+    """What tells apart the content of what ``manifests.render_routing_table`` would render, without keeping it."""
+    render = lambda: manifests.content_mark(  # noqa: E731
+        manifests.render_routing_table(ingredients.dataset, table, generations)
+    )
+    return _render_once(ingredients, ("content of the routing table", table, tuple(generations.values())), render)
+
+
 def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
     return frozenset(
         (manifest["kind"], manifest["metadata"]["name"], manifests.read_digest(manifest)) for manifest in rendered

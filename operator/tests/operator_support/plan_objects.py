@@ -12,7 +12,7 @@ import orjson
 
 from lookupdb import schema, spec
 from lookupdb_operator import names
-from lookupdb_operator.manifests import read_digest
+from lookupdb_operator.manifests import content_mark, read_digest
 from lookupdb_operator.model import BuildResult, ExistingObject, Manifest, ObjectRef, Trouble
 
 NAMESPACE, NAME, UID = "default", "airports", "uid-1"
@@ -138,7 +138,8 @@ def _observe(thing: Thing) -> ExistingObject:
         read_digest(thing.manifest),
         *labels,
         version,
-        replicas,
+        replicas=replicas,
+        content=content_mark(thing.manifest),
         changed="edited" if thing.edited is thing.manifest else "",
         changed_by="by-hand" if thing.edited is thing.manifest else "",
         trouble=thing.manifest.get("failure"),

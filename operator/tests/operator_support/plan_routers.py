@@ -73,6 +73,15 @@ def edit_table(world: World, change: Callable[[str], str], *, annotations: Mappi
     thing.changed = world.now
 
 
+def edit_label(world: World) -> None:
+    """Somebody edits a label of the routing table's ConfigMap: nothing that a router reads."""
+    thing = world.things["ConfigMap", names.routing_table(NAME)]
+    meta = thing.manifest["metadata"]
+    labels = {**meta["labels"], "app.kubernetes.io/managed-by": "gitops"}
+    thing.manifest = thing.edited = {**thing.manifest, "metadata": {**meta, "labels": labels}}
+    thing.changed = world.now
+
+
 def with_wrong_address(text: str) -> str:
     """The routing table ``text`` with an address of its last shard at which nobody listens."""
     before, colon, after = text.rpartition(":7000")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.plan.rollout import cutover
-from lookupdb_operator.plan.situation import Situation, table_stamps
+from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, TableStatus
 
 
@@ -39,19 +39,20 @@ def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, 
 def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
-    """Whether the ConfigMap has, or had, other content under the version of ``table``. In what somebody has edited, the
-    version may be edited, too: it was written if it was confirmed."""
+    """Whether the ConfigMap has other content than should be there, under the version of ``table``. In what somebody
+    has edited, the version may be edited, too: it was written if it was confirmed. Of labels and annotations alone
+    routers read nothing: they are put right under the same version."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
     if live is None:
         return False
-    if live.changed and table.confirmed_at:
-        return True
-    if live.table_version != table.version:
+    if not (live.changed and table.confirmed_at) and live.table_version != table.version:
         return False
     stamps = table_stamps(situation.ingredients, table, generations)
-    return bool(live.changed) or ("ConfigMap", name, live.digest) not in stamps
+    if not live.changed and ("ConfigMap", name, live.digest) in stamps:
+        return False
+    return live.content != table_content(situation.ingredients, table, generations)
 
 
 def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation) -> bool:
