@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from operator_support.plan_objects import ref
+from operator_support.plan_routers import edit_label
 from operator_support.plan_samples import broken, condition, deleted, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
@@ -94,6 +95,20 @@ def test_a_status_that_was_set_back_does_not_go_back_to_an_older_generation() ->
     world.settle()
     assert (world.status.generation, world.status.last_rollout) == ("g4", 4)
     assert _versions(world) == {4}
+
+
+def test_a_status_that_was_set_back_is_found_so_though_a_label_of_the_newer_routing_table_was_edited() -> None:
+    world = serving()
+    old = world.status
+    world.edit(source={"url": "s3://data/v2.csv"})
+    world.settle()
+    edit_label(world)
+    _set_back(world, old)
+    planned = world.reconcile()
+    assert (planned.status.table, planned.status.generations) == (None, ())
+    assert condition(planned, "Ready").reason == reasons.STATUS_LOST
+    world.settle()
+    assert (world.status.generation, _versions(world)) == ("g3", {3})
 
 
 def test_a_status_that_is_lost_while_the_source_is_bad_leaves_what_serves_for_as_long_as_that_lasts() -> None:

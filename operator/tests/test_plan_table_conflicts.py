@@ -57,6 +57,18 @@ def _edit_with_its_version(world: World) -> None:
     edit_table(world, with_wrong_address, annotations={names.TABLE_VERSION: "0"})
 
 
+def _raise_version(world: World, version: int) -> None:
+    """The table and its version are edited, as a router's refusal asks for."""
+
+    def change(text: str) -> str:
+        return with_wrong_address(text).replace('"version":1,', f'"version":{version},')
+
+    edit_table(world, change, annotations={names.TABLE_VERSION: str(version)})
+    content = _written(world)
+    assert content["version"] == version
+    world.invariants.tables[version] = orjson.dumps(content).decode()  # routers may take it
+
+
 EDITS = [
     pytest.param(lambda world: edit_table(world, with_wrong_address), id="the table"),
     pytest.param(_edit_with_its_version, id="the table, and the annotation of its version"),
@@ -243,6 +255,51 @@ class TestALabelThatSomebodyHasEdited:
         edit_table(world, with_wrong_address)
         world.reconcile()
         assert (_table(world).version, _written(world)["version"]) == (2, 2)
+
+
+class TestAVersionThatSomebodyHasRaised:
+    @pytest.mark.parametrize("version", [2, 100])
+    @pytest.mark.parametrize(
+        "spec",
+        [{}, {"generation": "g1"}, {"rollout": {"promotion": "Manual"}}],
+        ids=["no more is asked for", "pinned", "by hand"],
+    )
+    def test_is_overtaken_and_what_serves_stays(self, spec: dict[str, Any], version: int) -> None:
+        world = serving()
+        if spec:
+            world.edit(**spec)
+            world.settle()
+        _raise_version(world, version)
+        _start_routers_anew(world)
+        assert _read(world) == [_written(world)] * 2
+        status = world.status
+        planned = world.reconcile()
+        assert (_table(world).version, world.status.last_table) == (version + 1, version + 1)
+        assert (world.status.generations, world.status.rollouts) == (status.generations, status.rollouts)
+        assert says(planned)["Ready"] == "True Serving"
+        world.settle()
+        assert (_table(world).version, world.status.generation) == (version + 1, "g1")
+        assert _read(world) == [_written(world)] * 2
+
+    def test_is_overtaken_though_the_table_is_not_confirmed_yet(self) -> None:
+        world = serving()
+        world.status = replace(world.status, table=replace(_table(world), confirmed_at=""))
+        world.version += 1
+        _raise_version(world, 100)
+        planned = world.planner(replace(world.observe(), routers={}), world.config, world.now)
+        assert planned.status.table is not None
+        assert planned.status.table.version == 101
+
+    def test_is_put_back_when_it_is_the_annotation_alone(self) -> None:
+        world = serving()
+        edit_table(world, lambda text: text, annotations={names.TABLE_VERSION: "100"})
+        before = world.status
+        planned = world.reconcile()
+        assert TABLE[0] + "/" + TABLE[1] in applied(planned)
+        assert (world.status.table, world.status.generations) == (before.table, before.generations)
+        assert world.things[TABLE].manifest["metadata"]["annotations"][names.TABLE_VERSION] == "1"
+        world.settle()
+        assert (_table(world).version, world.status.last_table) == (1, 1)
 
 
 def test_an_operator_that_renders_another_label_writes_each_table_under_its_version(

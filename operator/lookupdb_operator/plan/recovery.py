@@ -69,9 +69,9 @@ def _list_with_generations(status: DatasetStatus) -> Iterator[_WithGeneration]:
 def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
     """Whether routers may answer from a routing table of which ``status`` knows nothing: a newer one is written than it
     knows of, or one is written, and it knows of no table and of no servers that any references."""
-    written = table_versions.written_table_version(observed)
-    if written > table_versions.known_table_version(status):
+    if table_versions.is_newer_written(status, observed):
         return True
+    written = table_versions.written_table_version(observed)
     return bool(written) and status.table is None and not any(rollout.minimum_replicas for rollout in status.rollouts)
 
 
@@ -131,8 +131,7 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
     built: going back to an older one would be worse. What the annotation rejects is noted before it is forgotten: the
     new generation may be of the same source."""
     observed = situation.observed
-    written = table_versions.written_table_version(observed)
-    if written <= table_versions.known_table_version(status) and not is_inconsistent(status):
+    if not table_versions.is_newer_written(status, observed) and not is_inconsistent(status):
         return status
     kept = tuple(
         replace(
@@ -146,7 +145,7 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
         )
         for rollout in status.rollouts
     )
-    newest = max(written, table_versions.known_table_version(status))
+    newest = max(table_versions.written_table_version(observed), table_versions.known_table_version(status))
     status = promotion.note_rejection(status, situation)
     forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
     return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)

@@ -40,14 +40,15 @@ def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
     """Whether the ConfigMap has other content than should be there, under the version of ``table``. In what somebody
-    has edited, the version may be edited, too: it was written if it was confirmed. Of labels and annotations alone
-    routers read nothing: they are put right under the same version."""
+    has edited, the version may be edited, too: it was written if it was confirmed, and a higher one may have been
+    read. Of labels and annotations alone routers read nothing: they are put right under the same version."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
     if live is None:
         return False
-    if not (live.changed and table.confirmed_at) and live.table_version != table.version:
+    is_edited = live.changed and (table.confirmed_at or live.table_version > table.version)
+    if not is_edited and live.table_version != table.version:
         return False
     stamps = table_stamps(situation.ingredients, table, generations)
     if not live.changed and ("ConfigMap", name, live.digest) in stamps:

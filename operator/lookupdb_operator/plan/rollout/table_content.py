@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows, table_conflicts
-from lookupdb_operator.plan.rollout.table_versions import newest_table_version, next_table_version
+from lookupdb_operator.plan.rollout.table_versions import (
+    is_edited,
+    newest_read_version,
+    newest_table_version,
+    next_table_version,
+)
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.shard_ranges import ALL, format_shards
@@ -125,7 +130,10 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 
 def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
-    if newest_table_version(situation.observed) <= table.version:
+    observed = situation.observed
+    # What somebody has edited may say any version: what there is of it is looked into.
+    find_newest = newest_read_version if is_edited(observed) else newest_table_version
+    if find_newest(observed) <= table.version:
         return table_conflicts.is_version_taken(status, situation)
     # Routers answer from a newer table meanwhile.
     return _is_servable(table.replicas, status, situation)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from lookupdb_operator.model import Observed
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.status import DatasetStatus
 
 
@@ -16,7 +17,12 @@ def known_table_version(status: DatasetStatus) -> int:
 def newest_table_version(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
     set back: a router takes up none but a newer one."""
-    return max((written_table_version(observed), *(report.newest for report in observed.routers.values())))
+    return max(written_table_version(observed), newest_read_version(observed))
+
+
+def newest_read_version(observed: Observed) -> int:
+    """The highest version of a routing table that a router reports: 0 for none."""
+    return max((report.newest for report in observed.routers.values()), default=0)
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
@@ -32,3 +38,25 @@ def next_table_version(status: DatasetStatus, observed: Observed, now: datetime)
 def written_table_version(observed: Observed) -> int:
     """The version of the routing table that is written: 0 for none."""
     return max((existing.table_version for existing in observed.other_objects), default=0)
+
+
+def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. Where somebody has
+    edited the ConfigMap, the version may be edited, too: that alone tells of no such status."""
+    if written_table_version(observed) <= known_table_version(status):
+        return False
+    return status.table is None or not is_edited(observed) or _is_behind(status, observed)
+
+
+def is_edited(observed: Observed) -> bool:
+    """Whether somebody has edited the ConfigMap of the routing table since it was written."""
+    return any(existing.changed for existing in observed.other_objects if existing.table_version)
+
+
+def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether there is an object of a rollout, or of a build, that ``status`` has not come to."""
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+    rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
+    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
+    generations = (names.recover_number(item.generation) for item in generation_objects)
+    return max(rollouts, default=0) > status.last_rollout or max(generations, default=0) > status.last_generation
