@@ -52,6 +52,12 @@ def test_a_source_that_never_settles_is_built_in_the_end_as_it_is(looks: Looks) 
     assert decisions[-1] is Decision.BUILD
 
 
+def test_a_source_that_never_settles_is_built_though_some_looks_see_nothing(looks: Looks) -> None:
+    """As when they come in the middle of a rewrite."""
+    sources = (None if number % 3 == 2 else f"version {number}" for number in range(2 * MAX_UNSETTLED_LOOKS))
+    assert Decision.BUILD in [looks.see(source) for source in sources]
+
+
 @pytest.mark.parametrize("may_pass", [True, False])
 def test_whatever_has_failed_is_built_again_after_a_pause(looks: Looks, may_pass: bool) -> None:
     looks.see("new")

@@ -61,7 +61,9 @@ class RebuildSchedule:
         self._previous = desired or previous
         if desired is not None and desired.serving == serving:
             self._begin(desired)  # what failed before and comes back is a change
-        if desired is None or desired.serving == serving or (desired == self._attempted and not self._backoff.is_due()):
+        if desired is None:
+            return Decision.REST  # nothing has been seen, of a source that goes on changing neither
+        if desired.serving == serving or (desired == self._attempted and not self._backoff.is_due()):
             self._unsettled_looks = 0
             return Decision.REST
         if desired != previous and self._unsettled_looks < MAX_UNSETTLED_LOOKS:
