@@ -13,6 +13,8 @@ from support.up_stack import MANIFEST, write_dataset, write_people
 from support.waiting import soon
 
 from lookupdb.local import backoff, builds, client
+from lookupdb.local.child import ChildFailed
+from lookupdb.local.serving import Serving
 from lookupdb.local.up import Up, UpOptions
 
 pytestmark = pytest.mark.long
@@ -196,3 +198,59 @@ async def test_a_store_that_was_lost_numbers_on(tmp_path: Path) -> None:
         write_people(tmp_path, ada="Princess")
         await watch.says("cut over to g3")
         assert await asyncio.to_thread(watch.title) == "Princess"
+
+
+async def test_a_store_that_was_lost_leaves_gates_what_serves_to_compare_with(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("maxShrinkPercent: 100", "maxShrinkPercent: 20"))
+        await watch.says("spec.gates has changed")
+        shutil.rmtree(tmp_path / "data" / "store")
+        write_people(tmp_path, ada="Alone")
+        await watch.says("a gate refused it; g1 keeps serving")
+        write_people(tmp_path, ada="Duchess", alan="Reader")
+        await watch.says("cut over to g3")
+        assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+def damage(directory: Path, generation: str) -> None:
+    """Put another file in the place of its shard; who has mapped that keeps it."""
+    (shard,) = (directory / "data").rglob(f"{generation}/shard-*.lmdb")
+    damaged = shard.with_name("damaged")
+    damaged.write_bytes(bytes(shard.stat().st_size))
+    damaged.replace(shard)
+
+
+async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching(tmp_path) as watch:
+        during_the_next_build(monkeypatch, lambda: lambda: damage(tmp_path, "g2"))
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("people: g2 cannot be served, the next attempt builds anew")
+        await watch.says("cut over to g3")
+        assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+async def test_what_serves_and_is_damaged_in_the_store_is_built_anew(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        damage(tmp_path, "g1")
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("shards: 1", "shards: 1\n  replicas: 2"))
+        await watch.says("people: g1 cannot be served, the next attempt builds anew")
+        await watch.says("cut over to g2")
+        assert len(watch.up._serving.manifest.shards) == 1
+        assert watch.up._spec.replicas == 2
+
+
+async def test_what_cannot_be_served_though_it_is_whole_does_not_fill_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.05)
+
+    async def fail(_self: Serving, generation: str, _spec: object) -> None:
+        raise ChildFailed(f"{generation} has no process")
+
+    async with watching(tmp_path) as watch:
+        monkeypatch.setattr(Serving, "replace", fail)
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("g5 has no process")
+        kept = {path.parent.name for path in (tmp_path / "data").rglob("manifest.json")}
+        assert "g1" in kept
+        assert len(kept) <= 4, "the one that serves, spec.keepGenerations of others, and one that was built since"

@@ -66,7 +66,7 @@ class BuildRequest:
     volume: Path | None
 
     def arguments(
-        self, active: str | None, unless: Manifest | None, unless_refused: str | None, generation: str | None
+        self, active: Manifest | None, unless: Manifest | None, unless_refused: str | None, generation: str | None
     ) -> list[str]:
         """Return the arguments of `lookupdb build`."""
         options = {
@@ -74,7 +74,8 @@ class BuildRequest:
             "--store": self.store,
             "--memory-limit": self.memory_limit,
             "--volume": self.volume,
-            "--active": active,
+            "--active": active and active.generation,
+            "--active-records": active and active.totals.records,  # the store may lose it
             "--unless-fingerprint": unless and unless.fingerprint,
             "--unless-success-file": unless and unless.success_file,
             "--unless-refused": unless_refused,
@@ -84,16 +85,18 @@ class BuildRequest:
 
 
 def find_reusable_generation(
-    dataset: StoredDataset, spec: DatasetSpec, fingerprint: str | None = None
+    dataset: StoredDataset, spec: DatasetSpec, fingerprint: str | None = None, unservable: Collection[str] = ()
 ) -> Manifest | None:
     """Return the manifest of the newest whole generation that was built to this very spec: of the source with
-    ``fingerprint``, or whatever the source has become since."""
+    ``fingerprint``, or whatever the source has become since; none of ``unservable``."""
     content = spec.content_hash()
     return next(
         (
             manifest
             for manifest in existing_generations.readable_manifests(dataset)
-            if manifest.content == content and fingerprint in (None, manifest.fingerprint)
+            if manifest.content == content
+            and fingerprint in (None, manifest.fingerprint)
+            and manifest.generation not in unservable
         ),
         None,
     )
@@ -126,13 +129,13 @@ def next_generation(dataset: StoredDataset, active: str) -> str | None:
     return None if is_older(active, dataset.next_generation()) else f"g{generation_number(active) + 1}"
 
 
-def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str) -> bool:
+def is_refused_again(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: Manifest) -> bool:
     """Whether a build of the source with ``fingerprint`` would end as the newest refused generation did, judged against
     ``active``: nothing has to be built to know. Raises StoreError."""
     refused = dataset.newest_refused()
     if refused is None:
         return False
-    compared = existing_generations.find_active(dataset, active, None, spec.gates)
+    compared = existing_generations.find_active(dataset, active.generation, active.totals.records, spec.gates)
     return existing_generations.find_refusal(dataset, refused, spec, fingerprint, compared) is not None
 
 
@@ -145,13 +148,13 @@ class Builder:
 
     async def run(
         self,
-        active: str | None = None,
+        active: Manifest | None = None,
         unless: Manifest | None = None,
         unless_refused: str | None = None,
         generation: str | None = None,
     ) -> str | None:
         """Build ``generation``, or the next free one, and return its name; None when the source is still that of the
-        generation ``unless``.
+        generation ``unless``. Gates compare with ``active``, also where the store has lost it.
 
         Raises BuildFailed, BuilderKilled, InvalidManifest when the manifest has become another dataset's, and
         SourceNotReady when the success file is not there. When cancelled, the builder is interrupted and waited for,

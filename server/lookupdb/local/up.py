@@ -19,7 +19,7 @@ from lookupdb import store
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.errors import CorruptFile, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
@@ -83,6 +83,8 @@ class Up:
         """The fields of the last manifest that hold in a cluster alone."""
         self._overridden: dict[str, Backoff] = {}
         """The generations with overridden gates that were tried in vain, and when they are tried again."""
+        self._unservable: set[str] = set()
+        """The generations that an earlier attempt or an earlier `up` has built, and that cannot be served."""
 
     @property
     def _spec(self) -> DatasetSpec:
@@ -146,7 +148,7 @@ class Up:
         reusable = manifest.generation if manifest else None
         try:
             refused = self._dataset.newest_refused()
-            built = await self._builder.run(reusable, manifest, refused)
+            built = await self._builder.run(manifest, manifest, refused)
         except (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady) as error:
             if reusable is None:
                 raise
@@ -315,32 +317,48 @@ class Up:
 
     async def _refresh(self, desired: ServingInputs, schedule: RebuildSchedule, *, is_again: bool) -> None:
         """Build what is ``desired``, once more where ``is_again``, and cut over. Notes in ``schedule`` how it ends."""
-        active = self._serving.manifest.generation
+        active = self._serving.manifest
         try:
             spec = self._read_manifest()
             if is_again and builds.is_refused_again(self._dataset, spec, desired.fingerprint, active):
                 schedule.note_failure(may_pass=False)  # which has been said
                 return
             why = "building again" if is_again else "manifest or source has changed, building"
-            self._say(f"{self._spec.name}: {why}; {active} keeps serving")
-            await self._replace(await self._build(spec, desired), spec)
+            self._say(f"{self._spec.name}: {why}; {active.generation} keeps serving")
+            await self._build_and_replace(spec, desired)
         except LookupdbError as error:
             pause = schedule.note_failure(may_pass=error.may_pass)
             again = f"tried again in {pause:,.0f} s, or when manifest or source change"
-            self._say(f"{self._spec.name}: {error.message}; {active} keeps serving, {again}{_next_step(error)}")
+            keeps = f"{active.generation} keeps serving"
+            self._say(f"{self._spec.name}: {error.message}; {keeps}, {again}{_next_step(error)}")
         except Exception:
             schedule.note_failure(may_pass=True)
             raise
         else:
             schedule.note_success()
 
-    async def _build(self, spec: DatasetSpec, desired: ServingInputs) -> str:
-        """Return the generation that is ``desired``, built unless it has been; never one before what serves. Raises
-        LookupdbError."""
+    async def _build_and_replace(self, spec: DatasetSpec, desired: ServingInputs) -> None:
+        """Cut over to what is ``desired``, built unless it has been. What has been and cannot be served is built anew
+        the next time. Raises LookupdbError."""
+        generation, is_new = await self._build(spec, desired)
+        try:
+            await self._replace(generation, spec)
+        except (ChildFailed, CorruptFile):
+            if not is_new:  # its files may be damaged; those of a new one are tried once more
+                self._say(f"{spec.name}: {generation} cannot be served, the next attempt builds anew")
+                self._unservable.add(generation)
+            raise
+        self._unservable.clear()
+
+    async def _build(self, spec: DatasetSpec, desired: ServingInputs) -> tuple[str, bool]:
+        """Return the generation that is ``desired``, and whether it was built now: it is unless it has been. Never one
+        before what serves. Raises LookupdbError."""
         active = self._serving.manifest
+        if self._unservable:
+            self._prune(active.generation)  # they stay in the store: however many are built anew, few are kept
         unless = self._find_built(spec, desired)
         built = await self._builder.run(
-            active.generation,
+            active,
             unless,
             self._dataset.newest_refused(),
             builds.next_generation(self._dataset, active.generation),
@@ -348,16 +366,17 @@ class Up:
         generation = built or (unless or active).generation
         if is_older(generation, active.generation):
             raise LookupdbError(f"the builder has built {generation}, which is older than {active.generation}")
-        return generation
+        return generation, built is not None
 
     def _find_built(self, spec: DatasetSpec, desired: ServingInputs) -> Manifest | None:
-        """Return the manifest of what an attempt before has built, and could not serve; else the active one, if only
-        the source differs. Raises StoreError."""
+        """Return the manifest of what an attempt before has built, unless it cannot be served; else the active one, if
+        only the source differs. Raises StoreError."""
         active = self._serving.manifest
-        built = builds.find_reusable_generation(self._dataset, spec, desired.fingerprint)
+        built = builds.find_reusable_generation(self._dataset, spec, desired.fingerprint, self._unservable)
         if built is not None and not is_older(built.generation, active.generation):
             return built
-        return active if desired.content == active.content else None
+        is_comparable = desired.content == active.content and active.generation not in self._unservable
+        return active if is_comparable else None
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""
