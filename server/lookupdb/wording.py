@@ -18,6 +18,11 @@ def format_command(*words: str) -> str:
     return shlex.join([*_program(), *words])
 
 
+def to_utf8(text: str) -> str:
+    """``text`` as JSON can hold it: bytes of a path that are no UTF-8 become escapes, as messages show them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _program() -> list[str]:
     """As it was called; for a module that Python was told to run, the script that was installed beside Python."""
     if sys.argv[0] != "-c" and not sys.argv[0].endswith(".py"):

@@ -13,6 +13,7 @@ from lookupdb.manifest import Manifest
 from lookupdb.naming import to_camel_case
 from lookupdb.runtime.memory import peak_resident
 from lookupdb.spec import DatasetSpec
+from lookupdb.wording import to_utf8
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
         exit_code=lookupdb_error.exit_code,
         reason=lookupdb_error.reason,
         may_pass=lookupdb_error.may_pass,
-        message=str(lookupdb_error),
+        message=to_utf8(str(lookupdb_error)),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError
+from lookupdb.wording import to_utf8
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _MAX_MESSAGE: Final = 500
 
 def describe_error(error: LookupdbError) -> dict[str, Any]:
     """The members that say why a program failed."""
-    return {"exitCode": error.exit_code, "reason": error.reason, "message": str(error)[:_MAX_MESSAGE]}
+    return {"exitCode": error.exit_code, "reason": error.reason, "message": to_utf8(str(error))[:_MAX_MESSAGE]}
 
 
 def render_failure(error: LookupdbError) -> bytes:
