@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import click.shell_completion
+import orjson
 import pytest
 from click.testing import CliRunner
 
@@ -109,16 +110,30 @@ def test_words_are_completed_behind_a_second_manifest() -> None:
     assert [item.value for item in found] == ["--watch", "--watch-seconds"]
 
 
-@pytest.mark.parametrize("words", [["--help"], ["get", "--help"]], ids=" ".join)
+PLUGIN = "from lookupdb_operator.plugin.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-m", "lookupdb", "--help"], ["-m", "lookupdb", "get", "--help"], ["-c", PLUGIN, "--help"]],
+    ids=["lookupdb", "get", "kubectl-lookupdb"],
+)
 def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "lookupdb", *words]
+        command = [sys.executable, *words]
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert run.returncode == 6
     assert run.stderr == (
         "error: standard output cannot be written: No space left on device\n"
         "  what has been written is not whole: make room where it goes\n"
     )
+
+
+def test_a_path_that_is_no_utf8_is_told_in_a_sentence(tmp_path: Path) -> None:
+    run = lookupdb("build", "-f", os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.yaml"))
+    assert run.returncode == 2
+    assert "a\\udcff.yaml cannot be read: No such file or directory" in orjson.loads(run.stdout)["message"]
+    assert run.stderr.startswith("error: "), run.stderr
 
 
 def run_closed(redirection: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support.ports import free_port
+from support.up_stack import write_people
 from support.waiting import until
 
 from lookupdb.cli import cli
@@ -186,6 +187,21 @@ def test_it_serves_though_the_disk_behind_its_output_is_full(folder: Folder) -> 
     folder.process.send_signal(signal.SIGINT)
     assert folder.process.wait(DEADLINE_SECONDS) == 0
     assert "error" not in (folder.path / "errors").read_text()
+
+
+def test_it_builds_and_cuts_over_though_the_disk_behind_its_messages_is_full(folder: Folder) -> None:
+    def find() -> str:
+        return folder.run("get", "people", "ada@example.com").stdout
+
+    with Path("/dev/full").open("w") as full:
+        command = [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0"]
+        command += ["--watch", "--watch-seconds", "0.1"]
+        folder.process = subprocess.Popen(command, stdout=full, stderr=full, cwd=folder.path, text=True)
+    until(lambda: "Countess" in find(), "the first generation", DEADLINE_SECONDS)
+    write_people(folder.path, ada="Duchess")
+    until(lambda: "Duchess" in find(), "the second generation", DEADLINE_SECONDS)
+    folder.process.send_signal(signal.SIGINT)
+    assert folder.process.wait(DEADLINE_SECONDS) == 0
 
 
 def test_a_builder_that_is_killed_at_the_start_is_told_by_its_signal(

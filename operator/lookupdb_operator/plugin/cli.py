@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 import click
 
 from lookupdb import __version__
+from lookupdb.cli.program import run_program
 from lookupdb.errors import LookupdbError
-from lookupdb.runtime.launch import end_interrupted
-from lookupdb.runtime.standard_streams import open_closed_streams
 from lookupdb_operator.api.client import ApiError
 from lookupdb_operator.plugin import (
     change_verbs,
@@ -59,29 +57,27 @@ for _command in (
 
 def complete_for_kubectl() -> None:
     """Run ``kubectl_complete-lookupdb``."""
-    for line in completion.answer_kubectl(cli, sys.argv[1:]):
-        click.echo(line)
+    run_program(_complete)
 
 
 def main() -> None:
     """Run the program."""
-    open_closed_streams()
+    run_program(_run, _describe)
+
+
+def _complete() -> None:
+    for line in completion.answer_kubectl(cli, sys.argv[1:]):
+        click.echo(line)
+
+
+def _run() -> int | None:
     try:
-        sys.exit(cli.main(prog_name=completion.PROGRAM, standalone_mode=False) or 0)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        end_interrupted()
+        code: int | None = cli.main(prog_name=completion.PROGRAM, standalone_mode=False)
     except ApiError as error:
-        _end_with_message(str(error), 1)
-    except LookupdbError as error:
-        _end_with_message(str(error), error.exit_code)
+        raise LookupdbError(str(error)) from error
+    return code
 
 
-def _end_with_message(message: str, exit_code: int) -> NoReturn:
-    """End as every program of lookupdb does, with what may come from a cluster."""
-    print("error:", "\n".join(map(clean, message.split("\n"))), file=sys.stderr)
-    sys.exit(exit_code)
+def _describe(error: LookupdbError) -> str:
+    """What every program of lookupdb ends with, here with what may come from a cluster."""
+    return "\n".join(map(clean, str(error).split("\n")))

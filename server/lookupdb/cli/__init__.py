@@ -5,18 +5,14 @@ so that a shard server does not carry the builder's libraries in its memory.
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
-import sys
 from functools import cache
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from lookupdb import __version__
-from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.runtime.launch import end_interrupted, end_with_error
-from lookupdb.runtime.standard_streams import drop_unwritten, open_closed_streams
+from lookupdb.cli.program import run_program
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -115,28 +111,4 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
-    open_closed_streams()
-    try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        end_interrupted()
-    except LookupdbError as error:
-        end_with_error(error)
-    except OSError as error:
-        _end_unwritten(error)
-
-
-def _end_unwritten(error: OSError) -> NoReturn:
-    """End the program whose standard output takes no more, for its disk is full. Raises any other ``error``."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
-        raise error
-    drop_unwritten()
-    end_with_error(
-        NotEnoughRoom(
-            f"standard output cannot be written: {error.strerror}",
-            hint="what has been written is not whole: make room where it goes",
-        )
-    )
+    run_program(lambda: cli.main(standalone_mode=False))

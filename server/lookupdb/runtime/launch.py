@@ -15,6 +15,7 @@ import orjson
 
 from lookupdb import logs
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime.standard_streams import drop_refused_messages
 
 
 def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
@@ -33,14 +34,25 @@ def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
 
 def end_with_error(error: LookupdbError) -> NoReturn:
     """End the program as every verb ends: with a sentence and its exit code."""
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(error.exit_code)
+    end_with_message(str(error), error.exit_code)
+
+
+def end_with_message(message: str, exit_code: int) -> NoReturn:
+    """End the program with ``message``, which says what is wrong."""
+    _say_last(f"error: {message}")
+    sys.exit(exit_code)
 
 
 def end_interrupted() -> NoReturn:
     """End the program as Ctrl-C ends it."""
-    print("interrupted", file=sys.stderr)
+    _say_last("interrupted")
     sys.exit(130)
+
+
+def _say_last(message: str) -> None:
+    """Say ``message`` on standard error if that takes it: the exit code stands either way."""
+    drop_refused_messages()
+    print(message, file=sys.stderr)
 
 
 def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _LAST: Final = 2
 """The descriptor of standard error, behind standard input and output."""
@@ -20,6 +24,28 @@ def open_closed_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(_LAST, "w", closefd=False)
+
+
+class _Yielding(io.FileIO):
+    """A file that seems to take whatever is written to it."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write ``data``, or drop it where the file does not take it. Returns the bytes that count as written."""
+        try:
+            written = super().write(data)
+        except OSError:  # its disk is full, or its reader is gone
+            written = None
+        return memoryview(data).nbytes if written is None else written
+
+
+def drop_refused_messages() -> None:
+    """Let standard error drop what it does not take: what is done goes on without its messages, and ends with the exit
+    code that it has. Standard error that is another object than Python's own is left as it is."""
+    own = sys.stderr
+    if not isinstance(own, io.TextIOWrapper) or own is not sys.__stderr__:
+        return
+    file = io.BufferedWriter(_Yielding(own.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(file, own.encoding, own.errors, line_buffering=True)
 
 
 def drop_unwritten() -> None:

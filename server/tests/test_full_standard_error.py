@@ -1,0 +1,72 @@
+"""Standard error takes no more: nothing but its messages is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from support.up_stack import MANIFEST
+
+PLUGIN = "from lookupdb_operator.plugin.cli import main; main()"
+SUPERVISOR = """
+import sys
+from lookupdb.runtime import launch
+from lookupdb.errors import StoreError
+launch.logs.configure_logging("text")
+launch.end_with_error(StoreError("away"))
+"""
+INTERRUPTED = "from lookupdb.runtime import launch; launch.end_interrupted()"
+
+
+def run_full(*words: str, output: str | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Python with a full disk behind standard error, and standard output at ``output``, or read."""
+    with Path("/dev/full").open("w") as full, Path(output or "/dev/null").open("w") as out:
+        stdout = out if output else subprocess.PIPE
+        command = [sys.executable, *words]
+        return subprocess.run(command, stdout=stdout, stderr=full, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("style", ["plain", "rich"])
+def test_a_build_goes_on_without_its_progress(tmp_path: Path, style: str) -> None:
+    words = ["build", "-f", "examples/airports.yaml", "--store", str(tmp_path), "--progress", style]
+    run = run_full("-m", "lookupdb", *words)
+    assert run.returncode == 0
+    assert orjson.loads(run.stdout)["outcome"] == "built"
+
+
+def test_a_build_goes_on_when_who_reads_its_progress_is_gone(tmp_path: Path) -> None:
+    words = ["build", "-f", "examples/airports.yaml", "--store", str(tmp_path), "--progress", "plain"]
+    command = [sys.executable, "-m", "lookupdb", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        process.stderr.close()
+        assert orjson.loads(process.stdout.read())["outcome"] == "built"
+        assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (2, ["-m", "lookupdb", "nonsense"]),
+        (2, ["-m", "lookupdb", "build", "-f", "none.yaml"]),
+        (3, ["-m", "lookupdb", "build", "-f", "{path}/people.yaml", "--store", "{path}"]),
+        (4, ["-m", "lookupdb", "get", "http://127.0.0.1:1", "KEY"]),
+        (5, ["-m", "lookupdb", "build", "-f", "examples/airports.yaml", "--store", "{path}/people.yaml/store"]),
+        (2, ["-c", PLUGIN, "nonsense"]),
+        (5, ["-c", SUPERVISOR]),
+        (130, ["-c", INTERRUPTED]),
+    ],
+    ids=["usage", "manifest", "source", "unavailable", "store", "plugin", "supervisor", "interrupted"],
+)
+def test_a_failure_keeps_its_exit_code(tmp_path: Path, code: int, words: list[str]) -> None:
+    (tmp_path / "people.yaml").write_text(MANIFEST)
+    assert run_full(*(word.replace("{path}", str(tmp_path)) for word in words)).returncode == code
+
+
+@pytest.mark.parametrize("program", [["-m", "lookupdb"], ["-c", PLUGIN]], ids=["lookupdb", "kubectl-lookupdb"])
+def test_with_standard_output_full_as_well_help_ends_as_without_room(program: list[str]) -> None:
+    assert run_full(*program, "--help", output="/dev/full").returncode == 6
