@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from operator_support.bodies import condition, job, meta
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests.metadata import stamp
@@ -18,7 +19,6 @@ from lookupdb_operator.parse import (
     parse_existing,
     parse_header,
     parse_job,
-    parse_push,
     parse_shard_set,
     workloads,
 )
@@ -26,19 +26,6 @@ from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, DatasetStatus
 
 SPEC: dict[str, Any] = {"source": {"url": "example://airports"}, "key": {"columns": ["iata"]}}
-
-
-def meta(**members: Any) -> dict[str, Any]:
-    return {
-        "name": "airports",
-        "namespace": "maps",
-        "uid": "uid-1",
-        "resourceVersion": "41",
-        "generation": 2,
-        "creationTimestamp": "2026-03-01T12:00:00Z",
-        "managedFields": [{"manager": "kubectl", "operation": "Apply"}],
-        **members,
-    }
 
 
 def dataset(**members: Any) -> dict[str, Any]:
@@ -163,22 +150,6 @@ def test_a_status_with_what_is_no_moment_cannot_be_read(members: Callable[[str],
     assert parsed.status_problem is not None
     assert repr(moment) in parsed.status_problem
     assert parse_dataset(dataset(status=members("2026-01-01T00:00:00Z"))).status_problem is None
-
-
-def job(conditions: list[dict[str, Any]], **status: Any) -> dict[str, Any]:
-    return {
-        "metadata": meta(
-            name="airports-g3-build",
-            labels=names.labels("airports", "ds-1", names.BUILDER) | {names.GENERATION: "g3"},
-            annotations={names.DIGEST: "0123456789abcdef"},
-        ),
-        "spec": {"activeDeadlineSeconds": 21600, "backoffLimit": 0},
-        "status": {"conditions": conditions, "ready": 0, "uncountedTerminatedPods": {}, **status},
-    }
-
-
-def condition(kind: str, reason: str, status: str = "True") -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": "…", "lastProbeTime": "2026-03-01T12:00:00Z"}
 
 
 @pytest.mark.parametrize(
@@ -412,97 +383,3 @@ def test_of_a_routing_table_the_content_alone_says_what_routers_read() -> None:
     assert content("{}") == content("{}", edited="yes") != content("{} ")
     assert parse_existing("ConfigMap", {"metadata": meta(), "data": {"another": "{}"}}).content == ""
     assert parse_existing("ConfigMap", {"metadata": meta()}).content == ""
-
-
-class TestPush:
-    def body(self, *conditions: dict[str, Any]) -> dict[str, Any]:
-        body = job(list(conditions))
-        body["metadata"] = meta(
-            name="airports-r34-push",
-            labels=names.labels("airports", "ds-1", names.PUSHER) | {names.GENERATION: "g3", names.ROLLOUT: "r34"},
-            annotations={names.DIGEST: "0123456789abcdef", names.FIELDS: "of other fields"},
-        )
-        return body
-
-    def test_is_of_its_rollout_by_its_name_and_no_build(self) -> None:
-        parsed = parse_push(self.body())
-        assert (parsed.ref.kind, parsed.rollout, parsed.generation, parsed.push_state) == (
-            "Job",
-            "r34",
-            "g3",
-            "Running",
-        )
-        assert parsed.changed == "", "a Job cannot be put right"
-
-    @pytest.mark.parametrize(
-        ("found", "state"),
-        [
-            (condition("Complete", ""), "Succeeded"),
-            (condition("Failed", ""), "Failed"),
-            (condition("Complete", "", "False"), "Running"),
-        ],
-    )
-    def test_says_how_it_has_ended_and_no_moment_of_another_clock(self, found: dict[str, Any], state: str) -> None:
-        parsed = []
-        for moment in ("2030-01-02T00:00:00Z", "2020-01-02T00:00:00Z"):
-            body = self.body({**found, "lastTransitionTime": moment})
-            body["status"]["completionTime"] = body["metadata"]["creationTimestamp"] = moment
-            parsed.append(parse_push(body))
-        assert parsed[0] == parsed[1]
-        assert parsed[0].push_state == state
-
-    def test_that_was_failed_for_good_says_why(self) -> None:
-        failed = condition("Failed", "DeadlineExceeded")
-        failed["message"] = "Job was active longer than specified deadline\n"
-        parsed = parse_push(self.body(failed))
-        assert parsed.trouble is not None
-        assert parsed.trouble.reason == reasons.PUSH_FAILED
-        assert "(DeadlineExceeded: Job was active longer than specified deadline)" in parsed.trouble.message
-        assert "activeDeadlineSeconds" in parsed.trouble.message
-
-    def test_that_somebody_has_suspended_says_so(self) -> None:
-        body = self.body(condition("Suspended", "JobSuspended"))
-        body["spec"]["suspend"] = True
-        parsed = parse_push(body)
-        assert parsed.push_state == "Running"
-        assert parsed.trouble is not None
-        assert "Job airports-r34-push, which pushes the images of its rollout, is suspended" in parsed.trouble.message
-        body["spec"]["suspend"] = False
-        assert parse_push(body).trouble is None
-
-    @pytest.mark.parametrize("found", [[], [condition("Complete", "")], [condition("Failed", "", "False")]])
-    def test_that_was_not_failed_has_no_trouble(self, found: list[dict[str, Any]]) -> None:
-        parsed = parse_push(self.body(*found))
-        assert (parsed.push_state == "Failed", parsed.trouble) == (False, None)
-
-
-class TestServersOfImages:
-    """An API server whose feature is off leaves the volume out, or makes an empty one of it."""
-
-    IMAGE: dict[str, Any] = {"name": "data", "image": {"reference": "r.example/lookups:x"}}
-
-    def shard_set(self, *volumes: dict[str, Any], fetches: bool = False, folder: str = "/data") -> ShardSet:
-        template = {
-            "containers": [{"name": "serve", "args": ["serve", folder, "--shard", "0"]}],
-            "volumes": [*volumes, {"name": "tmp", "emptyDir": {}}],
-            **({"initContainers": [{"name": "fetch"}]} if fetches else {}),
-        }
-        metadata = meta(
-            name="airports-r34-s0",
-            generation=1,
-            annotations={names.DIGEST: "0123456789abcdef", names.FIELDS: "of other fields"},
-        )
-        return parse_shard_set({"metadata": metadata, "spec": {"template": {"spec": template}}, "status": {}})
-
-    @pytest.mark.parametrize("volumes", [[], [{"name": "data"}], [{"name": "data", "emptyDir": {}}]], ids=str)
-    def test_that_have_no_image_are_in_trouble_and_not_put_right(self, volumes: list[dict[str, Any]]) -> None:
-        found = self.shard_set(*volumes)
-        assert found.trouble is not None
-        assert found.trouble.reason == "ImageVolumesMissing"
-        assert found.changed == ""
-
-    def test_others_are_not(self) -> None:
-        assert self.shard_set(self.IMAGE).trouble is None
-        assert self.shard_set({"name": "data", "emptyDir": {}}, fetches=True).trouble is None
-        claim = {"name": "data", "persistentVolumeClaim": {"claimName": "lookups"}}
-        assert self.shard_set(claim, folder="/data/c1/default/airports-8d3f6b1a/g12").trouble is None
