@@ -194,23 +194,25 @@ class TestWhatSomebodyHasEdited:
         )
 
 
-def test_who_edits_again_and_again_is_left_alone_and_no_version_is_claimed_meanwhile() -> None:
-    world = serving()
-    begin = world.now
+def _contest(world: World, edit: Callable[[World], None], looks: int, seconds: float) -> Plan:
+    """So many ``looks``, while somebody edits the routing table whenever it was written. The last plan."""
     repairs = Repairs(world._seconds)
-    last: Plan | None = None
-    for _ in range(600):
+    for _ in range(looks):
         observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
-        last = world.planner(observed, world.config, world.now)
-        world.carry_out(last, world.dataset)
-        for manifest in last.apply:
+        planned = world.planner(observed, world.config, world.now)
+        world.carry_out(planned, world.dataset)
+        for manifest in planned.apply:
             repairs.note_write(observed, manifest)
             if manifest["kind"] == "ConfigMap":
-                edit_table(world, with_wrong_address)
-        if world.now == begin:
-            edit_table(world, with_wrong_address)
-        world.step(1.0)
-    assert last is not None
+                edit(world)
+        world.step(seconds)
+    return planned
+
+
+def test_who_edits_again_and_again_is_left_alone_and_no_version_is_claimed_meanwhile() -> None:
+    world = serving()
+    edit_table(world, with_wrong_address)
+    last = _contest(world, lambda world: edit_table(world, with_wrong_address), looks=600, seconds=1.0)
     assert 4 < _table(world).version < 12
     assert "Contested" in condition(last, "Degraded").reason
     assert "'by-hand'" in condition(last, "Degraded").message
@@ -234,18 +236,9 @@ class TestALabelThatSomebodyHasEdited:
     @pytest.mark.parametrize("strategy", ["Atomic", "PerShard"])
     def test_again_and_again_keeps_no_drain_from_its_end(self, strategy: str) -> None:
         world = serving(shards=4, rollout={"drainSeconds": 400, "strategy": strategy})
-        repairs = Repairs(world._seconds)
         world.edit(source={"url": "s3://data/v2.csv"})
         edit_label(world)
-        for _ in range(2500):
-            observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
-            planned = world.planner(observed, world.config, world.now)
-            world.carry_out(planned, world.dataset)
-            for manifest in planned.apply:
-                repairs.note_write(observed, manifest)
-                if manifest["kind"] == "ConfigMap":
-                    edit_label(world)
-            world.step(2.0)
+        planned = _contest(world, edit_label, looks=2500, seconds=2.0)
         assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
         assert says(planned)["RolledOut"] == "True UpToDate"
 
