@@ -158,6 +158,11 @@ class Arena:
         return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
 
     @cached_property
+    def uncompressed_router(self) -> Routed:
+        """The same, of four shards that are not compressed: as much as four Redis have."""
+        return self._route("none", self.generation(shards=SHARDS, compression="none"), SHARDS, "native")
+
+    @cached_property
     def single_router(self) -> Routed:
         """The same, of one shard that is not compressed: as much as a Redis has."""
         return self._route("single", self.generation(compression="none"), 1, "native")

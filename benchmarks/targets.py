@@ -96,8 +96,9 @@ def _pod(pod: str) -> Callable[[Results], float]:
     return lambda results: results["pod-memory"].sides[f"{OURS}: {pod}"].value / MB
 
 
-_MANY_OF_FOUR: Final = "Client.get_many(100), four shards : redis-py mget(100), four Redis"
-_MANY_OF_ONE: Final = "Client.get_many(100), one shard : redis-py mget(100), one Redis"
+_MANY_OF_ONE: Final = "Client.get_many(100), one shard, not compressed : redis-py mget(100), one Redis"
+_MANY_OF_FOUR: Final = "Client.get_many(100), four shards, not compressed : redis-py mget(100), four Redis"
+_MANY_COMPRESSED: Final = "Client.get_many(100), four shards : redis-py mget(100), four Redis"
 _MANY_OF_FOUR_TO_ONE: Final = "Client.get_many(100), four shards : redis-py mget(100), one Redis"
 
 NATIVE_TARGETS: Final = (
@@ -116,9 +117,10 @@ NATIVE_TARGETS: Final = (
     Target("routed GET, TLS and token : plain", 0.7, True, _ratio("encrypted-get", ENCRYPTED, OURS)),
     Target("routed batch of 100, TLS and token : plain", 0.7, True, _ratio("encrypted-batch", ENCRYPTED, OURS)),
     Target("100 coroutines of AsyncClient : redis-py", 3, True, _ratio("client-async", OURS, REDIS_PY)),
-    Target(_MANY_OF_FOUR, 1.0, True, _ratio("client-batch", OURS, REDIS_PY_SHARDED)),
     Target(_MANY_OF_ONE, 1.0, True, _ratio("client-batch-single", OURS, REDIS_PY)),
     Target(f"{_MANY_OF_ONE}, raw values", 1.0, True, _ratio("client-batch-raw", OURS, REDIS_PY)),
+    Target(_MANY_OF_FOUR, 1.0, True, _ratio("client-batch-four", OURS, REDIS_PY_SHARDED)),
+    Target(_MANY_COMPRESSED, 1.0, True, _ratio("client-batch", OURS, REDIS_PY_SHARDED)),
     Target(_MANY_OF_FOUR_TO_ONE, 1.0, True, _ratio("client-batch", OURS, REDIS_PY)),
     Target("import of lookupdb.client", 0.05, False, _import_seconds, " s"),
     Target("its memory", 10, False, _import_memory, " MB"),

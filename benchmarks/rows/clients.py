@@ -59,11 +59,15 @@ def batch(arena: Arena) -> list[Result]:
     """One caller that asks for 100 keys at a time, against redis-py's mget."""
     kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
     sharded_kinds = {REDIS_PY_SHARDED: "nutcracker_batch", **kinds}
+    uncompressed_kinds = {REDIS_PY_SHARDED: "nutcracker_batch", OURS: "lookupdb_batch"}
     raw_kinds = {REDIS_PY: "redis_batch", OURS: "lookupdb_batch_raw"}
     parsed = "Client.get_many parses the values; redis-py's mget does not, or its caller does then."
     as_redis = "Behind the router is one shard, not compressed: as much as Redis has."
+    as_four = "Behind the router are four shards, not compressed: as much as the four Redis have."
+    uncompressed = arena.uncompressed_router
     return [
         _batch(arena, "client-batch", "", sharded_kinds, arena.router(), parsed),
+        _batch(arena, "client-batch-four", ", not compressed", uncompressed_kinds, uncompressed, f"{as_four} {parsed}"),
         _batch(arena, "client-batch-single", ", one shard", kinds, arena.single_router, f"{as_redis} {parsed}"),
         _batch(arena, "client-batch-raw", ", one shard, raw values", raw_kinds, arena.raw_router, as_redis),
     ]
