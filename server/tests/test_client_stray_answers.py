@@ -12,6 +12,7 @@ from support.faulty_router import answer, scripted
 
 from lookupdb.client import InvalidAnswer, connection
 from lookupdb.client.async_connection import AsyncConnection
+from lookupdb.client.certificates import TlsContexts
 from lookupdb.client.settings import check_settings
 
 pytest_plugins = ["support.client_fixtures"]
@@ -26,8 +27,14 @@ def answer_of(size: int) -> bytes:
     return told
 
 
-@pytest.mark.parametrize("piece", [1 << 14, connection.PIECE_BYTES], ids=["a record of TLS", "a piece"])
-def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "piece"),
+    [("https", 1 << 14), ("http", connection.PIECE_BYTES)],
+    ids=["a record of TLS", "a piece"],
+)
+def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(
+    scheme: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection is left, as where it follows in the same piece."""
 
     class Pieces(socket.socket):
@@ -37,8 +44,10 @@ def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(piece: int, mo
     pair = socket.socketpair()
     ours, router = Pieces(fileno=pair[0].detach()), pair[1]
     monkeypatch.setattr(connection, "_connect", lambda *_: ours)
+    settings = check_settings(f"{scheme}://localhost", {})
+    tls = TlsContexts(settings) if settings.address.is_tls else None
     with ours, router:
-        link = connection.RouterConnection(check_settings("http://localhost", {}), None, time.monotonic() + 30)
+        link = connection.RouterConnection(settings, tls, time.monotonic() + 30)
         router.sendall(answer_of(piece))
         assert link.exchange(b"1", time.monotonic() + 30).keeps_open
         assert link.is_open

@@ -32,13 +32,23 @@ _TOLERANCE: Final = 0.01
 class RouterConnection:
     """One connection, for one request after another, by one thread at a time."""
 
-    __slots__ = ("_idle_since", "_reader", "_settings", "_socket", "_timeout", "_was_used", "is_open")
+    __slots__ = (
+        "_idle_since",
+        "_most_at_once",
+        "_reader",
+        "_settings",
+        "_socket",
+        "_timeout",
+        "_was_used",
+        "is_open",
+    )
 
     def __init__(self, settings: ClientSettings, tls: TlsContexts | None, deadline: float) -> None:
         """Connect. Raises ConnectionFailure, InvalidAnswer where nobody speaks TLS, and UsageError for certificates
         that cannot be used."""
         self._settings = settings
         self._socket = _connect(settings, tls, deadline)
+        self._most_at_once = PIECE_BYTES if tls is None else _RECORD_BYTES
         self._timeout = self._socket.gettimeout() or 0.0
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._was_used = False
@@ -78,7 +88,7 @@ class RouterConnection:
             response = feed(data)
             if response is not None:
                 # What follows a full piece, or a full record of TLS, would answer the next request.
-                is_cut = len(data) >= _RECORD_BYTES and self._is_readable()
+                is_cut = len(data) >= self._most_at_once and self._is_readable()
                 return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
         raise self._lose("the connection was closed before the answer was whole")
