@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from manifest_samples import everything, rendered
+from operator_support.job_pods import put_job_pod, put_shard_servers
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
@@ -31,9 +31,7 @@ from lookupdb_operator.plugin.job_template import choose_shard_set
 async def _kube(tmp_path: Path) -> AsyncIterator[Kube]:
     async with serving(tmp_path) as kube:
         kube.put(body(generations=[generation("g12"), generation("g13")], candidate=CANDIDATE))
-        shard_set = next(manifest for manifest in rendered(everything())["shards"] if manifest["kind"] == "StatefulSet")
-        labels = {names.DATASET: "airports", names.DATASET_UID: "uid-of-airports"}
-        kube.put({**shard_set, "metadata": {"namespace": "shop", "name": "airports-r34-s0", "labels": labels}})
+        put_shard_servers(kube)
         yield kube
 
 
@@ -42,17 +40,7 @@ async def _compared(kube: Kube, tmp_path: Path, phase: str, log: str, *words: st
     kube.proxied = lambda request: web.Response(text=log if request.path.endswith("/log") else "")
     running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", *words, "-n", "shop"))
     await until(lambda: running.done() or bool(kube.all("Job")), "a Job")
-    (job,) = kube.all("Job")
-    labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
-    kube.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"namespace": "shop", "name": f"{job['metadata']['name']}-x", "labels": labels},
-            "spec": {"containers": []},
-            "status": {"phase": phase},
-        }
-    )
+    job = put_job_pod(kube, phase)
     return await running, job
 
 

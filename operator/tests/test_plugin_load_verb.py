@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from manifest_samples import everything, rendered
+from operator_support.job_pods import put_job_pod, put_shard_servers
 from operator_support.kube import Kube, Refusal, Write, serving
 from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
@@ -27,7 +27,6 @@ from lookupdb.load.result import LoadSetting, make_document
 from lookupdb.load.schedule import make_profile
 from lookupdb.load.sender_plan import LoadPlan
 from lookupdb.load.tally import Tally
-from lookupdb_operator import names
 
 
 def make_result(*conditions: str) -> dict[str, Any]:
@@ -55,24 +54,8 @@ def make_log(*conditions: str) -> str:
 async def _kube(tmp_path: Path) -> AsyncIterator[Kube]:
     async with serving(tmp_path) as kube:
         kube.put(body(generations=[generation("g12"), generation("g13", largestShardBytes=9_000_000)]))
-        shard_set = next(manifest for manifest in rendered(everything())["shards"] if manifest["kind"] == "StatefulSet")
-        labels = {names.DATASET: "airports", names.DATASET_UID: "uid-of-airports"}
-        kube.put({**shard_set, "metadata": {"namespace": "shop", "name": "airports-r34-s0", "labels": labels}})
+        put_shard_servers(kube)
         yield kube
-
-
-def _put_pod(kube: Kube, phase: str) -> None:
-    (job,) = kube.all("Job")
-    labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
-    kube.put(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"namespace": "shop", "name": f"{job['metadata']['name']}-x", "labels": labels},
-            "spec": {"containers": []},
-            "status": {"phase": phase},
-        }
-    )
 
 
 async def _load(kube: Kube, tmp_path: Path, phase: str, log: str, *words: str) -> tuple[Ended, Any]:
@@ -90,9 +73,9 @@ async def _load(kube: Kube, tmp_path: Path, phase: str, log: str, *words: str) -
     if running.done():
         return await running, None
     (job,) = kube.all("Job")
-    _put_pod(kube, "Running")
+    put_job_pod(kube, "Running")
     await until(lambda: running.done() or followed == ["load"], "its log is followed")
-    _put_pod(kube, phase)
+    put_job_pod(kube, phase)
     return await running, job
 
 
@@ -193,7 +176,7 @@ async def test_nothing_stays_when_somebody_ends_it(
     )
     await until(lambda: kube.all("Job") or process.returncode is not None, "a Job")
     kube.proxied = lambda request: web.Response(text="3 of 10 s: all is well\n")
-    _put_pod(kube, "Running")
+    put_job_pod(kube, "Running")
     assert process.stderr is not None
     while b"all is well" not in (line := await process.stderr.readline()):
         assert line, "its log is shown"

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 from support.clients import Kind, blocking
 from support.faulty_router import answer
-from support.routers import routing
+from support.routers import routing, routing_encrypted
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import authority, make_identity
@@ -41,19 +41,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "table.json"
 
 
-@contextmanager
-def encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
-    certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
-    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
-        yield f"https://localhost:{router.port}"
-
-
 @pytest.fixture(scope="module")
 def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("router")
     (folder / "tokens").mkdir()
     (folder / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
-    with encrypted(table, folder, "--auth-tokens", str(folder / "tokens")) as running:
+    with routing_encrypted(table, folder, "--auth-tokens", str(folder / "tokens")) as running:
         yield running
 
 
@@ -152,7 +145,7 @@ def test_a_router_that_is_not_trusted_is_unavailable(url: str, kind: Kind, tmp_p
 
 def test_a_client_shows_its_certificate(table: Path, tmp_path: Path, ca_file: Path, kind: Kind) -> None:
     cert_file, key_file = make_identity("web", by=authority()).write(tmp_path / "web")
-    with encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url:
+    with routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url:
         with blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
             assert client.get("a") == b"value of a"
             make_identity("web-2", by=authority()).write(tmp_path / "web")

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from support.command_line import run_here
 from support.ports import free_port
-from support.routers import routing
+from support.routers import routing, routing_encrypted
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import Identity, authority, make_identity
@@ -33,17 +33,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "table.json"
 
 
-@contextmanager
-def encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
-    """The URL of a router that shows a certificate for localhost."""
-    certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
-    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
-        yield f"https://localhost:{router.port}"
-
-
 @pytest.fixture(scope="module")
 def url(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with encrypted(table, tmp_path_factory.mktemp("router")) as running:
+    with routing_encrypted(table, tmp_path_factory.mktemp("router")) as running:
         yield running
 
 
@@ -72,7 +64,7 @@ def test_a_token_is_shown_over_tls(table: Path, tmp_path: Path, ca_file: str) ->
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "web").write_text(hash_token(TOKEN.encode()))
     (tmp_path / "token").write_text(TOKEN)
-    with encrypted(table, tmp_path, "--auth-tokens", str(tmp_path / "tokens")) as url:
+    with routing_encrypted(table, tmp_path, "--auth-tokens", str(tmp_path / "tokens")) as url:
         assert b"answered 401" in run_here("get", url, "a", "--ca-file", ca_file).stderr
         words = ("--ca-file", ca_file, "--token-file", str(tmp_path / "token"))
         assert run_here("get", url, "a", *words).stdout == b"value of a"
@@ -108,7 +100,7 @@ def test_a_certificate_that_has_expired_is_told_of(tmp_path: Path, ca_file: str)
 
 
 def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path, tmp_path: Path, ca_file: str) -> None:
-    with encrypted(table, tmp_path, "--tls-client-ca", ca_file) as url:
+    with routing_encrypted(table, tmp_path, "--tls-client-ca", ca_file) as url:
         told = said(url, "a", "--ca-file", ca_file)
     assert "wants its clients to have a certificate" in told
     assert "`lookupdb get` has none" in told

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+
+from lookupdb import __version__
+from lookupdb.resp.commands import REDIS_VERSION
 
 ServerT = TypeVar("ServerT")
 
@@ -23,3 +28,18 @@ def render_sections(
             lines = [f"{field}:{value}" for field, value in sections[name](server).items()]
             rendered.append("\r\n".join([f"# {name.capitalize()}", *lines, ""]))
     return "\r\n".join(rendered)
+
+
+def describe_server(port: int, started_at: float) -> InfoFields:
+    """The section ``server`` of this process, which listens on ``port`` since ``started_at`` of the monotonic clock."""
+    seconds = int(time.monotonic() - started_at)
+    return {
+        "redis_version": REDIS_VERSION,
+        "redis_mode": "standalone",
+        "server_name": "lookupdb",
+        "lookupdb_version": __version__,
+        "process_id": os.getpid(),
+        "tcp_port": port,
+        "uptime_in_seconds": seconds,
+        "uptime_in_days": seconds // 86400,
+    }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from lookupdb import __version__
-from lookupdb.resp.commands import REDIS_VERSION
-from lookupdb.resp.info import InfoFields, render_sections
+from lookupdb.resp.info import InfoFields, describe_server, render_sections
 from lookupdb.serve import shard_counters
 from lookupdb.serve.session import WorkerContext
 
@@ -21,17 +17,7 @@ def render(worker: WorkerContext, names: Iterable[str]) -> str:
 
 
 def _server(worker: WorkerContext) -> InfoFields:
-    seconds = int(time.monotonic() - worker.started)
-    return {
-        "redis_version": REDIS_VERSION,
-        "redis_mode": "standalone",
-        "server_name": "lookupdb",
-        "lookupdb_version": __version__,
-        "process_id": os.getpid(),
-        "tcp_port": worker.port,
-        "uptime_in_seconds": seconds,
-        "uptime_in_days": seconds // 86400,
-    }
+    return describe_server(worker.port, worker.started)
 
 
 def _clients(worker: WorkerContext) -> InfoFields:

@@ -17,6 +17,7 @@ import orjson
 from support import launching
 from support.ports import free_port
 from support.shards import stop
+from support.tls import authority, make_identity
 from support.waiting import until
 
 
@@ -78,6 +79,14 @@ def routing(
         finally:
             status = stop(process)
         assert status == 0, f"the router ended with {status}"
+
+
+@contextlib.contextmanager
+def routing_encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]:
+    """The URL of a router that shows a certificate for localhost, which stands in ``folder``."""
+    certificate, key = make_identity("localhost", by=authority()).write(folder / "tls")
+    with routing(table, "--tls-cert", str(certificate), "--tls-key", str(key), *options) as router:
+        yield f"https://localhost:{router.port}"
 
 
 @dataclass

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from lookupdb import __version__
-from lookupdb.resp.commands import REDIS_VERSION
-from lookupdb.resp.info import InfoFields, render_sections
+from lookupdb.resp.info import InfoFields, describe_server, render_sections
 from lookupdb.route.counters import INDEX
 from lookupdb.route.resp.service import RespService
 
@@ -20,17 +16,7 @@ def render(service: RespService, names: Iterable[str]) -> str:
 
 
 def _server(service: RespService) -> InfoFields:
-    seconds = int(time.monotonic() - service.started_at)
-    return {
-        "redis_version": REDIS_VERSION,
-        "redis_mode": "standalone",
-        "server_name": "lookupdb",
-        "lookupdb_version": __version__,
-        "process_id": os.getpid(),
-        "tcp_port": service.port,
-        "uptime_in_seconds": seconds,
-        "uptime_in_days": seconds // 86400,
-    }
+    return describe_server(service.port, service.started_at)
 
 
 def _clients(service: RespService) -> InfoFields:
