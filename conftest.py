@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -134,17 +135,32 @@ def pytest_report_header() -> str:
     return native.describe() + (", and their twins" if native.kernels() is not None else "")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule(module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
+    """Have the tests of what native kernels do ask for both kinds, and tests of what TLS carries for both transports."""
+    module = yield
+    if module_path.stem.startswith(NATIVE_TESTS):
+        module.add_marker(pytest.mark.usefixtures("kernels"))
+    if module_path.stem in TLS_TESTS:
+        module.add_marker(pytest.mark.usefixtures("transport"))
+    return module
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have the tests of what native kernels do run with both kinds."""
-    if metafunc.module.__name__.rpartition(".")[2].startswith(NATIVE_TESTS):
-        metafunc.fixturenames.append("kernels")
-    if metafunc.module.__name__.rpartition(".")[2] in TLS_TESTS:
-        if "transport" not in metafunc.fixturenames:
-            metafunc.fixturenames.append("transport")
+    """Run what asks for them with both."""
+    if "transport" in metafunc.fixturenames:
         metafunc.parametrize("transport", ("plain", "tls"), indirect=True, scope="module")
     if "kernels" in metafunc.fixturenames:
         kinds = ("native", "python") if native.kernels() is not None else ("python",)
         metafunc.parametrize("kernels", kinds, indirect=True, scope="module")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """What a test's name says that it is run with, it is run with."""
+    callspec = getattr(item, "callspec", None)
+    kind = callspec.params.get("kernels") if callspec is not None else None
+    assert kind is None or (kind == "python") == (native.kernels() is None)
 
 
 @pytest.fixture(scope="module")
