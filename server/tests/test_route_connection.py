@@ -45,8 +45,8 @@ class Watched(ServerConnection):
         reading = self.reading
         assert (self.sink is None) <= (reading in (Reading.PROVING, Reading.CLOSED))
         assert (self._elements is not None) == (reading is Reading.ELEMENTS)
-        assert not self._chunks or reading is Reading.REPLIES
-        assert bool(self._counted) == bool(self._chunks)
+        assert not self._chunks or reading in (Reading.PROVING, Reading.REPLIES)
+        assert bool(self._counted) == (bool(self._chunks) and reading is Reading.REPLIES)
         assert bool(self._pong) <= (reading in (Reading.PONG, Reading.CLOSED))
 
 
@@ -123,6 +123,17 @@ class TestProving:
         assert wire.closed == [f"said more than {PROOF_BYTES} bytes of what it serves"]
         assert wire.budget.used == 0
 
+    @pytest.mark.parametrize("kind", "*>~%|_(#,=!")
+    def test_what_announces_more_than_a_value_is_refused_before_there_is_room_for_it(self, kind: str) -> None:
+        for pieces in ((f"{kind}200000000\r",), (kind, "2", "00000000\r")):
+            wire = Wire()
+            for piece in pieces:
+                wire.receive(piece.encode())
+                if wire.closed:
+                    break
+            assert wire.closed
+            assert wire.connection.received <= 11, "hiredis makes room for as much as a whole line announces"
+
     def test_it_is_not_pinged(self) -> None:
         wire = Wire()
         assert not wire.connection.ping()
@@ -158,6 +169,44 @@ class TestReplies:
         wire.receive(data)
         assert wire.closed[0].startswith("answered what is not RESP")
         assert not wire.replies
+
+    @pytest.mark.parametrize("step", [1, 5, 1000])
+    @pytest.mark.parametrize("first", [b"", b"$1\r\na\r\n", b"-ERR damaged\r\n"])
+    @pytest.mark.parametrize("kind", "*>~%|")
+    def test_a_list_within_a_list_closes_it_before_there_is_room_for_it(
+        self, kind: str, first: bytes, step: int
+    ) -> None:
+        wire = Wire().used()
+        wire.asked = 2
+        wire.receive(b"*2\r\n" + first + f"{kind}200000000\r\n".encode(), step)
+        assert wire.closed == ["answered what is not RESP: an element that is no value"]
+        assert not wire.replies
+        assert wire.budget.used == 0
+
+    @pytest.mark.parametrize("step", [1, 5, 1000])
+    def test_a_value_that_looks_like_one_is_a_value(self, step: int) -> None:
+        values = [b"a\n*1\r\n>2\r\n", None, b"\n%"]
+        wire = Wire().used()
+        wire.asked = 3
+        wire.receive(b"*3\r\n" + bulk(values[0]) + b"$-1\r\n" + bulk(values[2]), step)
+        assert wire.replies == [values]
+        assert wire.budget.used == 0
+
+    def test_a_list_of_another_length_is_refused_however_it_is_cut(self) -> None:
+        for pieces in ((b"*2", b"00000000\r\n"), (b"*", b"200000000\r\n"), (b"*2\r", b"x\r\n")):
+            wire = Wire().used()
+            wire.asked = 2
+            for piece in pieces:
+                wire.receive(piece)
+            assert wire.closed[0].startswith("answered what is not RESP")
+            assert wire.budget.used == 0
+
+    def test_what_a_server_says_is_not_quoted_when_values_are_asked_for(self) -> None:
+        for data in (b"secret\r\n", b"*2\r\n$secret\r\n", b"*2\r\n*secret\r\n", b"*9secret\r\n"):
+            wire = Wire().used()
+            wire.asked = 2
+            wire.receive(data)
+            assert "secret" not in wire.closed[0]
 
 
 class TestPong:

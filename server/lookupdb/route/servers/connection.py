@@ -12,7 +12,8 @@ What it reads next is its state:
 A reply is handed over when all that has come was looked at, and nothing follows it: its user may ask for more at once,
 and what came before that is no answer to it. What follows ends the connection, and the reply before it is not told.
 Invariants: there is a sink unless it is PROVING or was closed then; in no other state than ELEMENTS is there an element
-reader; in no other than REPLIES are chunks kept, or counted in the budget.
+reader; in no other than PROVING and REPLIES are chunks kept, and counted in the budget in the latter alone. hiredis
+never sees a list within a list, nor what else it would make room for because it is announced.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import re
 import socket
 from collections.abc import Callable
 from types import ModuleType
@@ -38,6 +40,9 @@ KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 
 _ARRAY: Final = ord("*")
+_SCALARS: Final = b"+-:$"
+_MAY_NEST: Final = re.compile(rb"\n[*%~>|]")
+"""Where a list, map, set, push or attribute would begin within a reply. So does the middle of a value."""
 PROOF_BYTES: Final = 64 * 1024
 """Of all that an endpoint says before it is asked for values."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
@@ -155,19 +160,19 @@ class ServerConnection(asyncio.Protocol):
         try:
             if self.reading is not _REPLIES and self._read_by_state(data):
                 return
-            reader = self._reader
-            if data[0] == _ARRAY and not self._chunks:
-                if self._kernels is not None and self._begin_packed(self._kernels, data):
+            kind = self._chunks[0][0] if self._chunks else data[0]
+            if kind == _ARRAY:
+                if self._read_natively(data) or self._read_nested(data):
                     return
-                self._check_length(data)
-            elif self._scan is not None and self._continue_packed(data):
-                return
+            elif kind not in _SCALARS:
+                raise NotResp(f"expected a value, found {self._describe(data)}")
+            reader = self._reader
             reader.feed(data)
             reply = reader.gets()
             if reply is _NOTHING:
                 self._keep(data)
                 return
-            if self._counted:
+            if self._chunks:
                 self._forget_chunks()
             if reader.has_data():
                 self.close(SURPLUS)
@@ -206,6 +211,25 @@ class ServerConnection(asyncio.Protocol):
             self.reading = Reading.REPLIES
             self.on_reply(reply)
 
+    def _read_natively(self, data: bytes) -> bool:
+        """Read the beginning of a list, or more of it, by the native kernels; False if others are to read it."""
+        if self._chunks:
+            if self._scan is not None and self._continue_packed(data):
+                return True
+        elif self._kernels is not None and self._begin_packed(self._kernels, data):
+            return True
+        self._check_length(data)
+        return False
+
+    def _read_nested(self, data: bytes) -> bool:
+        """Read a list in which hiredis might find another one, for which it would allocate what its head announces;
+        False if there is none in ``data``."""
+        last = self._chunks[-1][-1:] if self._chunks else b""
+        if self.sink is None or not _MAY_NEST.search(last + data):
+            return False
+        self._begin_elements(self.sink, [*self._chunks, data])
+        return True
+
     def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
         """Read natively what begins a list of values; False if hiredis is to read it."""
         expected = self.sink.expected_keys() if self.sink else 0
@@ -235,6 +259,10 @@ class ServerConnection(asyncio.Protocol):
         reply = self._scan.join([*self._chunks, data]) if state else None
         self._scan = None
         if reply is None:
+            if self.sink is not None and _MAY_NEST.search(b"".join([*self._chunks, data])):
+                self._begin_elements(self.sink, [*self._chunks, data])
+                return True
+            self._check_length(data)
             for chunk in self._chunks:
                 self._reader.feed(chunk)
             return False
@@ -248,12 +276,18 @@ class ServerConnection(asyncio.Protocol):
     def _check_length(self, data: bytes) -> None:
         """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
         head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
-        if not head.startswith(data[: len(head)]):
-            raise NotResp(f"expected a list that begins with {head!r}, found {data[:20]!r}")
+        found = b"".join([*self._chunks[: len(head)], data[: len(head)]])
+        if not head.startswith(found[: len(head)]):
+            raise NotResp(f"expected a list that begins with {head!r}, found {self._describe(found)}")
+
+    def _describe(self, data: bytes) -> str:
+        """What has come instead. It may be a value once values are asked for: then it is not quoted."""
+        return repr(data[:20]) if self.sink is None else f"{len(data)} bytes that begin otherwise"
 
     def _keep(self, data: bytes) -> None:
         """A reply has come in part: it is kept, should it turn out to be large, whether hiredis has it or not."""
         if self.sink is None:  # it proves itself
+            self._chunks.append(data)
             if self.received > PROOF_BYTES:
                 self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
             return
@@ -266,13 +300,16 @@ class ServerConnection(asyncio.Protocol):
             self._counted += size
             self._budget.take(size)
         else:
-            chunks = self._chunks
-            self._forget_chunks()
-            self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-            self._elements = ElementReader(self.sink)
-            self.reading = Reading.ELEMENTS
-            for chunk in chunks:
-                self._read_elements(chunk)
+            self._begin_elements(self.sink, self._chunks)
+
+    def _begin_elements(self, sink: ReplySink, chunks: list[bytes]) -> None:
+        """Read a reply anew, and on, value by value."""
+        self._forget_chunks()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._elements = ElementReader(sink)
+        self.reading = Reading.ELEMENTS
+        for chunk in chunks:
+            self._read_elements(chunk)
 
     def _read_elements(self, data: bytes) -> None:
         """Read on in a large reply."""
@@ -322,7 +359,7 @@ class ServerConnection(asyncio.Protocol):
         """Read the answer to PING; what follows is a reply as any other."""
         piece, rest = data[: len(self._pong)], data[len(self._pong) :]
         if not self._pong.startswith(piece):
-            raise NotResp(f"expected {PONG!r}, found {data[:20]!r}")
+            raise NotResp(f"expected {PONG!r}, found {self._describe(data)}")
         self._pong = self._pong[len(piece) :]
         if not self._pong:
             self.reading = Reading.REPLIES

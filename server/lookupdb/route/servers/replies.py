@@ -21,7 +21,7 @@ _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,8}")
 
 
 class NotResp(Exception):
-    """The bytes are not the reply that was asked for; the message says what was found."""
+    """The bytes are not the reply that was asked for; the message says what is wrong, and quotes no value."""
 
 
 class _Skipped:
@@ -97,7 +97,7 @@ class ElementReader:
         if end >= 0:
             line, self._line = self._line, b""
             if line.find(b"\r") != len(line) - len(_CRLF):
-                raise NotResp(f"a line that does not end: {line[:40]!r}")
+                raise NotResp("a line that does not end")
             self._begin_element(line[:1], line[1:-2])
         return offset + len(piece)
 
@@ -117,7 +117,7 @@ class ElementReader:
         elif kind == b"_" and not rest:
             self._add(None)
         else:
-            raise NotResp(f"an element that is no value: {(kind + rest)[:40]!r}")
+            raise NotResp("an element that is no value")
 
     def _begin_array(self, count: int) -> None:
         if count != self._expected:
@@ -141,5 +141,5 @@ class ElementReader:
 def _number(digits: bytes) -> int:
     """As hiredis reads it: without a sign or zeros that mean nothing."""
     if not _NUMBER.fullmatch(digits):
-        raise NotResp(f"a size that is no number: {digits[:40]!r}")
+        raise NotResp("a size that is no number")
     return int(digits)

@@ -161,7 +161,7 @@ class Lane:
         """Deliver the values of the batch in flight, and send the next."""
         batch = self._in_flight
         if batch is None:
-            self.link.break_connection(f"answered what was not asked: {str(reply)[:200]!r}")
+            self.link.break_connection(f"answered what was not asked: {_shape(reply)}")
             return
         values = [reply] if batch.key_count == 1 else reply
         is_list = type(values) is list and len(values) == batch.key_count
@@ -305,4 +305,12 @@ class Lane:
 
 
 def _shape(reply: Any) -> str:
-    return f"a list of {len(reply)}" if isinstance(reply, list) else f"{type(reply).__name__} {str(reply)[:100]!r}"
+    """What a reply is, which may hold values of others."""
+    match reply:
+        case list():
+            return f"a list of {len(reply)}"
+        case bytes():
+            return f"one value of {len(reply)} bytes"
+        case hiredis.ReplyError():
+            return f"an error: {str(reply)[:200]}"
+    return f"one {type(reply).__name__}"
