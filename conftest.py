@@ -137,7 +137,8 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makemodule(module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
-    """Have the tests of what native kernels do ask for both kinds, and tests of what TLS carries for both transports."""
+    """Have the tests of what native kernels do ask for both kinds, and those of what TLS carries for both transports,
+    by which they run twice."""
     module = yield
     if module_path.stem.startswith(NATIVE_TESTS):
         module.add_marker(pytest.mark.usefixtures("kernels"))
