@@ -12,7 +12,7 @@ from operator_support.plan_samples import condition, deleted, says, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Plan, Trouble
+from lookupdb_operator.model import Plan, Trouble, Turn, Turns
 from lookupdb_operator.plan import lifecycle, reasons
 from lookupdb_operator.plan.lifecycle import RolloutPhase
 
@@ -30,6 +30,23 @@ def _waiting(**spec: Any) -> World:
     _refresh(world, "two")
     _until_waits(world, "g2")
     return world
+
+
+def _overtaken() -> World:
+    """A world in which g2 waits for promotion, and g3 is built and has no turn yet."""
+    world = _waiting()
+    world.turns = Turns(Turn(is_granted=True), Turn(is_granted=False, ahead=7))
+    _refresh(world, "three")
+    world.settle(until=lambda: len(world.status.generations) == 3)
+    assert (world.status.last_rollout, world.status.candidate and world.status.candidate.generation) == (2, "g2")
+    return world
+
+
+def _break(world: World, reason: str) -> None:
+    """No server of r2 is ready."""
+    for pod in world.pods.values():
+        if "-r2-" in pod.name:
+            pod.ready, pod.trouble = False, Trouble(reason, "as it says")
 
 
 def _until_waits(world: World, generation: str) -> None:
@@ -275,13 +292,78 @@ class TestReplaced:
         _until_waits(world, "g3")
 
     def test_not_when_it_is_promoted_while_the_newer_one_waits_for_its_turn(self) -> None:
-        world = _waiting()
-        _refresh(world, "three")
-        world.settle(until=lambda: len(world.status.generations) == 3 or world.status.last_rollout == 3)
-        if world.status.last_rollout == 2:
-            world.annotate_decision(promote="g2")
-            world.settle(until=lambda: world.status.generation == "g2")
+        world = _overtaken()
+        world.annotate_decision(promote="g2")
+        planned = world.reconcile()
+        assert (_named(world), world.status.candidate, deleted(planned)) == (("g2", ["g2"]), None, set())
+        world.settle(until=lambda: world.status.generation == "g2")
+        world.turns = Turns()
         _until_waits(world, "g3")
+        assert _named(world) == ("g2", ["g2", "g3"])
+
+    def test_not_when_auto_promotes_it_while_the_newer_one_waits_for_its_turn(self) -> None:
+        world = _overtaken()
+        world.edit(rollout={"promotion": "Auto", "drainSeconds": 5})
+        world.settle(until=lambda: world.status.generation == "g2")
+        world.turns = Turns()
+        world.settle()
+        assert world.status.generation == "g3"
+
+    def test_not_when_a_server_of_it_is_not_ready_when_it_is_promoted(self) -> None:
+        world = _overtaken()
+        world.stop(next(pod for pod in world.pods.values() if "-r2-" in pod.name))
+        world.step(2)  # its StatefulSet makes another one
+        world.annotate_decision(promote="g2")
+        planned = world.reconcile()
+        assert (_named(world), deleted(planned)) == (("g1", ["g1", "g2"]), set())
+        assert says(planned)["RolledOut"] == "False StartingServers"
+        assert "1 of 2 shards of airports-r2 (generation g2) have their" in condition(planned, "RolledOut").message
+        world.settle(until=lambda: world.status.generation == "g2")
+
+    def test_by_a_newer_one_when_the_store_has_lost_what_was_promoted(self) -> None:
+        world = _overtaken()
+        _break(world, reasons.GENERATION_MISSING)
+        world.lost.add("g2")
+        world.annotate_decision(promote="g2")
+        planned = world.reconcile()
+        assert says(planned)["RolledOut"] == "False WaitingForTurn"
+        assert world.status.candidate is not None
+        world.turns = Turns()
+        planned = world.reconcile()
+        assert (_named(world), world.status.last_rollout) == (("g1", ["g1"]), 3)
+        planned = world.reconcile()
+        assert says(planned)["RolledOut"] == "False StartingServers"
+        assert "promote names g2, which does not wait for promotion" in condition(planned, "RolledOut").message
+
+    def test_by_a_newer_one_when_auto_promotes_what_is_stuck(self) -> None:
+        world = _overtaken()
+        _break(world, reasons.CRASH_LOOPING)
+        world.edit(rollout={"promotion": "Auto", "drainSeconds": 5})
+        world.turns = Turns()
+        world.settle()
+        assert world.status.generation == "g3"
+
+    def test_not_by_a_new_pod_template_when_it_is_promoted(self) -> None:
+        """Its servers are ready: they serve, and are then replaced as those of any generation that serves."""
+        world = _overtaken()
+        world.edit(serving={"workers": 2})
+        world.annotate_decision(promote="g2")
+        world.reconcile()
+        assert (_named(world), world.status.last_rollout) == (("g2", ["g2"]), 2)
+        world.turns = Turns()
+        _until_waits(world, "g3")
+        table = world.status.table
+        assert table is not None
+        assert (table.rollout, table.generation, table.workers) == ("r3", "g2", 2)
+
+    def test_what_is_about_to_start_may_be_promoted_early(self) -> None:
+        world = _overtaken()
+        world.annotate_decision(promote="g3")
+        planned = world.reconcile()
+        assert "promote names" not in condition(planned, "RolledOut").message
+        world.turns = Turns()
+        world.settle()
+        assert world.status.generation == "g3"
 
     def test_for_as_long_as_what_serves_gets_a_new_pod_template(self) -> None:
         """A new image reaches what serves, though nobody promotes anything; then the candidate comes back from it."""

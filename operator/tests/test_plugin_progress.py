@@ -206,6 +206,8 @@ def test_a_promotion_is_taken_up_when_nothing_waits_for_it_any_more() -> None:
     assert not progress.judge_active(dataset(candidate=CANDIDATE), "g13").is_taken_up
     assert progress.judge_active(dataset({"suspend": True}, candidate=CANDIDATE), "g13").is_taken_up
     assert progress.judge_active(dataset(), "g13").is_taken_up
+    starting = dataset(candidate=CANDIDATE, **_conditions(STARTING))  # promoted, and its servers are not ready
+    assert progress.judge_active(starting, "g13").is_taken_up
 
 
 def test_a_promotion_waits_for_the_spec_to_be_corrected_and_not_for_the_operator() -> None:

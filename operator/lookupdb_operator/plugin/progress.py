@@ -13,6 +13,17 @@ from lookupdb_operator.plugin.dataset import Dataset, Members
 from lookupdb_operator.plugin.views.wording import format_seconds
 
 _FIND_OPERATOR: Final = "kubectl get pods -A -l app.kubernetes.io/part-of=lookupdb,app.kubernetes.io/component=operator"
+_BEFORE_PROMOTION: Final = frozenset(
+    {
+        reasons.CANDIDATE_WAITING,
+        reasons.CONFIRMING,
+        reasons.DRAINING,
+        reasons.UP_TO_DATE,
+        reasons.WAITING_FOR_TURN,
+    }
+)
+"""What RolledOut may say of a candidate that the operator has not seen to be promoted. One that was, and whose servers
+are not ready, stays the candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +178,8 @@ def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
     if _serving(dataset) == {generation} and table.get("confirmedAt"):
         return ChangeProgress(True)
     is_idle = dataset.spec.get("suspend") or dataset.condition("RolledOut").get("reason") == reasons.INVALID_SPEC
-    waits_for_promotion = _candidate(dataset) == generation and not is_idle
+    is_heard = is_idle or dataset.condition("RolledOut").get("reason") not in _BEFORE_PROMOTION
+    waits_for_promotion = _candidate(dataset) == generation and not is_heard
     return ChangeProgress(
         False,
         waits_for=_describe(dataset, "RolledOut"),

@@ -13,7 +13,8 @@ import orjson
 from lookupdb.schedule import LONGEST_JITTER
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import clock, lifecycle, recovery
+from lookupdb_operator.plan import clock, lifecycle, reasons, recovery
+from lookupdb_operator.plan.generation import promotion
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.plan.rollout import references
 from lookupdb_operator.shard_ranges import format_shards, parse_shards
@@ -65,6 +66,10 @@ class Invariants:
     """Source and spec of what was rejected."""
     is_manual: bool = False
     """Whether generations wait for promotion now."""
+    promoted: str = ""
+    """The candidate that the last status was written to promote; empty: none."""
+    lost: set[str] = field(default_factory=set)
+    """Generations that the store has lost, whether or not it has them again."""
     has_forgotten: bool = False
     unscaled: set[tuple[str, int]] = field(default_factory=set)
     """Rollout and shard of sets whose last write the API server has refused."""
@@ -227,6 +232,7 @@ class Invariants:
         if is_heard and dataset.reject not in (served, before.generation, pinned):
             self.rejected.add(_data(dataset.reject, before))
         sent_to = "" if after.table is None else after.table.generation
+        self._check_promotion(before, after, dataset)
         if before.table is not None and after.table is None and not after.rollouts:
             raise Broken("nothing serves any more")
         if sent_to != served:
@@ -244,6 +250,29 @@ class Invariants:
                 raise Broken(f"{rollout.generation} is rolled out, and was rejected")
         if pinned and pinned == sent_to:
             self.rejected.discard(_data(pinned, after))
+
+    def _check_promotion(self, before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
+        """A candidate that somebody has promoted takes effect, or stays one until it does; unless something else was
+        asked for meanwhile, or the store has lost it, and RolledOut says that it waits no more."""
+        self.promoted, name = "", dataset.promote
+        waited = before.candidate is not None and before.candidate.generation == name
+        if not waited or not self.is_manual or dataset.spec["suspend"] or dataset.spec.get("generation"):
+            return
+        generation = after.find_generation(name)
+        if generation is None or dataset.parsed is None or generation.content != dataset.parsed.content_hash():
+            return
+        if generation.premature_promotion or promotion.is_rejected(generation, after):
+            return
+        self.promoted = name
+        rolled_out = after.condition("RolledOut")
+        says = "" if rolled_out is None else f"{rolled_out.reason}: {rolled_out.message}"
+        stays = after.candidate is not None and after.candidate.generation == name
+        serves = after.table is not None and after.table.generation == name
+        if stays and says.startswith(reasons.CANDIDATE_WAITING):
+            raise Broken(f"{name} is promoted, and waits for it")
+        is_answered = name in self.lost and f"promote names {name}, which does not wait" in says
+        if not stays and not serves and not is_answered:
+            raise Broken(f"the promotion of {name} is lost, and RolledOut says {says}")
 
     def _check_pin(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """What is pinned is kept, and routers are sent to what was rolled back from by a pin alone."""
@@ -286,7 +315,7 @@ class Invariants:
         may_stay = pinned or before.rolled_back or after.rejected or self.is_manual
         stays = before.table.generation if before.table is not None and may_stay else ""
         for rollout in after.rollouts:
-            if rollout.generation in (pinned, stays):
+            if rollout.generation in (pinned, stays, self.promoted):
                 continue
             is_new = rollout.rollout not in known and bool(rollout.template)
             if is_new or (rollout.rollout == gone_back_to and not is_candidate and not is_served):

@@ -289,6 +289,7 @@ class World:
         if seen != self.version:
             raise Conflict
         if status != self.status:
+            self.invariants.lost |= self.lost
             self.invariants.decides(self.status, status, self.dataset)
             self.invariants.claims(self.status, status, self.spec)
             self.status = status

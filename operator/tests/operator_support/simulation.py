@@ -221,7 +221,7 @@ class Simulation:
 
     def _watched(self) -> Observed:
         """What the informers hold: all of now, all of a while ago, or only the dataset, or only all else, of then."""
-        self.world.turns = Turns(self._turn(), self._turn()) if self._has_rivals else Turns()
+        self.world.turns = Turns(self._turn(), self._rollout_turn()) if self._has_rivals else Turns()
         fresh = self.world.snapshot()
         self._snapshots.append(fresh)
         kind = self._random.random()
@@ -237,6 +237,9 @@ class Simulation:
     def _turn(self) -> Turn:
         chance = self._lots.random
         return Turn(is_granted=chance() < 0.7, ahead=self._lots.randrange(20), must_yield=chance() < 0.3)
+
+    def _rollout_turn(self) -> Turn:
+        return self._turn()
 
     def _disturb(self) -> None:
         for chance, disturbance in (

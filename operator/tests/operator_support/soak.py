@@ -20,6 +20,7 @@ from operator_support.losing_simulation import LosingSimulation
 from operator_support.neighbours import Neighbours
 from operator_support.password_lives import PasswordLives
 from operator_support.plan_world import World
+from operator_support.promoting_simulation import PromotingSimulation
 from operator_support.simulation import Simulation
 
 MOMENTS: Final = 100
@@ -68,9 +69,14 @@ def _begin_to_edit(seed: int) -> EditingSimulation:
     return EditingSimulation(seed, promotes=lot == 1, surges=lot == 2)
 
 
+def _begin_to_promote(seed: int) -> Simulation:
+    """Every other life has scarce turns."""
+    return PromotingSimulation(seed) if seed // len(KINDS) % 2 else Simulation(seed, promotes=True)
+
+
 KINDS: Final = (
     Kind("faults", Simulation, lambda simulation: simulation.live(MOMENTS)),
-    Kind("promotions", lambda seed: Simulation(seed, promotes=True), lambda simulation: simulation.live(MOMENTS)),
+    Kind("promotions", _begin_to_promote, lambda simulation: simulation.live(MOMENTS)),
     Kind("shard by shard", lambda seed: Simulation(seed, surges=True), lambda simulation: simulation.live(MOMENTS)),
     Kind("other pods", _begin_with_other_pods, lambda simulation: simulation.live(MOMENTS)),
     Kind("two datasets", Neighbours, lambda neighbours: neighbours.live(MOMENTS)),

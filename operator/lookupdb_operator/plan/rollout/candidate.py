@@ -2,8 +2,9 @@
 active generation, so that it can be asked for by name.
 
 It waits for as long as nobody decides: no deadline runs, and it has no turn. It ends, and its servers are retired as
-those of any other rollout, when it is promoted, rejected, or not asked for any more: a newer generation's rollout is
-claimed, the spec or the pod template changes, a generation is pinned.
+those of any other rollout, when it is rejected, or not asked for any more: a newer generation's rollout is claimed, the
+spec or the pod template changes, a generation is pinned. One that is promoted stays what it is until a routing table
+routes to it: that it was promoted is known by it alone, and a newer generation would else be asked for.
 """
 
 from __future__ import annotations
@@ -33,7 +34,26 @@ def with_candidate(status: DatasetStatus, situation: Situation) -> DatasetStatus
     return replace(status, candidate=_find_candidate(status, situation))
 
 
+def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
+    """``status`` without a candidate that its routing table routes to: it was promoted, and waits for nothing more."""
+    candidate, table = status.candidate, status.table
+    is_routed = candidate is not None and table is not None and candidate.generation == table.generation
+    return replace(status, candidate=None) if is_routed else status
+
+
+def _is_taking_effect(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the candidate is promoted and goes on to take effect, at once or when its servers are ready again."""
+    candidate, desired = status.candidate, situation.desired
+    promoted = None if desired.pinned_generation else promotion.promoted_candidate(status, desired)
+    if candidate is None or promoted is None or status.find_rollout(candidate.rollout) is None:
+        return False
+    is_asked_for = promoted == rollouts.target_generation(status, situation)
+    return is_asked_for and promoted != generations.served_generation(status)
+
+
 def _find_candidate(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:
+    if _is_taking_effect(status, situation):
+        return status.candidate
     target, waiting = rollouts.target_rollout(status, situation), status.candidate
     if target is None:  # what comes next waits for its turn
         return waiting if _is_asked_for(status, situation) else None

@@ -248,9 +248,10 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     if target is None or generations.is_pin_missing(status, situation.desired):
         serves = f" Until then {shard_windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
         return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
-    if status.candidate is not None and (table is None or table.confirmed_at):
-        return candidate.judge_waiting(status, status.candidate, situation)
-    if status.candidate is None and (table is None or starting.is_starting(target, table, status, situation)):
+    waiting = None if promotion.promoted_candidate(status, situation.desired) else status.candidate
+    if waiting is not None and (table is None or table.confirmed_at):
+        return candidate.judge_waiting(status, waiting, situation)
+    if waiting is None and (table is None or starting.is_starting(target, table, status, situation)):
         return starting.judge_starting(target, status, situation)
     assert table is not None
     if not table.confirmed_at:

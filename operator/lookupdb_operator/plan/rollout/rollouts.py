@@ -49,13 +49,41 @@ def target_generation(status: DatasetStatus, situation: Situation) -> Generation
     """The generation that is asked for (``generations``). But what serves comes before one that would wait for
     promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything. Not once
     the store has lost it, and no server can be made of it: what could replace it would never be offered."""
-    generation, table = generations.target_generation(status, situation.desired), status.table
+    table, promoted = status.table, _find_promoted(status, situation)
+    if promoted is not None and _gives_way(promoted, status, situation):
+        status = replace(status, candidate=None)
+    generation = generations.target_generation(status, situation.desired)
     if generation is None or promotion.may_take_effect(generation.generation, status, situation.desired):
         return generation
     served = None if table is None else status.find_rollout(table.rollout)
     if served is None or is_current(served, status, situation) or losses.is_renewal_lost(served, status, situation):
         return generation
     return generations.served_generation(status) or generation
+
+
+def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
+    """The generation that waited and was promoted, if nothing else was asked for since."""
+    desired = situation.desired
+    if desired.is_suspended or desired.pinned_generation:
+        return None
+    return promotion.promoted_candidate(status, desired)
+
+
+def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it. Whoever
+    has named it has decided, and may decide otherwise, but nobody waits for what the store has lost; where nothing
+    needs to be promoted any more, a newer one comes before what is stuck or would be rolled out anew."""
+    candidate = status.candidate
+    rollout = None if candidate is None else status.find_rollout(candidate.rollout)
+    if rollout is None:
+        return True
+    if is_servable(rollout, situation.desired.replicas, status, situation):
+        return False
+    if generations.find_reported_damage(promoted, status, situation) is not None:
+        return True
+    if situation.desired.promotion == promotion.MANUAL:
+        return False
+    return not is_current(rollout, status, situation) or is_stuck(rollout, status, situation)
 
 
 @decided_once
@@ -92,11 +120,14 @@ def _is_of_present_spec(rollout: RolloutStatus, status: DatasetStatus, situation
 def _find_standing_rollout(
     generation: GenerationStatus, status: DatasetStatus, situation: Situation
 ) -> RolloutStatus | None:
-    """A rollout of ``generation``, which is pinned, whose servers routers can be sent to now: of the present pod
-    template rather than of an older one. None once they answer from this generation: then the present template counts.
-    """
+    """A rollout of ``generation``, which somebody has named, whose servers routers can be sent to now: of the present
+    pod template rather than of an older one. None once they answer from this generation: then the present template
+    counts."""
     table, desired = status.table, situation.desired
-    if generation.generation != desired.pinned_generation or table is None or table.generation == generation.generation:
+    is_pinned = table is not None and generation.generation == desired.pinned_generation
+    if not is_pinned and generation != _find_promoted(status, situation):
+        return None
+    if table is not None and table.generation == generation.generation:
         return None
     template = situation.template_for(generation)
     standing = [

@@ -10,7 +10,7 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons, store
-from lookupdb_operator.plan.generation import generations, loss_advice
+from lookupdb_operator.plan.generation import generations, loss_advice, promotion
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollout import pushes, references, rollouts, shard_windows
 from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
@@ -95,9 +95,11 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
         f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
     )
     trouble = diagnose_candidate(status, situation)
+    idle = _describe_idle_annotations(status, situation)
     if trouble is None:
-        return Verdict("False", reasons.STARTING_SERVERS, progress)
-    return Verdict("False", trouble.reason, f"{progress} {reasons.write_sentence(trouble.reason, trouble.message)}")
+        return Verdict("False", reasons.STARTING_SERVERS, f"{progress}{idle}")
+    text = reasons.write_sentence(trouble.reason, trouble.message)
+    return Verdict("False", trouble.reason, f"{progress} {text}{idle}")
 
 
 def _explain_push(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
@@ -119,8 +121,17 @@ def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
     ticket = status.rollout_ticket
     progress = shard_windows.describe_progress(status)
     what = f"{progress}the rollout" if progress else "The rollout"
-    waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}"
+    idle = _describe_idle_annotations(status, situation)
+    waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}{idle}"
     trouble = _diagnose_ticket(status, situation)
     if trouble is None:
         return Verdict("False", reasons.WAITING_FOR_TURN, waits)
     return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
+
+
+def _describe_idle_annotations(status: DatasetStatus, situation: Situation) -> str:
+    """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out does."""
+    generation, promoted = rollouts.target_generation(status, situation), situation.desired.promote
+    is_next = generation is not None and generation.generation == promoted
+    is_early = is_next and not promotion.is_premature(promoted, status)
+    return "" if is_early else promotion.describe_idle_annotations(status, situation.desired)

@@ -32,7 +32,8 @@ def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed; and with the rollout that
     waits for promotion."""
     status = candidate.with_candidate(status, situation)
-    return _with_next_version(_with_desired_table(status, situation), situation)
+    status = _with_next_version(_with_desired_table(status, situation), situation)
+    return candidate.without_routed_candidate(status)
 
 
 def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
