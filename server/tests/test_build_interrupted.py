@@ -126,13 +126,12 @@ import os, signal, sys, time
 from pathlib import Path
 from lookupdb.build.scratch import remove_open_folders, scratch_folder
 from lookupdb.cli.interruption import ended_in_time
-from lookupdb.runtime.daemon_calls import end_at_once
 
-def force(code):
+def clean_up(code):
     remove_open_folders()
-    end_at_once(code)
+    raise OSError("standard output is gone")
 
-with ended_in_time(force), scratch_folder(Path(sys.argv[1])):
+with ended_in_time(clean_up), scratch_folder(Path(sys.argv[1])):
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as native code: this thread takes no signal
     print(flush=True)
     time.sleep(600)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -256,25 +256,25 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
     """Let SIGTERM end the build as cleanly and as soon as Ctrl-C does, and write how it ended, whatever the end."""
     attempt = _BuildAttempt()
 
-    def report_interruption(code: int) -> None:
-        report = build_report.interruption_report(attempt.spec, code, time.monotonic() - began)
-        _write_outcome(report, termination_log, printed=prints_failures)
+    def report_failure(report: build_report.BuildReport) -> None:
+        _write_termination_log(report, termination_log)
+        if prints_failures:
+            outcome.say_of_failure(report.to_json())
 
-    def force_end(code: int) -> NoReturn:
+    def report_interruption(code: int) -> None:
+        report_failure(build_report.interruption_report(attempt.spec, code, time.monotonic() - began))
+
+    def clean_up(code: int) -> None:
         scratch.remove_open_folders()
         report_interruption(code)
         if sys.stderr.isatty():
             click.echo("\x1b[?25h", nl=False, err=True)  # the cursor, which progress bars hide
-        end_at_once(code)
 
     try:
-        with ended_in_time(force_end):
+        with ended_in_time(clean_up):
             yield attempt
-        if attempt.result:
-            _write_outcome(attempt.result, termination_log)
     except Exception as error:
-        report = build_report.failure_report(attempt.spec, error, time.monotonic() - began)
-        _write_outcome(report, termination_log, printed=prints_failures)
+        report_failure(build_report.failure_report(attempt.spec, error, time.monotonic() - began))
         raise
     except (KeyboardInterrupt, SystemExit) as error:
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
@@ -282,9 +282,10 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
         if daemon_calls.are_unfinished():
             end_at_once(code)
         raise
+    if attempt.result:
+        _write_termination_log(attempt.result, termination_log)
+        click.echo(attempt.result.to_json())
 
 
-def _write_outcome(result: build_report.BuildReport, termination_log: Path | None, *, printed: bool = True) -> None:
-    if printed:
-        click.echo(result.to_json())
-    write_termination_log(termination_log, result.to_json(build_report.MAX_BYTES))
+def _write_termination_log(report: build_report.BuildReport, path: Path | None) -> None:
+    write_termination_log(path, report.to_json(build_report.MAX_BYTES))

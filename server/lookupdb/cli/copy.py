@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.progress_display import open_progress
 from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option
+from lookupdb.cli.outcome import say_of_failure
 from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.network import strip_secrets
 from lookupdb.store import Store, StoreAddress, credentials
@@ -123,7 +125,8 @@ def command(
             except LookupdbError as error:  # disk too: another one may find room
                 remedy = f" ({error.hint})" if error.hint else ""
                 problems.append(f"{address} ({address.uid}): {error.message}{remedy}")
-                _say({"outcome": "failed", "dataset": str(address), "uid": address.uid}, problems[-1], as_json)
+                failed = {"outcome": "failed", "dataset": str(address), "uid": address.uid}
+                say_of_failure(_format_line(failed, problems[-1], as_json))
                 continue
             _report(copied, as_json)
             if copied.damaged:
@@ -165,7 +168,7 @@ def _report(copied: CopiedGeneration, as_json: bool) -> None:
         "fileBytes": manifest.totals.file_bytes,
     }
     text = f"{members['dataset']}: {manifest.generation} {done} ({sizes}); spec.adopt: {{uid: '{manifest.uid}'}}"
-    _say(members, text, as_json)
+    click.echo(_format_line(members, text, as_json))
 
 
 def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Store, as_json: bool) -> str:
@@ -176,9 +179,9 @@ def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Stor
         f"{chosen}, which is older (build another one, or choose with --generation {chosen})"
     )
     members = {"outcome": "damaged", "dataset": str(address), "uid": address.uid}
-    _say({**members, "generations": copied.damaged}, text, as_json)
+    say_of_failure(_format_line({**members, "generations": copied.damaged}, text, as_json))
     return text
 
 
-def _say(members: dict[str, object], text: str, as_json: bool) -> None:
-    click.echo(orjson.dumps({**members, "message": text}) if as_json else text)
+def _format_line(members: Mapping[str, object], text: str, as_json: bool) -> str | bytes:
+    return orjson.dumps({**members, "message": text}) if as_json else text

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import orjson
@@ -15,10 +15,11 @@ import orjson
 from lookupdb.build.gates import SampledDifference
 from lookupdb.build.sampled_difference import compare_stored
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.cli.interruption import end_at_once, ended_in_time
+from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.value_notation import render_line, render_member
 from lookupdb.errors import UsageError
 from lookupdb.runtime.descriptors import raise_limit
+from lookupdb.runtime.standard_streams import drop_unwritten
 from lookupdb.store.difference import (
     SAMPLES,
     GenerationDifference,
@@ -72,12 +73,11 @@ def command(
     raise_limit()
     scratch: list[Path] = []
 
-    def force_end(code: int) -> NoReturn:
+    def clean_up(_code: int) -> None:
         for folder in scratch:
             shutil.rmtree(folder, ignore_errors=True)
-        end_at_once(code)
 
-    with ended_in_time(force_end):
+    with ended_in_time(clean_up):
         locator = GenerationLocator(**location)
         old, new = locator.find(before), locator.find(after)
         if old.where == new.where:
@@ -91,7 +91,12 @@ def command(
             else:
                 difference, is_whole = compare_generations(old, new, Path(folder), samples), True
     render = _render_json if as_json else _render_text
-    click.echo(render(old, new, difference, is_whole))
+    try:
+        click.echo(render(old, new, difference, is_whole))
+    except BrokenPipeError:
+        if not with_exit_code:
+            raise
+        drop_unwritten()  # who reads has read enough, and the exit code answers
     if with_exit_code and difference.has_changes:
         sys.exit(1)
 

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -28,13 +28,13 @@ EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
 
 
 @contextmanager
-def ended_in_time(force: Callable[[int], NoReturn]) -> Iterator[None]:
+def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt in the block and SIGTERM SystemExit, once.
 
-    When the block has not ended in time after that, ``force`` is called in another thread, with the exit code: it ends
-    the program.
+    When the block has not ended in time after that, ``clean_up`` is called in another thread, with the exit code, and
+    the program ends with it, whatever ``clean_up`` raises.
     """
-    watch = _Watch(force)
+    watch = _Watch(clean_up)
     previous = {number: signal.signal(number, watch.take) for number in EXIT_CODES}
     previous_fd = signal.set_wakeup_fd(watch.writing, warn_on_full_buffer=False)
     watch.thread.start()
@@ -48,14 +48,15 @@ def ended_in_time(force: Callable[[int], NoReturn]) -> Iterator[None]:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End the program with ``code``, and say why: for ``ended_in_time``, where there is nothing to undo."""
-    click.echo("interrupted", err=True)
+    """End the program with ``code``, and say why, if standard error takes that."""
+    with suppress(OSError):
+        click.echo("interrupted", err=True)
     daemon_calls.end_at_once(code)
 
 
 class _Watch:
-    def __init__(self, force: Callable[[int], NoReturn]) -> None:
-        self._force = force
+    def __init__(self, clean_up: Callable[[int], None]) -> None:
+        self._clean_up = clean_up
         self._reading, self.writing = os.pipe()
         os.set_blocking(self.writing, False)
         self._is_taken = False
@@ -78,7 +79,13 @@ class _Watch:
     def _run(self) -> None:
         while numbers := os.read(self._reading, 1):  # Python writes each signal's number, whatever it is busy with
             if numbers[0] in EXIT_CODES and not self._ends_in_time():
-                self._force(EXIT_CODES[signal.Signals(numbers[0])])
+                self._force_end(EXIT_CODES[signal.Signals(numbers[0])])
+
+    def _force_end(self, code: int) -> NoReturn:
+        try:
+            self._clean_up(code)
+        finally:
+            end_at_once(code)
 
     def _ends_in_time(self) -> bool:
         signalled = time.monotonic()

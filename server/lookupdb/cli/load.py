@@ -9,15 +9,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 import orjson
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
-from lookupdb.cli.interruption import end_at_once, ended_in_time
+from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.load_options import FileLine, make_plan, plan_options
 from lookupdb.cli.options import option, token_file
+from lookupdb.cli.outcome import say_of_failure
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
 from lookupdb.load import fail_if, key_source
@@ -165,17 +166,20 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
             _check_writable(path)
     scratch: list[Path] = []
 
-    def force_end(code: int) -> NoReturn:
+    def clean_up(_code: int) -> None:
         for folder in scratch:
             shutil.rmtree(folder, ignore_errors=True)
-        end_at_once(code)
 
-    with ended_in_time(force_end):
+    with ended_in_time(clean_up):
         order = _prepare(ctx, router, conditions, options, scratch)
     with open_display() as display:
         end = run_load(order, display)
-    _write_result(end, json_files, reports)
-    _finish(end, conditions)
+    exceeded = fail_if.list_exceeded(conditions, end.document)
+    _write_result(end, json_files, reports, is_failure=bool(end.ended_by or exceeded))
+    if end.ended_by:
+        sys.exit(_BY_SIGNAL + end.ended_by)
+    if exceeded:
+        raise LimitExceeded("\n".join(exceeded))
 
 
 def _prepare(
@@ -230,10 +234,11 @@ def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: 
     )
 
 
-def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Path]) -> None:
+def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool) -> None:
     line = orjson.dumps(end.document)
     is_for_machines = Path("-") in json_files
-    click.echo(line if is_for_machines else render_summary(end.document))
+    say = say_of_failure if is_failure else click.echo
+    say(line if is_for_machines else render_summary(end.document))
     for path in json_files:
         if str(path) != "-":
             _write_file(path, line + b"\n")
@@ -264,11 +269,3 @@ def _write_file(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
-
-
-def _finish(end: LoadEnd, conditions: Sequence[fail_if.FailCondition]) -> None:
-    """End with what the load has shown."""
-    if end.ended_by:
-        sys.exit(_BY_SIGNAL + end.ended_by)
-    if exceeded := fail_if.list_exceeded(conditions, end.document):
-        raise LimitExceeded("\n".join(exceeded))

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import orjson
 
-from lookupdb.cli.interruption import end_at_once, ended_in_time
+from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.options import F, option
 from lookupdb.errors import LookupdbError
+from lookupdb.runtime.standard_streams import drop_unwritten
 from lookupdb.runtime.termination_log import describe_error, write_termination_log
 
 
@@ -39,6 +40,15 @@ def prints_failures(as_json: bool) -> bool:
     return as_json or not sys.stdout.isatty()
 
 
+def say_of_failure(line: str | bytes) -> None:
+    """Print ``line`` of a program that has failed. What standard output does not take is dropped: the message and the
+    exit code are those of the failure."""
+    try:
+        click.echo(line)
+    except OSError:
+        drop_unwritten()
+
+
 class VerbResult(dict[str, Any]):
     """The members of the result that are known so far."""
 
@@ -52,20 +62,20 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
 
     def write_failure(error: BaseException) -> None:
         seconds = round(time.monotonic() - began, 3)
-        failed = {**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)}
-        _write_outcome(path, failed, printed=prints_failures(as_json))
-
-    def force_end(code: int) -> NoReturn:
-        write_failure(SystemExit(code))
-        end_at_once(code)
+        line = orjson.dumps({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
+        write_termination_log(path, line)
+        if prints_failures(as_json):
+            say_of_failure(line)
 
     try:
-        with ended_in_time(force_end):
+        with ended_in_time(lambda code: write_failure(SystemExit(code))):
             yield result
-        _write_outcome(path, {"exitCode": 0, **result}, printed=True)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         write_failure(error)
         raise
+    line = orjson.dumps({"exitCode": 0, **result})
+    write_termination_log(path, line)
+    click.echo(line)
 
 
 def _describe_failure(error: BaseException) -> dict[str, Any]:
@@ -75,10 +85,3 @@ def _describe_failure(error: BaseException) -> dict[str, Any]:
     return describe_error(
         error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     )
-
-
-def _write_outcome(path: Path | None, result: dict[str, Any], *, printed: bool) -> None:
-    line = orjson.dumps(result)
-    if printed:
-        click.echo(line)
-    write_termination_log(path, line)

@@ -13,8 +13,9 @@ import orjson
 
 from lookupdb import store
 from lookupdb.cli.addressing import store_option
-from lookupdb.cli.interruption import end_at_once, ended_in_time
+from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.options import log_format, option
+from lookupdb.cli.outcome import say_of_failure
 from lookupdb.errors import StoreError
 from lookupdb.naming import to_camel_case
 from lookupdb.store import live_datasets
@@ -96,7 +97,7 @@ def command(
     cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed, with
     --json as {"message": …}, and then the sums as one line of JSON.
     """
-    with ended_in_time(end_at_once):
+    with ended_in_time():
         cluster_id = cluster_id or live_datasets.read_cluster(living_list)
         place = store.open_store(store_url, cluster_id)
         now = time.time()
@@ -110,7 +111,8 @@ def command(
             click.echo(orjson.dumps({"message": message}) if as_json else message)
     summary = sweep.summary
     members = {to_camel_case(name): value for name, value in asdict(summary).items()}
-    click.echo(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
+    say = say_of_failure if summary.problems else click.echo
+    say(orjson.dumps({"outcome": "failed" if summary.problems else "swept", "dryRun": dry_run, **members}))
     if summary.problems:
         more = f" (and {len(summary.problems) - 1} more)" if len(summary.problems) > 1 else ""
         raise StoreError(f"not everything could be swept: {summary.problems[0]}{more}", hint="it can be run again")

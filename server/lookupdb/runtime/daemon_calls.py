@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -48,9 +49,10 @@ def are_unfinished() -> bool:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End the program with ``code``, without Python's own end."""
+    """End the program with ``code``, without Python's own end. What a standard stream does not take is dropped."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
