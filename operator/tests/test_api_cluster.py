@@ -18,7 +18,16 @@ from operator_support.authorities import without_authorities
 
 from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import Api, ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
+from lookupdb_operator.api.client import (
+    Api,
+    ApiError,
+    Conflict,
+    NamespaceTerminating,
+    NotFound,
+    Refused,
+    Unauthorized,
+    Unreachable,
+)
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.manifests import render_image_probe
 from lookupdb_operator.model import ObjectRef, RouterReport
@@ -235,7 +244,7 @@ async def test_a_namespaces_uid() -> None:
     ("status", "answer", "error"),
     [
         (400, {"message": "bad"}, Refused),
-        (401, {"message": "Unauthorized"}, Unreachable),
+        (401, {"message": "Unauthorized"}, Unauthorized),
         (403, {"message": "exceeded quota: q"}, Refused),
         (
             403,

@@ -22,9 +22,12 @@ from plugin_samples import STATUS, body, dataset, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
+from lookupdb_operator.api.client import Unreachable
+from lookupdb_operator.plugin import job_run
 from lookupdb_operator.plugin.job_progress import JobProgress
 from lookupdb_operator.plugin.job_run import Patience
 from lookupdb_operator.plugin.job_template import choose_shard_set
+from lookupdb_operator.plugin.session import ClusterSession
 
 
 @pytest_asyncio.fixture(name="kube")
@@ -187,6 +190,66 @@ async def test_a_job_that_somebody_deletes_is_not_waited_for(kube: Kube, tmp_pat
     assert "--start-timeout" not in ended.err
 
 
+class _Flaky:
+    """A request that fails once with a 503, and succeeds then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, request: str) -> None:
+        self.count = 0
+        self._request = getattr(ClusterSession, request)
+
+        async def ask(session: ClusterSession, *words: Any) -> Any:
+            self.count += 1
+            if self.count == 1:
+                raise Unreachable("Job x", "the server is currently unable to handle the request")
+            return await self._request(session, *words)
+
+        monkeypatch.setattr(ClusterSession, request, ask)
+
+
+@pytest.mark.parametrize("request_", ["get_job", "list_pods_of_job", "read_log", "delete_job"])
+async def test_no_request_that_fails_for_a_moment_loses_the_work_of_a_job(
+    kube: Kube, tmp_path: Path, request_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_run, "_POLL_SECONDS", 0.02)
+    flaky = _Flaky(monkeypatch, request_)
+    ended, _ = await _compared(kube, tmp_path, "Succeeded", json.dumps(DOCUMENT, indent=2))
+    assert (ended.code, ended.out.splitlines()[0], "deleted" in ended.err) == (0, "g12, 3,000 records", False)
+    assert flaky.count > 1
+    assert [write.verb for write in kube.writes] == ["post", "delete"]
+
+
+async def test_a_job_may_have_started_while_the_api_server_does_not_say(
+    kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_run, "_POLL_SECONDS", 0.02)
+    pods = "/api/v1/namespaces/shop/pods"
+    kube.refused[pods] = Refusal(503, "the server is currently unable to handle the request")
+    ended = await run_plugin(
+        tmp_path / "kubeconfig", "diff", "airports", "-n", "shop", "--start-timeout", "1", "--timeout", "2"
+    )
+    assert ended.code == 1
+    assert "it was not done after 2 s (--timeout): it has not been seen yet. The last look at it failed:" in ended.err
+    assert not kube.all("Job")
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        ("Succeeded", "the Job has ended well, and what it has logged cannot be read: the log of pod"),
+        ("Failed", "the Job failed: it has logged nothing"),
+    ],
+)
+async def test_a_log_that_cannot_be_read_is_not_an_empty_one(
+    kube: Kube, tmp_path: Path, phase: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_run, "_LOG_SECONDS", 0.1)
+    running = asyncio.ensure_future(run_plugin(tmp_path / "kubeconfig", "diff", "airports", "-n", "shop"))
+    await until(lambda: running.done() or bool(kube.all("Job")), "a Job")
+    put_job_pod(kube, phase)
+    ended = await running
+    assert (ended.code, told in ended.err) == (1, True), ended.err
+
+
 async def test_a_job_that_is_refused_is_not_deleted(kube: Kube, tmp_path: Path) -> None:
     def refuse(write: Write) -> None:
         raise Refusal(403, "ann cannot create jobs", "Forbidden")
@@ -210,3 +273,7 @@ class TestPatience:
     def test_ends(self, phase: Any, seconds: float, told: str) -> None:
         found = Patience(start=10, end=60).judge(JobProgress(phase, "x", "why"), seconds)
         assert (told in found, bool(found)) == (True, bool(told))
+
+    def test_does_not_end_the_start_of_what_may_have_started(self) -> None:
+        found = Patience(start=10, end=60).judge(JobProgress("Starting", "x", "why"), 20, is_known=False)
+        assert found == ""

@@ -78,6 +78,10 @@ class Unreachable(ApiError):
         """Seconds that the server asks us to wait."""
 
 
+class Unauthorized(Unreachable):
+    """It does not accept these credentials. A pod's are replaced now and then: the operator asks again."""
+
+
 class Expired(Unreachable):
     """A list or a watch cannot go on from where it was: it has to begin anew."""
 
@@ -273,7 +277,7 @@ def _make_error(subject: str, status: int, headers: Mapping[str, str], text: byt
         case 409:
             return Conflict(subject, message)
         case 401:
-            return Unreachable(subject, f"the API server does not accept these credentials: {message}")
+            return Unauthorized(subject, f"the API server does not accept these credentials: {message}")
         case 410:
             return Expired(subject, message)
         case 408 | 429:

@@ -4,7 +4,6 @@ the operator makes of it can be waited for."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,6 +24,7 @@ from lookupdb_operator.plugin.options import (
     wait_options,
     with_target,
 )
+from lookupdb_operator.plugin.polls import Polls
 from lookupdb_operator.plugin.progress import ChangeProgress
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
@@ -198,36 +198,38 @@ def unpin(name: str, target: Target, output: str | None) -> None:
 
 async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
     """The dataset when ``judge`` finds it done, and what came of it. Raises NotDone."""
-    began, last_news = time.monotonic(), ""
+    name = dataset.name
+    polls, last_news = Polls(f"LookupDataset {name}", timeout), ""
     while True:
-        found, waited = judge(dataset), time.monotonic() - began
+        found, answered = judge(dataset), polls.answered_seconds
         if found.is_done:
             return dataset, found.outcome
         if found.failure:
             raise NotDone(f"{dataset.key}: {found.failure}")
-        if waited >= timeout:
-            raise NotDone(
-                f"{dataset.key} is not done after {timeout:g} s: it waits for {_describe_wait(found, waited)}"
-            )
-        if news := _find_news(found, waited, last_news):
+        if polls.are_over:
+            waits_for = f"it waits for {_describe_wait(found, answered)}{polls.describe_trouble()}"
+            raise NotDone(f"{dataset.key} is not done after {timeout:g} s: {waits_for}")
+        if not polls.trouble and (news := _find_news(found, answered, last_news)):
             last_news = news
             click.echo(clean(news), err=True)
         await asyncio.sleep(_EVERY)
-        dataset = await session.get_dataset(dataset.name)
+        dataset = await polls.look(lambda: session.get_dataset(name)) or dataset
 
 
-def _describe_wait(found: ChangeProgress, waited: float) -> str:
+def _describe_wait(found: ChangeProgress, answered: float) -> str:
+    """What it waits for; ``answered`` are the seconds for which the API server has answered: while it does not, nothing
+    is known of the operator."""
     if found.is_taken_up:
         return found.waits_for
-    return "the operator to take it up" if waited < _SILENCE_SECONDS else progress.describe_silence(waited)
+    return "the operator to take it up" if answered < _SILENCE_SECONDS else progress.describe_silence(answered)
 
 
-def _find_news(found: ChangeProgress, waited: float, last_news: str) -> str:
+def _find_news(found: ChangeProgress, answered: float, last_news: str) -> str:
     """What to say of ``found`` that differs from ``last_news``; empty for nothing."""
     if found.is_taken_up:
         return "" if found.waits_for == last_news else found.waits_for
     silence = f"It waits for {progress.describe_silence(_SILENCE_SECONDS)}"
-    return "" if waited < _SILENCE_SECONDS or silence == last_news else silence
+    return "" if answered < _SILENCE_SECONDS or silence == last_news else silence
 
 
 def _report(dataset: Dataset, sentence: str, output: str | None) -> None:

@@ -16,12 +16,17 @@ from lookupdb.errors import LookupdbError
 from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
 from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
 from lookupdb_operator.plugin.options import Seconds
+from lookupdb_operator.plugin.polls import Polls
 from lookupdb_operator.plugin.session import ClusterSession
 from lookupdb_operator.plugin.views.wording import clean
 
 _POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0
 """For which the answer to a Job's creation is waited for, before it is deleted."""
+_DELETION_SECONDS: Final = 5.0
+"""For which a Job's deletion is tried."""
+_LOG_SECONDS: Final = 30.0
+"""For which the log of a Job that has ended is asked for: it is all that its work comes to."""
 _LOG_LINES: Final = 5000
 _FOLLOWED_SECONDS: Final = 5.0
 """For the last lines of a log, when the pod has ended."""
@@ -49,9 +54,10 @@ class Patience:
     """Until its pod runs."""
     end: float
 
-    def judge(self, progress: JobProgress, seconds: float) -> str:
-        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not."""
-        if progress.phase == "Starting" and seconds >= self.start:
+    def judge(self, progress: JobProgress, seconds: float, *, is_known: bool = True) -> str:
+        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not. While how
+        far it is now is not known, it may have started."""
+        if is_known and progress.phase == "Starting" and seconds >= self.start:
             return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
         if seconds >= self.end:
             return f"it was not done after {self.end:g} s (--timeout): {progress.why}"
@@ -92,13 +98,31 @@ async def run_job(
         if progress.pod:
             if following:
                 await asyncio.wait(following, timeout=_FOLLOWED_SECONDS)
-            with suppress(ApiError):  # of a pod whose container never ran, there is none
-                log = await session.read_log(namespace, progress.pod, component, _LOG_LINES)
+            log = await _read_log(session, namespace, progress, component)
         return EndedJob(progress, log)
     finally:
         for task in following:
             task.cancel()
         await _delete(session, namespace, name, creation)
+
+
+async def _read_log(session: ClusterSession, namespace: str, progress: JobProgress, component: str) -> str:
+    """What the Job, which has ended, has logged. Of one that failed, nothing if it cannot be read: a container that
+    never ran has no log. Raises JobFailed."""
+    polls, trouble = Polls(f"the log of pod {progress.pod}", _LOG_SECONDS), ""
+    while not trouble:
+        try:
+            log = await polls.look(lambda: session.read_log(namespace, progress.pod, component, _LOG_LINES))
+        except ApiError as error:
+            trouble = str(error)
+        else:
+            if log is not None:
+                return log
+            trouble = polls.trouble if polls.are_over else ""
+            await asyncio.sleep(_POLL_SECONDS)
+    if progress.phase == "Succeeded":
+        raise JobFailed(f"the Job has ended well, and what it has logged cannot be read: {trouble}")
+    return ""
 
 
 async def _follow(
@@ -119,14 +143,16 @@ async def _wait_for_end(
     follow: Callable[[JobProgress], None],
 ) -> JobProgress:
     """How the Job has ended. What it waits for is told. Raises JobFailed when patience is at its end."""
-    began, told = time.monotonic(), ""
+    began, polls = time.monotonic(), Polls(f"Job {name}", patience.end)
+    progress = JobProgress("Starting", why="it has not been seen yet")
+    told = progress.why
     while True:
-        progress = await _look(session, namespace, name, component)
+        progress = await polls.look(lambda: _look(session, namespace, name, component)) or progress
         if progress.phase in ("Succeeded", "Failed"):
             return progress
         follow(progress)
-        if impatience := patience.judge(progress, time.monotonic() - began):
-            raise JobFailed(impatience)
+        if impatience := patience.judge(progress, time.monotonic() - began, is_known=not polls.trouble):
+            raise JobFailed(f"{impatience}{polls.describe_trouble()}")
         if progress.why != told:
             told = progress.why
             click.echo(clean(told), err=True)
@@ -150,7 +176,23 @@ async def _delete(session: ClusterSession, namespace: str, name: str, creation: 
     creation.cancel()
     if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):
         return
-    try:
+    if trouble := await _try_deletion(session, namespace, name):
+        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {trouble}"), err=True)
+
+
+async def _try_deletion(session: ClusterSession, namespace: str, name: str) -> str:
+    """Why the Job cannot be deleted; empty when it is."""
+
+    async def delete() -> bool:
         await session.delete_job(namespace, name)
+        return True
+
+    polls = Polls(f"Job {name}", _DELETION_SECONDS)
+    try:
+        while not await polls.look(delete):
+            if polls.are_over:
+                return polls.trouble
+            await asyncio.sleep(_POLL_SECONDS)
     except ApiError as error:
-        click.echo(clean(f"Job {name} is not deleted, and ends by itself: {error}"), err=True)
+        return str(error)
+    return ""
