@@ -38,6 +38,34 @@ def test_what_is_no_url_is_a_sentence(tmp_path: Path, url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https:/me:SECRET@host/f.csv",
+        "https//me:SECRET@host/f.csv",
+        "https//SECRET@host/f.csv",
+        "https://me:SECRET@ho\u2100st/f.csv",
+        "me:SECRET@host/f.csv",
+        "file://me:SECRET@host/f.csv",
+        "volume://me:SECRET@host/f.csv",
+        "volume://f.csv?sig=SECRET",
+        "example://f.csv?sig=SECRET",
+        "az://folder/f.csv?sig=SECRET",
+        "s3://folder?sig=SECRET",
+        "ftp://me:SECRET@host/f.csv",
+    ],
+)
+def test_no_message_about_a_mistyped_url_has_its_secrets(tmp_path: Path, url: str) -> None:
+    for find in (
+        lambda: listing.find_files(url, base=tmp_path, volume=tmp_path),
+        lambda: listing.find_files(url, base=None, volume=None),
+        lambda: listing.refuse_local_files([url, "f.csv"]),
+    ):
+        with pytest.raises(BadSource) as caught:
+            find()
+        assert "SECRET" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["\0.csv", "volume://\0.csv", "file:///\0.csv"])
 def test_a_path_that_no_file_has_is_a_sentence(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSource, match="is not a url: embedded null byte"):

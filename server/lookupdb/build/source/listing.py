@@ -16,6 +16,7 @@ from lookupdb.build.source.location import LocatedFile, RemoteFile
 from lookupdb.build.source.remote_objects import find_http, find_objects
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
+from lookupdb.network import strip_secrets
 from lookupdb.spec import DatasetSpec
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
@@ -30,7 +31,6 @@ _FORMATS: Final[dict[str, Format]] = {
     ".parquet": "parquet",
 }
 _COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd"}
-_USER: Final = re.compile(r"//[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +63,40 @@ def refuse_local_files(urls: Iterable[str]) -> None:
         scheme, separator, _ = url.partition("://")
         if not separator or scheme == "file":
             raise BadSource(
-                f"{url} is a file of the machine that builds, and such files are not read here",
+                f"{strip_secrets(url)} is a file of the machine that builds, and such files are not read here",
                 hint="use https://, s3://, gs:// or az://, or volume:// with source.volume",
             )
 
 
 def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[LocatedFile]:
     """The files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises BadSource."""
-    redacted_url = _USER.sub("//", url.partition("?")[0])
+    label = strip_secrets(url)
     try:
-        return _dispatch(url, base, volume)
+        return _dispatch(url, label, base, volume)
     except OSError as error:  # of looking for a file: a folder that may not be searched, a name that is too long
-        raise SourceUnreadable(f"{redacted_url} cannot be read: {error.strerror or error}") from error
+        raise SourceUnreadable(f"{label} cannot be read: {error.strerror or error}") from error
     except (ValueError, re.error) as error:
-        raise BadSource(f"{redacted_url!r} is not a url: {error}", hint="check source.url") from error
+        why = "" if label != url and "netloc" in str(error) else f": {error}"  # what it quotes has the password
+        raise BadSource(f"{label!r} is not a url{why}", hint="check source.url") from error
 
 
-def _dispatch(url: str, base: Path | None, volume: Path | None) -> list[LocatedFile]:
+def _dispatch(url: str, label: str, base: Path | None, volume: Path | None) -> list[LocatedFile]:
     scheme, separator, rest = url.partition("://")
     if not separator:
-        return find_path(url, url, base)
+        return find_path(label, url, base)
     if scheme == "volume":
-        return find_in_volume(url, rest, volume)
+        return find_in_volume(label, rest, volume)
     finder = SCHEMES.get(scheme)
     if finder is None:
         schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume"))
         raise BadSource(
-            f"{url}: {scheme}:// is not a scheme a source is read from",
+            f"{label}: {scheme}:// is not a scheme a source is read from",
             hint=f"use one of {schemes}; http:// is for this machine alone",
         )
-    return finder(url)
+    return finder(url, label)
 
 
-SCHEMES: Final[dict[str, Callable[[str], list[LocatedFile]]]] = {
+SCHEMES: Final[dict[str, Callable[[str, str], list[LocatedFile]]]] = {
     "file": find_file,
     "https": find_http,
     "http": find_http,
@@ -104,7 +105,8 @@ SCHEMES: Final[dict[str, Callable[[str], list[LocatedFile]]]] = {
     "az": find_objects,
     "example": find_example,
 }
-"""Scheme → the function that finds its files. ``find_files`` handles ``volume``, because it knows the mount."""
+"""Scheme → the function that finds the files of a url; messages call that by its second argument. ``find_files``
+handles ``volume``, because it knows the mount."""
 
 
 class HasDescription(Protocol):

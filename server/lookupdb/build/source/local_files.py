@@ -16,84 +16,90 @@ from urllib.parse import unquote, urlsplit
 from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
+from lookupdb.network import strip_secrets
 
 MAX_CHECKSUM_BYTES: Final = 64 << 20
 """Local files get a checksum as their ETag if they are no larger together: reading so much takes a fraction of a
 second."""
 
 
-def find_path(url: str, path: str, base: Path | None) -> list[LocatedFile]:
-    """The files at ``path``, which may be relative to ``base`` or a pattern. Raises BadSource."""
+def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
+    """The files at ``path``, which may be relative to ``base`` or a pattern; messages call it ``label``. Raises
+    BadSource."""
     if not Path(path).is_absolute() and base is None:
         raise BadSource(
-            f"{url} is a relative path, and there is no manifest's folder to take it from",
+            f"{label} is a relative path, and there is no manifest's folder to take it from",
             hint="use https://, s3://, gs://, az:// or volume://; relative paths are for a laptop",
         )
     root = base or Path("/")
-    return [_locate(root / match, match) for match in _match_files(url, path, root)]
+    return [_locate(root / match, match) for match in _match_files(label, path, root)]
 
 
-def find_file(url: str) -> list[LocatedFile]:
+def find_file(url: str, label: str) -> list[LocatedFile]:
     """The files that a file:// url names or matches. Raises BadSource."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        raise BadSource(f"{url}: a file:// url has no host", hint="write three slashes: file:///folder/file.csv")
+        raise BadSource(f"{label}: a file:// url has no host", hint="write three slashes: file:///folder/file.csv")
     path = unquote(url.removeprefix("file://").removeprefix("localhost"))
-    return [_locate(Path(match), Path(match).as_uri()) for match in _match_files(url, path, Path("/"))]
+    return [_locate(Path(match), Path(match).as_uri()) for match in _match_files(label, path, Path("/"))]
 
 
-def find_in_volume(url: str, path: str, volume: Path | None) -> list[LocatedFile]:
+def find_in_volume(label: str, path: str, volume: Path | None) -> list[LocatedFile]:
     """The files of the mounted volume that ``path`` names or matches, and none outside of it. Raises BadSource."""
     if volume is None:
-        raise BadSource(f"{url}: no volume is mounted", hint="give its folder with --volume")
+        raise BadSource(f"{label}: no volume is mounted", hint="give its folder with --volume")
     root = volume.resolve()
     files = []
-    for match in _match_files(url, path.lstrip("/"), root):
+    for match in _match_files(label, path.lstrip("/"), root):
         if not (root / match).resolve().is_relative_to(root):
-            raise BadSource(f"{url}: {match} leads out of the volume")
+            raise BadSource(f"{label}: {match} leads out of the volume")
         files.append(_locate(root / match, f"volume://{match}"))
     return files
 
 
-def find_example(url: str) -> list[LocatedFile]:
+def find_example(url: str, label: str) -> list[LocatedFile]:
     """The example that lookupdb ships under this name. Raises BadSource."""
     name = url.removeprefix("example://")
     folder = resources.files("lookupdb").joinpath("data")
     names = sorted(entry.name for entry in folder.iterdir() if ".csv" in entry.name)
     if name not in names:
-        raise BadSource(f"{url}: there is no such example", hint=f"lookupdb ships with {', '.join(names)}")
+        raise BadSource(f"{label}: there is no such example", hint=f"lookupdb ships with {', '.join(names)}")
     with resources.as_file(folder.joinpath(name)) as path:
         content = path.read_bytes()
         etag = hashlib.sha256(content).hexdigest()
         return [LocatedFile(SourceFile(url, len(content), etag, None), path)]
 
 
-def _match_files(url: str, path: str, root: Path) -> list[str]:
+def _match_files(label: str, path: str, root: Path) -> list[str]:
     """Paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
     literally."""
     literal = root / path
     if literal.is_file() or not WILDCARD.search(path):
         if literal.is_dir():
-            raise BadSource(f"{url} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv")
+            raise BadSource(
+                f"{label} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv"
+            )
         return [path]
     matches = glob.iglob(path, root_dir=root, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-    return collect_matches(url, (match for match in matches if (root / match).is_file()))
+    return collect_matches(label, (match for match in matches if (root / match).is_file()))
 
 
 def _locate(path: Path, url: str) -> LocatedFile:
+    label = strip_secrets(url)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for who writes to it
             raise BadSource(
-                f"{url} is not a regular file, but {_describe_kind(status.st_mode)}",
+                f"{label} is not a regular file, but {_describe_kind(status.st_mode)}",
                 hint="write what it gives to a file first: a source is read more than once",
             )
         with path.open("rb"):
             pass
     except FileNotFoundError as error:
-        raise SourceMissing(f"{url}: there is no such file ({path})", hint="check source.url") from error
+        where = f" ({path})" if label == url else ""
+        raise SourceMissing(f"{label}: there is no such file{where}", hint="check source.url") from error
     except OSError as error:
-        raise SourceUnreadable(f"{url} cannot be read: {error.strerror}") from error
+        raise SourceUnreadable(f"{label} cannot be read: {error.strerror}") from error
     return LocatedFile(describe_local_file(url, status), path)
 
 

@@ -22,7 +22,7 @@ from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, col
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.loopback import proxy_options
 from lookupdb.manifest import SourceFile
-from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors, strip_secrets
+from lookupdb.network import describe_failure, is_unreachable, lacks_credentials, panics_as_errors
 from lookupdb.runtime.daemon_calls import call_interruptibly, iterate_interruptibly
 
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
@@ -50,15 +50,15 @@ class RemoteObject:
             return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
 
 
-def find_http(url: str) -> list[LocatedFile]:
+def find_http(url: str, label: str) -> list[LocatedFile]:
     """The one file behind an http(s) url. Raises BadSource."""
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise BadSource(
-            f"{strip_secrets(url)}: plain http is read from this machine only",
+            f"{label}: plain http is read from this machine only",
             hint="anybody on the way could change the data: use https://",
         )
-    with remote_errors(strip_secrets(url)):
+    with remote_errors(label):
         client = {**_CLIENT, **proxy_options(url), "allow_http": parts.scheme == "http"}
         # The whole url is the store, and its object has the empty path: so the query of a signed url stays unchanged.
         # The request is GET, because a url signed for GET answers 403 to HEAD.
@@ -68,17 +68,17 @@ def find_http(url: str) -> list[LocatedFile]:
         except BaseError as error:
             if "Content-Length" not in str(error):
                 raise
-            return [LocatedFile(SourceFile(strip_secrets(url), UNKNOWN_BYTES, None, None), HttpStream(url))]
-        return [LocatedFile(_describe_object(strip_secrets(url), meta), RemoteObject(store, ""))]
+            return [LocatedFile(SourceFile(label, UNKNOWN_BYTES, None, None), HttpStream(url))]
+        return [LocatedFile(_describe_object(label, meta), RemoteObject(store, ""))]
 
 
-def find_objects(url: str) -> list[LocatedFile]:
+def find_objects(url: str, label: str) -> list[LocatedFile]:
     """The objects that a bucket url names or matches. Raises BadSource."""
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     if not bucket or not path:
-        raise BadSource(f"{url}: expected {scheme}://bucket/path")
-    with remote_errors(url):
+        raise BadSource(f"{label}: expected {scheme}://bucket/path")
+    with remote_errors(label):
         store: Any = obstore.store.from_url(
             f"{scheme}://{bucket}",
             client_options={**_CLIENT, "allow_http": _allows_http(scheme)},  # type: ignore[call-overload]
@@ -91,7 +91,7 @@ def find_objects(url: str) -> list[LocatedFile]:
                 )
             ]
         metas = _list_matches(store, path)
-    names = collect_matches(url, iter(metas))
+    names = collect_matches(label, iter(metas))
     return [
         LocatedFile(_describe_object(f"{scheme}://{bucket}/{name}", metas[name]), RemoteObject(store, name))
         for name in names
