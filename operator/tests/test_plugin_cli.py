@@ -294,11 +294,11 @@ async def test_who_waits_is_told_what_for_and_at_the_end_what_came_of_it(
     )
 
     async def get_dataset(_: Any, name: str) -> Dataset:
-        status = next(looks)
+        status, annotations = next(looks), _dataset(kube)["metadata"].get("annotations", {})
         if "generations" in status:
-            value = _dataset(kube)["metadata"]["annotations"][names.REFRESH]
+            value = annotations[names.REFRESH]
             status = {**status, "refreshed": value, "generations": [generation("g13", refresh=value)]}
-        return Dataset.from_body(body(name, **status))
+        return replace(Dataset.from_body(body(name, **status)), annotations=annotations)
 
     monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
     ended = await plugin("refresh", "airports", "--wait")

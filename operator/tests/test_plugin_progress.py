@@ -20,6 +20,11 @@ def _conditions(rolled_out: Any) -> dict[str, Any]:
     return {"conditions": [*HEALTHY[:2], rolled_out, HEALTHY[3]]}
 
 
+def _refreshing(spec: Any = None, **status: Any) -> Dataset:
+    """A dataset whose refresh "now" is asked for."""
+    return replace(dataset(spec, **status), annotations={names.REFRESH: "now"})
+
+
 STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shards.")
 
 
@@ -80,7 +85,7 @@ STARTING = condition("RolledOut", "False", "StartingServers", "r35 has 1/2 shard
     ],
 )
 def test_how_far_a_refresh_is(status: dict[str, Any], is_done: bool, failure: str, waits_for: str) -> None:
-    found = progress.judge_refresh(dataset(**status), "now")
+    found = progress.judge_refresh(_refreshing(**status), "now")
     assert (found.is_done, found.failure, found.waits_for) == (is_done, failure, waits_for)
 
 
@@ -89,7 +94,9 @@ PINNED = _conditions(condition("RolledOut", "True", "Pinned", "spec.generation p
 
 def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> None:
     built = [generation("g11"), generation("g12"), generation("g13", refresh="now")]
-    found = progress.judge_refresh(dataset({"generation": "g12"}, refreshed="now", generations=built, **PINNED), "now")
+    found = progress.judge_refresh(
+        _refreshing({"generation": "g12"}, refreshed="now", generations=built, **PINNED), "now"
+    )
     assert not found.is_done
     assert found.failure == (
         "Pinned: spec.generation pins g12; g13 is built, and waits."
@@ -102,7 +109,7 @@ def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(tru
     """As after a rollback: what served before drains, and the condition says that first."""
     built = [generation("g12"), generation("g13", refresh="now")]
     status = {"refreshed": "now", "generations": built, **_conditions(condition("RolledOut", truth, reason))}
-    found = progress.judge_refresh(dataset({"generation": "g12"}, **status), "now")
+    found = progress.judge_refresh(_refreshing({"generation": "g12"}, **status), "now")
     assert not found.is_done
     assert found.failure == (
         "Pinned: spec.generation pins g12; g13 is built, and waits."
@@ -113,7 +120,7 @@ def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(tru
 def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered() -> None:
     known = [generation("g11"), generation("g12", refresh="now")]
     status = {"refreshed": "now", "generations": known, **PINNED}
-    assert progress.judge_refresh(dataset({"generation": "g12"}, **status), "now").is_done
+    assert progress.judge_refresh(_refreshing({"generation": "g12"}, **status), "now").is_done
 
 
 @pytest.mark.parametrize(
@@ -142,7 +149,7 @@ def test_a_refresh_that_finds_the_source_as_it_is_in_what_is_pinned_is_answered(
     ],
 )
 def test_what_came_of_a_refresh(status: dict[str, Any], outcome: str) -> None:
-    found = progress.judge_refresh(dataset(refreshed="now", **status), "now", earlier=["g11"])
+    found = progress.judge_refresh(_refreshing(refreshed="now", **status), "now", earlier=["g11"])
     assert (found.is_done, found.outcome) == (True, outcome)
 
 
@@ -161,7 +168,7 @@ def test_what_was_before_is_not_what_a_refresh_waits_for(
 ) -> None:
     failed = {"refresh": failed_refresh, "reason": "WaitingForSource" if failed_refresh == "now" else "BadSource"}
     status = {"conditions": [condition("Built", truth, reason)], "failure": failed if failed_refresh else None}
-    assert progress.judge_refresh(dataset(**status), "now").is_taken_up == is_taken_up
+    assert progress.judge_refresh(_refreshing(**status), "now").is_taken_up == is_taken_up
 
 
 def _annotated(found: Dataset, value: str) -> Dataset:
@@ -182,15 +189,25 @@ def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_lon
     )
 
 
+def test_a_refresh_whose_annotation_was_taken_away_is_waited_for_no_longer() -> None:
+    found = progress.judge_refresh(dataset(refreshed="before"), "now")
+    assert not found.is_done
+    assert found.failure == (
+        "the refresh is not asked for any more: the annotation lookupdb.dev/refresh was taken away"
+    )
+    assert progress.judge_refresh(dataset(refreshed="now"), "now").is_done, "it was answered before"
+
+
 def test_a_refresh_whose_build_has_begun_is_waited_for_whatever_was_asked_for_since() -> None:
     building = dataset(refreshed="before", build={"generation": "g13", "refresh": "now"})
-    assert progress.judge_refresh(_annotated(building, "later"), "now").failure == ""
+    for value in ("later", ""):
+        assert progress.judge_refresh(_annotated(building, value), "now").failure == ""
     assert progress.judge_refresh(_annotated(dataset(refreshed="before"), "now"), "now").failure == ""
     assert progress.judge_refresh(_annotated(dataset(refreshed="now"), "later"), "now").is_done
 
 
 def test_no_operator_has_looked_at_a_dataset_without_conditions() -> None:
-    assert not progress.judge_refresh(dataset(conditions=None), "now").is_taken_up
+    assert not progress.judge_refresh(_refreshing(conditions=None), "now").is_taken_up
 
 
 def test_what_was_before_a_change_of_the_spec_is_neither_waited_for_nor_the_end_of_it() -> None:
@@ -202,12 +219,48 @@ def test_what_was_before_a_change_of_the_spec_is_neither_waited_for_nor_the_end_
     assert progress.judge_refresh(observed, "now").is_done
 
 
+WAITING = condition("RolledOut", "False", "CandidateWaiting", "r35 waits for promotion.")
+
+
 def test_a_promotion_is_taken_up_when_nothing_waits_for_it_any_more() -> None:
-    assert not progress.judge_active(dataset(candidate=CANDIDATE), "g13").is_taken_up
-    assert progress.judge_active(dataset({"suspend": True}, candidate=CANDIDATE), "g13").is_taken_up
+    waiting = {"candidate": CANDIDATE, **_conditions(WAITING)}
+    assert not progress.judge_active(dataset(**waiting), "g13").is_taken_up
+    assert progress.judge_active(dataset({"suspend": True}, **waiting), "g13").is_taken_up
     assert progress.judge_active(dataset(), "g13").is_taken_up
     starting = dataset(candidate=CANDIDATE, **_conditions(STARTING))  # promoted, and its servers are not ready
     assert progress.judge_active(starting, "g13").is_taken_up
+
+
+@pytest.mark.parametrize("reason", ["WaitingForTurn", "StartingServers", "Confirming", "Draining"])
+def test_a_promotion_waits_for_what_comes_first_and_not_for_the_operator(reason: str) -> None:
+    """As when the operator's image is another one, a server of the candidate's is not ready, and no turn is free."""
+    first = _conditions(condition("RolledOut", "False", reason, "Three before it."))
+    found = progress.judge_promotion(_promoted("g13", candidate=CANDIDATE, **first), "g13")
+    assert (found.is_taken_up, found.failure) == (True, "")
+    assert found.waits_for == f"{reason}: Three before it."
+
+
+def _promoted(generation: str, spec: Any = None, **status: Any) -> Dataset:
+    """A dataset that waits for promotion, and whose annotation promotes ``generation``."""
+    found = dataset({"rollout": {"promotion": "Manual"}, **(spec or {})}, generations=WITH_G13, **status)
+    return replace(found, annotations={names.PROMOTE: generation} if generation else {})
+
+
+@pytest.mark.parametrize("status", [{"candidate": CANDIDATE}, {}], ids=["not looked at", "about to be rolled out"])
+@pytest.mark.parametrize(
+    ("promoted", "now"),
+    [("", "the annotation lookupdb.dev/promote was taken away"), ("g12", "g12 is promoted now, in its place")],
+    ids=["taken away", "replaced"],
+)
+def test_a_promotion_that_was_taken_back_is_waited_for_no_longer(promoted: str, now: str, status: Any) -> None:
+    found = progress.judge_promotion(_promoted(promoted, **status), "g13")
+    assert (found.is_done, found.failure) == (False, f"g13 is not promoted any more: {now}")
+
+
+def test_what_takes_effect_needs_no_promotion_any_more() -> None:
+    replacing = {"table": {**_table("g13")["table"], "parts": [{"rollout": "r34", "generation": "g12"}]}}
+    for spec, status in (({}, replacing), ({"generation": "g13"}, {}), ({"rollout": {"promotion": "Auto"}}, {})):
+        assert progress.judge_promotion(_promoted("", spec, **status), "g13").failure == ""
 
 
 def test_a_promotion_waits_for_the_spec_to_be_corrected_and_not_for_the_operator() -> None:

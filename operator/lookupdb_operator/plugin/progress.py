@@ -13,17 +13,6 @@ from lookupdb_operator.plugin.dataset import Dataset, Members
 from lookupdb_operator.plugin.views.wording import format_seconds
 
 _FIND_OPERATOR: Final = "kubectl get pods -A -l app.kubernetes.io/part-of=lookupdb,app.kubernetes.io/component=operator"
-_BEFORE_PROMOTION: Final = frozenset(
-    {
-        reasons.CANDIDATE_WAITING,
-        reasons.CONFIRMING,
-        reasons.DRAINING,
-        reasons.UP_TO_DATE,
-        reasons.WAITING_FOR_TURN,
-    }
-)
-"""What RolledOut may say of a candidate that the operator has not seen to be promoted. One that was, and whose servers
-are not ready, stays the candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +42,8 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
     if dataset.status.get("refreshed") != value:
         if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
             return ChangeProgress(False, failure=f"{failure.get('reason')}: {failure.get('message')}")
-        if later := _find_later_refresh(dataset, value):
-            return ChangeProgress(False, failure=_describe_later_refresh(dataset, later))
+        if withdrawal := _find_withdrawal(dataset, value):
+            return ChangeProgress(False, failure=withdrawal)
         is_taken_up = _is_refresh_taken_up(dataset, value)
         return ChangeProgress(False, waits_for=_describe(dataset, "Built"), is_taken_up=is_taken_up)
     stored = dataset.status.get("generations") or ()
@@ -65,12 +54,16 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
     return _judge_rollout(dataset, answers, earlier)
 
 
-def _find_later_refresh(dataset: Dataset, value: str) -> str:
-    """The refresh that was asked for in place of ``value``, which the operator answers no more; empty while it may: a
-    build that has begun for an earlier one goes on."""
+def _find_withdrawal(dataset: Dataset, value: str) -> str:
+    """That the refresh ``value`` is not asked for any more, and the operator does not answer it; empty while it may: a
+    build that has begun for it goes on. It was a person who changed the annotation: the operator changes none."""
     build: Members = dataset.status.get("build") or {}
-    asked_for = str(dataset.annotations.get(names.REFRESH, value))
-    return "" if asked_for == value or build.get("refresh") == value else asked_for
+    asked_for = str(dataset.annotations.get(names.REFRESH, ""))
+    if asked_for == value or build.get("refresh") == value:
+        return ""
+    if not asked_for:
+        return f"the refresh is not asked for any more: the annotation {names.REFRESH} was taken away"
+    return _describe_later_refresh(dataset, asked_for)
 
 
 def _describe_later_refresh(dataset: Dataset, later: str) -> str:
@@ -169,7 +162,20 @@ def _find_obstacle(dataset: Dataset, generation: str) -> str:
         return f"{candidate} is the candidate now, in place of {generation}"
     active = str((dataset.status.get("table") or {}).get("generation") or "")
     is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
-    return f"{active} serves, which is newer than {generation}" if is_newer and not candidate else ""
+    if is_newer and not candidate:
+        return f"{active} serves, which is newer than {generation}"
+    return _find_revocation(dataset, generation)
+
+
+def _find_revocation(dataset: Dataset, generation: str) -> str:
+    """That nobody promotes ``generation`` any more, which takes effect in no other way; empty while somebody does."""
+    rollout: Members = dataset.spec.get("rollout") or {}
+    promoted = str(dataset.annotations.get(names.PROMOTE, ""))
+    is_needed = rollout.get("promotion") == promotion.MANUAL and dataset.spec.get("generation") != generation
+    if promoted == generation or not is_needed:
+        return ""
+    now = f"{promoted} is promoted now, in its place" if promoted else f"the annotation {names.PROMOTE} was taken away"
+    return f"{generation} is not promoted any more: {now}"
 
 
 def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
@@ -177,9 +183,12 @@ def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
     table: Members = dataset.status.get("table") or {}
     if _serving(dataset) == {generation} and table.get("confirmedAt"):
         return ChangeProgress(True)
-    is_idle = dataset.spec.get("suspend") or dataset.condition("RolledOut").get("reason") == reasons.INVALID_SPEC
-    is_heard = is_idle or dataset.condition("RolledOut").get("reason") not in _BEFORE_PROMOTION
-    waits_for_promotion = _candidate(dataset) == generation and not is_heard
+    # Of a candidate that is promoted and whose servers are not ready, or of which something else keeps routers, the
+    # condition tells that: it stays the candidate.
+    waits = dataset.condition("RolledOut").get("reason") == reasons.CANDIDATE_WAITING and not dataset.spec.get(
+        "suspend"
+    )
+    waits_for_promotion = waits and _candidate(dataset) == generation
     return ChangeProgress(
         False,
         waits_for=_describe(dataset, "RolledOut"),
