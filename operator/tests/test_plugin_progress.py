@@ -303,6 +303,22 @@ def test_a_promotion_that_cannot_take_effect_any_more_is_waited_for_no_longer(
     assert (found.is_done, found.failure) == (False, failure)
 
 
+@pytest.mark.parametrize(
+    ("rolled_out", "replaced", "failure"),
+    [
+        pytest.param(STARTING, "g14", "", id="the spec of g14 was taken back, and g13 takes effect"),
+        pytest.param(STARTING, "g12", "g14 serves, which is newer than g13", id="g14 has come since"),
+        pytest.param(HEALTHY[2], "g14", "g14 serves, which is newer than g13", id="the spec asks for g14 again"),
+    ],
+)
+def test_a_promotion_of_an_older_generation_takes_effect_as_any_other(
+    rolled_out: Any, replaced: str, failure: str
+) -> None:
+    status = {"generations": [*WITH_G13, generation("g14", content="other")], **_conditions(rolled_out)}
+    found = progress.judge_promotion(dataset(**_table("g14"), **status), "g13", replaced)
+    assert (found.is_done, found.failure) == (False, failure)
+
+
 def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> None:
     confirming = {"table": {**_table("g13")["table"], "confirmedAt": ""}}
     for status, is_done in ((_table("g13"), True), (confirming, False)):

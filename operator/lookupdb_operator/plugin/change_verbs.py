@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -94,13 +95,14 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
     async def work(session: ClusterSession) -> None:
         dataset = await session.get_dataset(name)
         change = changes.promote(dataset, generation)
-        promoted = str(change["metadata"]["annotations"][names.PROMOTE])
+        promoted, active = str(change["metadata"]["annotations"][names.PROMOTE]), progress.active_generation(dataset)
         if changes.is_premature(dataset, promoted):
             dataset = await session.patch_dataset(dataset, changes.withdraw_promotion())
             await _wait(session, dataset, lambda now: progress.judge_withdrawal(now, promoted), _WITHDRAWAL_SECONDS)
         changed = await session.patch_dataset(dataset, change)
         if wait:
-            changed, _ = await _wait(session, changed, lambda now: progress.judge_promotion(now, promoted), timeout)
+            judge = partial(progress.judge_promotion, generation=promoted, replaced=active)
+            changed, _ = await _wait(session, changed, judge, timeout)
         _report(changed, f"{promoted} {'serves' if wait else 'is promoted'}", output)
 
     run(target, work)

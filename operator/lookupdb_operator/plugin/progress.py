@@ -127,9 +127,9 @@ def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
     return _judge_active_unless(dataset, generation, _find_loss(dataset, generation))
 
 
-def judge_promotion(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether every router answers from ``generation``, which was promoted."""
-    obstacle = _find_obstacle(dataset, generation) or _find_loss(dataset, generation)
+def judge_promotion(dataset: Dataset, generation: str, replaced: str = "") -> ChangeProgress:
+    """Whether every router answers from ``generation``, which was promoted while they answered from ``replaced``."""
+    obstacle = _find_obstacle(dataset, generation, replaced) or _find_loss(dataset, generation)
     return _judge_active_unless(dataset, generation, obstacle)
 
 
@@ -147,8 +147,9 @@ def _find_loss(dataset: Dataset, generation: str) -> str:
     return f"the store holds no {generation} any more: it holds {', '.join(kept) or 'none'}"
 
 
-def _find_obstacle(dataset: Dataset, generation: str) -> str:
-    """Why ``generation``, a candidate that was promoted, will not take effect; empty while it may."""
+def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
+    """Why ``generation``, a candidate that was promoted to replace another one, will not take effect; empty while it
+    may."""
     pinned, candidate = dataset.spec.get("generation"), _candidate(dataset)
     if pinned not in (None, generation):
         return f"{reasons.PINNED}: spec.generation pins {pinned}, and {generation} waits"
@@ -160,11 +161,23 @@ def _find_obstacle(dataset: Dataset, generation: str) -> str:
         return f"{reasons.REJECTED}: {generation} was rejected, and {status.generation or 'nothing'} serves"
     if candidate not in ("", generation):
         return f"{candidate} is the candidate now, in place of {generation}"
-    active = str((dataset.status.get("table") or {}).get("generation") or "")
-    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
-    if is_newer and not candidate:
-        return f"{active} serves, which is newer than {generation}"
+    if not candidate and _is_overtaken(dataset, generation, replaced):
+        return f"{active_generation(dataset)} serves, which is newer than {generation}"
     return _find_revocation(dataset, generation)
+
+
+def active_generation(dataset: Dataset) -> str:
+    """The generation that the routing table calls active; empty for none."""
+    return str((dataset.status.get("table") or {}).get("generation") or "")
+
+
+def _is_overtaken(dataset: Dataset, generation: str, replaced: str) -> bool:
+    """Whether a newer generation than ``generation`` serves in its place. What it was promoted to replace may be newer,
+    too, of a spec that was taken back: it serves in its place when it is what the spec asks for again."""
+    active = active_generation(dataset)
+    is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
+    is_asked_for = dataset.is_observed and dataset.condition("RolledOut").get("status") == "True"
+    return is_newer and (active != replaced or is_asked_for)
 
 
 def _find_revocation(dataset: Dataset, generation: str) -> str:
