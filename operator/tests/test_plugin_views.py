@@ -138,6 +138,38 @@ def test_a_schedule_that_rests_is_told_of() -> None:
     assert "no check" not in status_view.render(view(*SERVERS), NOW)
 
 
+CLOSED = (
+    "minRecords: 1 of 9; removed: 'a'; let it pass: kubectl annotate lds x lookupdb.dev/override-gates=g13 --overwrite."
+)
+OTHER = "Deployment airports-router cannot be written: quota."
+
+
+def test_a_closed_gate_is_told_once_and_what_else_is_wrong_beside_it() -> None:
+    conditions = [
+        HEALTHY[0],
+        condition("Built", "False", "GateClosed", f"{CLOSED} The next attempt is at noon."),
+        HEALTHY[2],
+        condition(
+            "Degraded", "True", "ApplyRefused", f"{OTHER} {CLOSED} g12 keeps serving. The next attempt is at noon."
+        ),
+    ]
+    refused = generation("g13", "2026-01-02T11:50:00Z", message="minRecords: 1 of 9\n  removed: 'a'")
+    past = {
+        "generation": "g13",
+        "outcome": "gateClosed",
+        "finishedAt": "2026-01-02T11:50:00Z",
+        "message": f"{CLOSED[:40]}…",
+    }
+    other = {**past, "generation": "g10", "message": "minRecords: 2 of 9"}
+    text = status_view.render(view(*SERVERS, conditions=conditions, refused=refused, builds=[other, past]), NOW)
+    assert [text.count(once) for once in ("minRecords: 1", "removed: 'a'", "override-gates", "at noon")] == [1, 1, 1, 1]
+    parts = _sections(text)
+    assert parts["Conditions"][-1].endswith(f"as above; {OTHER} g12 keeps serving.")
+    assert parts["Refused by a gate"] == ["g13 of 28,298 records, built 10 min ago"]
+    assert parts["Builds"][0].endswith("as above")
+    assert parts["Builds"][1].endswith("minRecords: 2 of 9")
+
+
 def test_a_generation_that_a_gate_refused_is_told_with_how_to_let_it_through() -> None:
     refused = generation("g13", "2026-01-02T11:50:00Z", records=9_000, message="maxShrinkPercent: 68 % fewer")
     overridden = generation("g12", overridden="minRecords")

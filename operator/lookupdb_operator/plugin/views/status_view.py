@@ -12,6 +12,7 @@ import orjson
 from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import Pod
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.dataset import DatasetPods, Members
 from lookupdb_operator.plugin.views.wording import clean, format_age, format_bytes, format_columns, format_until
 from lookupdb_operator.shard_ranges import ALL, parse_shards
@@ -19,6 +20,7 @@ from lookupdb_operator.shard_ranges import ALL, parse_shards
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
 """By condition, what is waited for while it is not True."""
+_AS_ABOVE: Final = "as above"
 _MOST_SHARDS: Final = 12
 """Shards that lack servers, on a screen."""
 _MOST_BUILDS: Final = 5
@@ -96,14 +98,39 @@ def _mixture(status: Members) -> list[str]:
     return sorted(map(str, serving), key=names.read_number) if len(serving) > 1 else []
 
 
+def _find_waiting(view: DatasetPods) -> dict[str, Members]:
+    """The conditions for which something is waited, by their type. ``_waits`` shows their messages; nothing of these is
+    shown once more."""
+    conditions = {kind: view.dataset.condition(kind) for kind in _WAITED_FOR}
+    return {kind: found for kind, found in conditions.items() if found and found.get("status") != "True"}
+
+
+def _leave_out_told(message: str, view: DatasetPods) -> str:
+    """``message`` without the sentences that ``_waits`` shows."""
+    told = {sentence for found in _find_waiting(view).values() for sentence in _split(str(found.get("message", "")))}
+    sentences = _split(message)
+    left = [sentence for sentence in sentences if sentence not in told]
+    if len(left) == len(sentences):
+        return message
+    return f"{_AS_ABOVE}; {'. '.join(left)}." if left else _AS_ABOVE
+
+
+def _split(message: str) -> list[str]:
+    return message.strip().removesuffix(".").split(". ")
+
+
+def _is_told(text: str, view: DatasetPods) -> bool:
+    """Whether ``text``, several lines perhaps, or its beginning, stands in what ``_waits`` shows."""
+    begin = reasons.join_lines(text.removesuffix("…"))
+    return bool(begin) and any(begin in str(found.get("message", "")) for found in _find_waiting(view).values())
+
+
 def _waits(view: DatasetPods, now: datetime) -> Iterator[str]:
     """What it waits for, and for how long."""
     lines = []
-    for kind, subject in _WAITED_FOR.items():
-        condition = view.dataset.condition(kind)
-        if condition and condition.get("status") != "True":
-            since = format_age(str(condition.get("lastTransitionTime", "")), now)
-            lines.append(f"{subject}, for {since}: {condition.get('message', '')}")
+    for kind, condition in _find_waiting(view).items():
+        since = format_age(str(condition.get("lastTransitionTime", "")), now)
+        lines.append(f"{_WAITED_FOR[kind]}, for {since}: {condition.get('message', '')}")
     failure: Members = view.dataset.status.get("failure") or {}
     if failure.get("retryAt"):
         lines.append(f"next attempt at a build {format_until(failure['retryAt'], now)}, after {failure.get('count')}")
@@ -127,8 +154,7 @@ def _conditions(view: DatasetPods, now: datetime) -> Iterator[str]:
     for kind in _CONDITIONS:
         if condition := view.dataset.condition(kind):
             since = format_age(str(condition.get("lastTransitionTime", "")), now)
-            is_told = kind in _WAITED_FOR and condition["status"] != "True"  # by _waits
-            message = "as above" if is_told else condition.get("message", "")
+            message = _leave_out_told(str(condition.get("message", "")), view)
             rows.append((kind, condition["status"], condition["reason"], since, message))
     yield from _section("Conditions", rows)
 
@@ -171,14 +197,11 @@ def _refused(view: DatasetPods, now: datetime) -> Iterator[str]:
     name, generation = _addressed(view), refused.get("generation")
     records = format_count(int(refused.get("records", 0)), "record")
     built = format_age(str(refused.get("builtAt", "")), now)
-    yield from _section(
-        "Refused by a gate",
-        [
-            (f"{generation} of {records}, built {built} ago",),
-            (str(refused.get("message", "")),),
-            (f"to let it through: kubectl annotate lds {name} {names.OVERRIDE_GATES}={generation} --overwrite",),
-        ],
-    )
+    message, override = str(refused.get("message", "")), f"{names.OVERRIDE_GATES}={generation} --overwrite"
+    lines = [f"{generation} of {records}, built {built} ago"]
+    lines += [] if _is_told(message, view) else [message]
+    lines += [] if _is_told(override, view) else [f"to let it through: kubectl annotate lds {name} {override}"]
+    yield from _section("Refused by a gate", ((line,) for line in lines))
 
 
 def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
@@ -307,17 +330,19 @@ def _builds(view: DatasetPods, now: datetime) -> Iterator[str]:
         why = f"{stall['reason']} for {format_age(stall['since'], now)}" if stall else ""
         rows.append((build["generation"], "under way", f"for {format_age(build['startedAt'], now)}", why))
     for build in list(reversed(status.get("builds") or ()))[:_MOST_BUILDS]:
-        rows.append(_past_build(build, now))
+        rows.append(_past_build(build, view, now))
     if not status.get("builds") and (failure := status.get("failure")):
         rows.append((failure["generation"], "failed", "", f"{failure['reason']}: {failure['message']}"))
     yield from _section("Builds", rows)
 
 
-def _past_build(build: Members, now: datetime) -> tuple[str, ...]:
+def _past_build(build: Members, view: DatasetPods, now: datetime) -> tuple[str, ...]:
     outcome, reason = str(build.get("outcome", "")), str(build.get("reason", ""))
     count = int(build.get("count", 1))
     records = format_count(build["records"], "record") if build.get("records") else ""
-    facts = [records, reason if reason.lower() != outcome.lower() else "", str(build.get("message", ""))]
+    message = str(build.get("message", ""))
+    message = _AS_ABOVE if _is_told(message, view) else message
+    facts = [records, reason if reason.lower() != outcome.lower() else "", message]
     took = "" if outcome == "overridden" else f", in {build.get('seconds', 0)} s"
     return (
         str(build.get("generation", "")),
