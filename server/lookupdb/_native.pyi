@@ -310,10 +310,13 @@ class MappedGeneration:
         paths: list[Path],
         normalize: tuple[str, ...],
         encode: Callable[[str], bytes],
-        decode: Callable[[bytes], Any] | None,
+        decoders: tuple[Callable[[bytes], Any], Callable[[bytes], Any]] | None,
         facts: Any,
     ) -> None:
-        """Raises OSError, and ValueError for a file that is damaged or of an unknown format."""
+        """``decoders`` of JSON are asked in their order: one for values without long numbers, and one for all.
+
+        Raises OSError, and ValueError for a file that is damaged or of an unknown format.
+        """
 
     @property
     def facts(self) -> Any: ...

@@ -21,7 +21,7 @@ from lookupdb.errors import NotEnoughRoom
 from lookupdb.manifest import ExcludedRows, RowSample
 from lookupdb.spec import ExpectedValue, Gates
 
-SERVED = {"here": b'{"b": [1, true], "a": "x"}', "text": b'"plain"', "one": b"1"}
+SERVED = {"here": b'{"b": [1, true], "a": "x"}', "text": b'"plain"', "one": b"1", "long": b"%d" % 2**64}
 NO_DIFFERENCE = SampledDifference(same=100)
 
 
@@ -104,6 +104,8 @@ def expecting(key: str, value: str) -> dict[str, Any]:
         pytest.param(expecting("here", '{"a":"x"}'), facts(), True, id="expectedValues: a member more"),
         pytest.param(expecting("one", "1.0"), facts(), False, id="expectedValues: the same number"),
         pytest.param(expecting("one", "true"), facts(), True, id="expectedValues: true is not 1"),
+        pytest.param(expecting("long", str(2**64)), facts(), False, id="expectedValues: the same long number"),
+        pytest.param(expecting("long", str(2**64 + 1)), facts(), True, id="expectedValues: one that a float rounds"),
         pytest.param(expecting("text", '"plain"'), facts(), False, id="expectedValues: text"),
         pytest.param(expecting("text", '"plain"'), facts(value_format="raw"), False, id="expectedValues: raw"),
         pytest.param(expecting("text", ' "plain"'), facts(value_format="raw"), True, id="expectedValues: raw, a space"),

@@ -153,6 +153,7 @@ def test_the_import_loads_neither_builder_nor_server() -> None:
     assert {name for name in ours if not name.startswith("lookupdb.client")} == {
         "lookupdb.batch_frames",
         "lookupdb.errors",
+        "lookupdb.exact_json",
     }
     assert not {name.partition(".")[0] for name in modules} & {
         *FOREIGN.split(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,24 @@ def test_json_is_decoded_at_each_access(tmp_path: Path, kernels: str) -> None:
     assert mapping.raw("a") == b'{"x":[1,2.5,"\xc3\xa9"]}'
     assert mapping.get_many(["a"], raw=True) == {"a": mapping.raw("a")}
     assert dict(mapping.iterate("items", raw=True)) == records
+
+
+NUMBERS = (
+    *("0", "-1", "18446744073709551615", "18446744073709551616", "-9223372036854775808", "-9223372036854775809"),
+    *("9" * 19, "9" * 300, "1e400", "-1e400", "0.1", "1.50", "1e5", f"0.{'3' * 40}"),
+)
+
+
+@pytest.mark.parametrize("form", ["%s", "[%s]", '{"a":[1,"0123456789012345678901234567890",%s]}', '[" %s ",%s]'])
+def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, kernels: str, form: str) -> None:
+    """And so those of the client: an integer is exact, however long, and beyond a float's range is an infinity."""
+    texts = [form.replace("%s", number) for number in NUMBERS]
+    records = {f"key-{place}": text.encode() for place, text in enumerate(texts)}
+    mapping = open_dataset(write_generation(tmp_path, records, shards=2, value_format="json"))
+    expected = {f"key-{place}": json.loads(text) for place, text in enumerate(texts)}
+    for found in (dict(mapping), dict(mapping.items()), mapping.get_many(expected), {k: mapping[k] for k in expected}):
+        assert found == expected
+        assert repr(sorted(found.items())) == repr(sorted(expected.items())), "2 ** 64 == 2.0 ** 64"
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])

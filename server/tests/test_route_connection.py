@@ -185,11 +185,11 @@ class TestReplies:
 
     @pytest.mark.parametrize("step", [1, 5, 1000])
     def test_a_value_that_looks_like_one_is_a_value(self, step: int) -> None:
-        values = [b"a\n*1\r\n>2\r\n", None, b"\n%"]
+        first, last = b"a\n*1\r\n>2\r\n", b"\n%"
         wire = Wire().used()
         wire.asked = 3
-        wire.receive(b"*3\r\n" + bulk(values[0]) + b"$-1\r\n" + bulk(values[2]), step)
-        assert wire.replies == [values]
+        wire.receive(b"*3\r\n" + bulk(first) + b"$-1\r\n" + bulk(last), step)
+        assert wire.replies == [[first, None, last]]
         assert wire.budget.used == 0
 
     def test_a_list_of_another_length_is_refused_however_it_is_cut(self) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal
 
-import orjson
-
+from lookupdb import exact_json
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import ExcludedRows, Manifest
 from lookupdb.spec import ExpectedValue, Gates
@@ -230,7 +229,7 @@ def _is_expected(value: bytes, expected: ExpectedValue, value_format: str) -> bo
     if value_format == "raw":
         return value == expected.value.encode()
     try:
-        return _is_same_json(orjson.loads(value), orjson.loads(expected.value))
+        return _is_same_json(exact_json.decode(value), exact_json.decode(expected.value.encode()))
     except ValueError:
         return False  # nested too deeply to be what a spec expects
 

@@ -1,57 +1,24 @@
-"""JSON of answers to Python's objects, with every number as it stands, and back: keys of requests, values of the cache.
-
-orjson is imported by the first request: its import takes half of what that of the whole client would.
+"""JSON of answers to Python's objects, with every integer as it stands, and back: keys of requests, values of the
+cache. orjson is imported by the first request, as of ``exact_json``.
 """
 
 from __future__ import annotations
 
 import binascii
-import json
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from lookupdb import exact_json
 from lookupdb.errors import InvalidAnswer
 
-_LONG: Final = b"0" * 20
-_LONG_NEGATIVE: Final = b"-" + b"0" * 19
-_DIGITS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte if byte == 0x2D else 0x20 for byte in range(256))
-"""Translates digits to 0, and all else but a minus to a space."""
 _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None))
 
 
 def decode_json(text: bytes | bytearray) -> Any:
     """The value of JSON ``text``; integers are exact, however long. Raises InvalidAnswer."""
-    import orjson
-
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return _decode_slowly(text)
-    # orjson rounds integers beyond 64 bits. What it writes back byte for byte it has not rounded, which is quicker to
-    # see than where there is a long number.
-    try:
-        is_same = orjson.dumps(value) == text
-    except TypeError:  # deeper than it writes: it reads four times as deep
-        is_same = False
-    if not is_same and _has_long_number(text):
-        return _decode_slowly(text)
-    return value
-
-
-def _has_long_number(text: bytes | bytearray) -> bool:
-    digits = text.translate(_DIGITS)
-    return _LONG in digits or _LONG_NEGATIVE in digits
-
-
-def _decode_slowly(text: bytes | bytearray) -> Any:
-    """By Python's own decoder, which knows long integers and lone surrogates."""
-    try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        return exact_json.decode(text)
+    except ValueError as error:
         raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
 
 
 def encode_json(value: Any) -> bytes | None:

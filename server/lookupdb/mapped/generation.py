@@ -17,6 +17,7 @@ from lookupdb import keys, native, shard_name
 from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.mapped.decoders import JSON, Decoders
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,7 @@ class MappedFiles(Protocol):
         """Whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
 
 
-MakeFiles = Callable[
-    [list[Path], tuple[str, ...], Callable[[str], bytes], Callable[[bytes], Any] | None, Any], MappedFiles
-]
+MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decoders | None, Any], MappedFiles]
 """Maps files. Raises OSError, ValueError, CorruptFile."""
 
 
@@ -99,10 +98,10 @@ class Opener:
         if self.verifies:
             for path, shard in zip(paths, manifest.shards, strict=True):
                 _check_sha256(path, shard)
-        decode = orjson.loads if manifest.value_format == "json" else None
+        decoders = JSON if manifest.value_format == "json" else None
         encode = keys.make_key_encoder(manifest.normalize)
         try:
-            files = self.make_files(paths, manifest.normalize, encode, decode, facts)
+            files = self.make_files(paths, manifest.normalize, encode, decoders, facts)
             for number in range(len(paths)):
                 _check_description(files, number, facts)
         except FileNotFoundError as error:

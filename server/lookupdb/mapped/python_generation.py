@@ -18,6 +18,7 @@ import lmdb
 
 from lookupdb.errors import CorruptFile
 from lookupdb.keys import InvalidKey, shard_number
+from lookupdb.mapped.decoders import Decoders
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
 
 _PIECE_BYTES: Final = 1 << 20
@@ -102,11 +103,11 @@ class PythonGeneration:
         paths: list[Path],
         normalize: tuple[str, ...],
         encode: Callable[[str], bytes],
-        decode: Callable[[bytes], Any] | None,
+        decoders: Decoders | None,
         facts: Any,
     ) -> None:
         self.facts = facts
-        self.decode = decode
+        self.decode = decoders.exactly if decoders is not None else None
         self._encode = encode
         self._names: list[tuple[int, int]] = []
         self._shared: list[_SharedReader] = []

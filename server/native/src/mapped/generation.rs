@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::cold::ColdSwitch;
 use super::keys::KeyEncoder;
+use super::long_numbers::may_have_long_number;
 use super::values::{plain_value, Inflater};
 use crate::reader::{find_across, touch, Damage, Found, ShardFile};
 use crate::route::steps::MAX_KEY_BYTES;
@@ -20,11 +21,15 @@ const CHUNK_KEYS: usize = 1024;
 /// What an answer is made into.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// What `decode` makes of the bytes, where there is one.
+    /// What the decoders make of the bytes, where there are some.
     Value,
     /// The bytes.
     Raw,
 }
+
+/// Two functions from JSON to values: a quick one that rounds integers beyond 64 bits, and refuses some numbers; and one
+/// that takes all of them as they stand.
+type Decoders = (Py<PyAny>, Py<PyAny>);
 
 /// The shards of a generation, mapped as long as it lives.
 #[pyclass(frozen, module = "lookupdb._native")]
@@ -33,7 +38,7 @@ pub struct MappedGeneration {
     records: u64,
     encoder: KeyEncoder,
     inflater: Mutex<Inflater>,
-    decode: Option<Py<PyAny>>,
+    decoders: Option<Decoders>,
     facts: Py<PyAny>,
     cold: ColdSwitch,
 }
@@ -46,7 +51,7 @@ impl MappedGeneration {
         paths: Vec<PathBuf>,
         normalize: Vec<String>,
         encode: Py<PyAny>,
-        decode: Option<Py<PyAny>>,
+        decoders: Option<Decoders>,
         facts: Py<PyAny>,
     ) -> PyResult<Self> {
         if paths.is_empty() {
@@ -59,7 +64,7 @@ impl MappedGeneration {
             encoder: KeyEncoder::new(&normalize, encode),
             cold: ColdSwitch::new(),
             files,
-            decode,
+            decoders,
             facts,
         })
     }
@@ -217,14 +222,33 @@ impl MappedGeneration {
         form: Form,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = bytes.py();
-        match &self.decode {
-            Some(decode) if form == Form::Value => match decode.bind(py).call1((bytes,)) {
-                Err(error) if error.is_instance_of::<PyValueError>(py) => {
-                    Err(self.damage(py, shard, key, &format!("it is no JSON: {error}")))
+        match &self.decoders {
+            Some((quickly, exactly)) if form == Form::Value => {
+                if !may_have_long_number(bytes.as_bytes()) {
+                    if let Ok(value) = quickly.bind(py).call1((&bytes,)) {
+                        return Ok(value);
+                    }
                 }
-                decoded => decoded,
-            },
+                self.decode_exactly(exactly.bind(py), shard, key, bytes)
+            }
             _ => Ok(bytes.into_any()),
+        }
+    }
+
+    #[cold]
+    fn decode_exactly<'py>(
+        &self,
+        exactly: &Bound<'py, PyAny>,
+        shard: usize,
+        key: Option<&Bound<'py, PyAny>>,
+        bytes: Bound<'py, PyBytes>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = bytes.py();
+        match exactly.call1((bytes,)) {
+            Err(error) if error.is_instance_of::<PyValueError>(py) => {
+                Err(self.damage(py, shard, key, &format!("it is no JSON: {error}")))
+            }
+            decoded => decoded,
         }
     }
 

@@ -3,6 +3,7 @@ mod cold;
 mod generation;
 mod items;
 mod keys;
+mod long_numbers;
 mod values;
 mod view;
 

@@ -1,0 +1,22 @@
+"""What makes values of stored JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from lookupdb import exact_json
+
+
+class Decoders(NamedTuple):
+    """Functions from JSON to values. Both raise ValueError for what is no JSON."""
+
+    quickly: Callable[[bytes], Any]
+    """For values without long numbers: it rounds integers beyond 64 bits, and refuses exponents beyond a float's."""
+    exactly: Callable[[bytes], Any]
+    """For all values."""
+
+
+JSON: Final = Decoders(orjson.loads, exact_json.decode)
