@@ -234,7 +234,7 @@ class UnknownGeneration(LookupFailed):
 
 class RequestRefused(LookupFailed):
     """The router refuses the request, and would refuse it again: a token that is not accepted, a wrong path, a batch
-    that is too large."""
+    that is too large. Or one of the two does not accept the other's certificate."""
 
     reason = "Refused"
 
@@ -243,7 +243,7 @@ class RequestRefused(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        """Of HTTP."""
+        """Of HTTP; 0 where certificates do not fit, so that nothing was asked."""
         self.problem = problem
         """The name of the problem (docs/http-api.md), such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit

@@ -15,6 +15,8 @@ from http.client import BadStatusLine, HTTPException
 from typing import Final
 from urllib.parse import urlsplit
 
+from lookupdb.tls_failures import describe_tls_error, find_certificate_refusal, speaks_no_tls
+
 _PANICS: Final = ("PanicException", "RustPanic")
 _URL: Final = re.compile(r"https?://[^\s,\"'<>]+")
 _SCHEME: Final = r"^([\w+.-]+:/*|[\w+.-]*//+"
@@ -104,12 +106,16 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
             return f"{host} refuses connections: nothing listens there, or not yet"
         case TimeoutError():
             return f"{host} did not answer in time"
-        case ConnectionError():
+        case ConnectionError() | ssl.SSLEOFError():
             return f"{host} closed the connection without an answer"
         case ssl.SSLCertVerificationError():
             return f"the certificate of {host} is not trusted: {error.verify_message}"
-        case ssl.SSLError():
+        case ssl.SSLError() if speaks_no_tls(error):
             return f"{host} does not speak TLS, though the URL begins with https"
+        case ssl.SSLError() if wants := find_certificate_refusal(error, has_shown_one=False):
+            return f"{host} {wants}"
+        case ssl.SSLError():
+            return f"TLS with {host} has failed: {describe_tls_error(error)}"
         case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
             return f"there is no route to {host}"
         case HTTPException():

@@ -23,6 +23,7 @@ from support.shards import serving, write_generation
 from support.tls import authority, make_identity
 
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, Unavailable
+from lookupdb.client.certificates import TlsContexts
 from lookupdb.errors import UsageError
 from lookupdb.route.access.token_hashes import hash_token
 
@@ -130,28 +131,132 @@ def test_an_answer_is_whole_where_the_connection_ends_behind_it(
         run(look_up(url, asked, closed))
 
 
-def test_a_router_that_is_not_trusted_is_unavailable(url: str, kind: Kind, tmp_path: Path) -> None:
+def test_a_router_that_is_not_trusted_is_refused_until_somebody_changes_that(
+    url: str, kind: Kind, tmp_path: Path
+) -> None:
     another = tmp_path / "another.crt"
     another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
-    for options in ({}, {"ca_file": another}):
+    for options, hint in (
+        ({}, "give the certificate of the authority that signed it, by ca_file="),
+        ({"ca_file": another}, f"the ca_file {another} does not have the authority that signed it"),
+    ):
         with blocking(kind, url, timeout=30, token=TOKEN, **options) as client:
-            with pytest.raises(Unavailable, match=r"the certificate of localhost:\d+ is not trusted") as told:
-                client.get("a")
-            assert told.value.reason == "RouterUnreachable"
+            for call in (lambda: client.get("a"), lambda: client.get_many(["a", "b"], partial=True), client.dataset):
+                with pytest.raises(RequestRefused, match=r"the certificate of localhost:\d+ is not trusted") as told:
+                    call()
+                assert (told.value.hint, told.value.status, told.value.problem) == (hint, 0, "")
+
+
+def test_a_certificate_of_another_host_is_refused(url: str, kind: Kind, ca_file: Path) -> None:
     url = url.replace("localhost", "127.0.0.1")
-    with blocking(kind, url, timeout=30) as client, pytest.raises(Unavailable, match="is not trusted"):
-        client.get("a")
+    with blocking(kind, url, timeout=30, ca_file=ca_file) as client:
+        with pytest.raises(RequestRefused, match="is not trusted: IP address mismatch") as told:
+            client.get("a")
+        assert told.value.hint == "ask by a name that the certificate has"
+
+
+def test_a_router_whose_certificate_has_expired_is_unavailable(tmp_path: Path, kind: Kind, ca_file: Path) -> None:
+    """Its owners see to that, and clients have nothing to change."""
+    expired = make_identity("localhost", by=authority(), days=-1).write(tmp_path / "expired")
+    with greeting(expired) as url, blocking(kind, url, timeout=30, ca_file=ca_file) as client:
+        with pytest.raises(Unavailable, match="is not trusted: certificate has expired") as told:
+            client.get("a")
+        assert told.value.reason == "RouterUnreachable"
+
+
+@contextmanager
+def greeting(identity: tuple[Path, Path], client_ca: Path | None = None) -> Iterator[str]:
+    """The URL of a server that shakes hands, and answers nothing. With ``client_ca`` it wants certificates of its
+    clients, and speaks TLS 1.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*identity)
+    if client_ca is not None:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as encrypted:
+                encrypted.recv(65536)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"https://localhost:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
 
 
 def test_a_client_shows_its_certificate(table: Path, tmp_path: Path, ca_file: Path, kind: Kind) -> None:
     cert_file, key_file = make_identity("web", by=authority()).write(tmp_path / "web")
+    with (
+        routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url,
+        blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client,
+    ):
+        assert client.get("a") == b"value of a"
+        make_identity("web-2", by=authority()).write(tmp_path / "web")
+        assert client.get("a") == b"value of a"
+
+
+def test_a_router_that_wants_a_certificate_refuses_clients_without_one(
+    table: Path, tmp_path: Path, ca_file: Path, kind: Kind
+) -> None:
+    cert_file, key_file = make_identity("web", by=make_identity("another", is_authority=True)).write(tmp_path / "web")
+    many = [f"{number:0250}" for number in range(800)]  # which it stops to read before all are sent
     with routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url:
+        with blocking(kind, url, ca_file=ca_file, timeout=30) as client:
+            for call in (lambda: client.get("a"), lambda: client.get_many(many, partial=True), client.dataset):
+                with pytest.raises(RequestRefused, match=r"^localhost:\d+ wants its clients to have a cert") as told:
+                    call()
+                assert told.value.hint == (
+                    "give the certificate that this client was given, by cert_file= and key_file="
+                )
+                assert (told.value.status, told.value.problem) == (0, "")
         with blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
-            assert client.get("a") == b"value of a"
-            make_identity("web-2", by=authority()).write(tmp_path / "web")
-            assert client.get("a") == b"value of a"
-        with blocking(kind, url, ca_file=ca_file, timeout=30) as client, pytest.raises(Unavailable):
+            with pytest.raises(RequestRefused, match=r"does not accept this client's certificate \(unknown ca") as told:
+                client.get("a")
+            assert "do cert_file and key_file hold" in str(told.value)
+
+
+def test_a_proxy_that_wants_a_certificate_by_an_older_tls_refuses_too(
+    tmp_path: Path, ca_file: Path, kind: Kind
+) -> None:
+    identity = make_identity("localhost", by=authority()).write(tmp_path / "proxy")
+    with greeting(identity, ca_file) as url, blocking(kind, url, ca_file=ca_file, timeout=30) as client:
+        with pytest.raises(RequestRefused, match="as one does that wants its clients to have a certificate") as told:
             client.get("a")
+        assert "cert_file= and key_file=" in str(told.value)
+
+
+def test_a_certificate_that_is_replaced_meanwhile_is_shown_to_the_next_connection(
+    table: Path, tmp_path: Path, ca_file: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one call: the first connection was refused with the old one."""
+    files = make_identity("web", by=make_identity("another", is_authority=True)).write(tmp_path / "web")
+    renew_context = TlsContexts.context
+    contexts: list[ssl.SSLContext] = []
+
+    def context(self: TlsContexts) -> ssl.SSLContext:
+        if contexts:
+            make_identity("web", by=authority()).write(tmp_path / "web")
+        contexts.append(renew_context(self))
+        return contexts[-1]
+
+    monkeypatch.setattr(TlsContexts, "context", context)
+    with (
+        routing_encrypted(table, tmp_path, "--tls-client-ca", str(ca_file)) as url,
+        blocking(kind, url, ca_file=ca_file, cert_file=files[0], key_file=files[1], timeout=30) as client,
+    ):
+        assert client.get("a") == b"value of a"
+    assert len(contexts) == 2
 
 
 def test_files_that_cannot_be_used_are_named(kind: Kind, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from support.load_results import SCHEMA
 from support.ports import free_port
 from support.process_table import children, is_running
 from support.refusing_outputs import full
-from support.routers import Router, routing
+from support.routers import Router, routing, routing_encrypted
 from support.routing import table_file
 from support.scripted_router import answer_found, encode_answer, scripted_router
 from support.shards import write_generation
@@ -372,6 +372,16 @@ def test_tokens_and_certificates(table: Path, tmp_path: Path, key_file: str) -> 
         assert code == 0, said
         assert document["requests"]["answered"] == document["requests"]["scheduled"] > 20
         assert TOKEN not in orjson.dumps(document).decode()
+
+
+def test_a_router_that_wants_a_certificate_of_its_clients_is_told_of(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(authority().certificate_pem)
+    with routing_encrypted(table, tmp_path, "--tls-client-ca", str(tmp_path / "ca.crt")) as url:
+        code, _, said = load(url, "--keys", "-", "--ca-file", str(tmp_path / "ca.crt"), asked=b"a\n")
+    assert code == 4
+    assert "wants its clients to have a certificate\n" in said
+    assert "this command has none to show" in said
+    assert "lookupdb get" not in said
 
 
 def test_a_certificate_that_is_not_valid_yet_may_be_the_clocks_fault(table: Path, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def refusal(url: str) -> BadSource:
 
 
 @contextlib.contextmanager
-def https_server(certificate: Path | None, status: int = 200) -> Iterator[int]:
-    """Its port; without a certificate it speaks plain http."""
+def https_server(certificate: Path | None, status: int = 200, client_ca: Path | None = None) -> Iterator[int]:
+    """Its port; without a certificate it speaks plain http. With ``client_ca`` it wants one of its clients, too."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -64,6 +64,9 @@ def https_server(certificate: Path | None, status: int = 200) -> Iterator[int]:
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
+            if client_ca:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(client_ca)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -133,11 +136,11 @@ class TestSources:
         assert "SECRET" not in str(error)
 
 
-def socket_failure(url: str) -> str:
+def socket_failure(url: str, context: ssl.SSLContext | None = None) -> str:
     """What is said of the failure with which Python's own client ends when it asks for ``url``."""
     host = urllib.parse.urlsplit(url).netloc
-    with pytest.raises((urllib.error.URLError, TimeoutError)) as caught:
-        urllib.request.urlopen(url, timeout=0.5)
+    with pytest.raises((urllib.error.URLError, TimeoutError, ssl.SSLError)) as caught:
+        urllib.request.urlopen(url, timeout=0.5, context=context)
     error = caught.value
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     assert isinstance(reason, BaseException)
@@ -166,6 +169,12 @@ class TestPythonsOwnClient:
             said = socket_failure(f"https://localhost:{port}/")
         assert said == "HOST does not speak TLS, though the URL begins with https"
 
+    def test_a_server_that_wants_a_certificate(self, certificate: Path) -> None:
+        context = ssl.create_default_context(cafile=str(certificate))
+        with https_server(certificate, client_ca=certificate) as port:
+            said = socket_failure(f"https://localhost:{port}/", context)
+        assert said == "HOST wants its clients to have a certificate"
+
     @pytest.mark.parametrize(
         ("error", "sentence"),
         [
@@ -174,6 +183,11 @@ class TestPythonsOwnClient:
             (OSError(errno.ENETUNREACH, "Network is unreachable"), "there is no route to HOST"),
             (OSError(errno.EHOSTUNREACH, "No route to host"), "there is no route to HOST"),
             (BadStatusLine("SSH-2.0\r\n"), "HOST does not answer as a web server does: SSH-2.0"),
+            (ssl.SSLEOFError(8, "EOF occurred in violation"), "HOST closed the connection without an answer"),
+            (
+                ssl.SSLError(1, "[SSL] tlsv1 alert protocol version"),
+                "TLS with HOST has failed: [SSL] tlsv1 alert protocol version",
+            ),
             (OSError(errno.EMFILE, "Too many open files"), "Too many open files"),
         ],
     )

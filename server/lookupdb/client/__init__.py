@@ -11,7 +11,7 @@ now, and Unavailable is raised. The modules, from the top:
 
 sync_client, async_client    what is called
 combiner, async_combiner     lookups of concurrent callers leave as one batch
-connection_pool, connection, async_pool, async_connection    what is sent and received
+connection_pool, connection, async_connection, socket_errors    what is sent and received
 many_keys, shared_answer, attempts    decisions without I/O: parts of a large batch, a caller's part, when to ask again
 requests, response_reader, answers, refusals, json_values    bytes to values
 cache, client_core, settings, address, credentials, certificates, fork_epoch, results    what a client knows

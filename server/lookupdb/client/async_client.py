@@ -68,7 +68,7 @@ class AsyncRouterLink:
                     return response
                 failure = ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
             if not attempts.allow_another(failure):
-                raise failure.to_unavailable(keys) from failure
+                raise failure.to_error(keys) from failure
             is_fresh = True
 
     async def _exchange(

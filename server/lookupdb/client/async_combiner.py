@@ -198,7 +198,7 @@ class AsyncCombiner:
             if waiter.deadline > now:
                 self._loop.call_at(waiter.deadline, self._expire, batch)
                 return
-            waiter.future.set_exception(deadline_failure(self._timeout).to_unavailable((waiter.key,)))
+            waiter.future.set_exception(deadline_failure(self._timeout).to_error((waiter.key,)))
 
     def _describe_end(self) -> RuntimeError:
         return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")

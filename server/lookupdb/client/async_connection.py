@@ -9,10 +9,11 @@ from typing import Final, cast
 
 from lookupdb.client.attempts import CONNECTION_LOST, ConnectionFailure, deadline_failure
 from lookupdb.client.certificates import TlsContexts
-from lookupdb.client.connection import PIECE_BYTES, connecting_error, describe_socket_error
+from lookupdb.client.connection import PIECE_BYTES
 from lookupdb.client.connection_pool import NO_CONNECTION
 from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
+from lookupdb.client.socket_errors import connecting_error, lost_connection
 from lookupdb.errors import InvalidAnswer
 
 _CLOSING_TURNS: Final = 20
@@ -57,9 +58,11 @@ class AsyncConnection(asyncio.Protocol):
         """It has ended."""
         self.is_open = False
         self._standing.discard(self)
-        detail = describe_socket_error(exc, self._settings) if exc is not None else _CLOSED_DETAIL
         is_stale = self._was_used and not self._reader.has_begun
-        self._fail(ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale))
+        if exc is not None:
+            self._fail(lost_connection(exc, self._settings, is_stale=is_stale))
+        else:
+            self._fail(ConnectionFailure(CONNECTION_LOST, _CLOSED_DETAIL, is_stale=is_stale))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer. Bytes that answer nothing end the connection."""

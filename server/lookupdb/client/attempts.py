@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lookupdb.client.refusals import make_unavailable
-from lookupdb.errors import Unavailable
+from lookupdb.errors import LookupFailed, RequestRefused
 
 DEADLINE: Final = "Deadline"
 UNREACHABLE: Final = "RouterUnreachable"
@@ -18,16 +18,21 @@ TOO_MANY_CONNECTIONS: Final = "TooManyConnections"
 class ConnectionFailure(Exception):
     """A request was not answered, for a reason of its connection."""
 
-    def __init__(self, reason: str, detail: str, *, is_stale: bool = False) -> None:
+    def __init__(self, reason: str, detail: str, *, is_stale: bool = False, refusal_hint: str | None = None) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.is_stale = is_stale
         """The connection had been used before, and was closed before a byte of the answer: most likely the router
         closed it while it was idle."""
+        self.refusal_hint = refusal_hint
+        """What to do if no later attempt can do better: certificates do not fit. Files are replaced, so that another
+        connection, which reads them anew, is tried all the same."""
 
-    def to_unavailable(self, keys: Sequence[str]) -> Unavailable:
+    def to_error(self, keys: Sequence[str]) -> LookupFailed:
         """The error of ``keys``."""
+        if self.refusal_hint is not None:
+            return RequestRefused(self.detail, hint=self.refusal_hint)
         return make_unavailable(tuple(keys), self.reason, self.detail)
 
 

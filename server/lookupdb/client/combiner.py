@@ -150,7 +150,7 @@ class Combiner:
                 if waiter.batch:
                     break
             if is_late:
-                raise deadline_failure(self._timeout).to_unavailable((waiter.key,))
+                raise deadline_failure(self._timeout).to_error((waiter.key,))
         if waiter.batch:
             answer_by = min([led.deadline for led in waiter.batch])
             waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline, answer_by)

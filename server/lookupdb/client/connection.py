@@ -7,11 +7,11 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from lookupdb.client.attempts import CONNECTION_LOST, UNREACHABLE, ConnectionFailure, deadline_failure
+from lookupdb.client.attempts import CONNECTION_LOST, ConnectionFailure, deadline_failure
 from lookupdb.client.certificates import TlsContexts
 from lookupdb.client.response_reader import Response, ResponseReader
 from lookupdb.client.settings import MAX_ANSWER_BYTES, ClientSettings
-from lookupdb.errors import InvalidAnswer
+from lookupdb.client.socket_errors import connecting_error, lost_connection
 
 if TYPE_CHECKING:
     import ssl
@@ -23,8 +23,6 @@ _RECORD_BYTES: Final = 1 << 14
 """The most that TLS has in one record, and gives at once."""
 _IDLE_SECONDS: Final = 0.25
 """A connection that was idle for longer is looked at before it is used: the router may have closed it."""
-_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
-"""What OpenSSL, of one version or another, calls an answer to its greeting that is no TLS."""
 _TOLERANCE: Final = 0.01
 """A timeout that is this near to the socket's, as a part of it, is not set anew: that is a system call."""
 
@@ -65,17 +63,20 @@ class RouterConnection:
         except TimeoutError as error:
             raise self._describe_timeout(deadline) from error
         except OSError as error:
-            raise self._lose(describe_socket_error(error, self._settings)) from error
+            raise lost_connection(error, self._settings, is_stale=self._is_stale) from error
         self._was_used = True
         self._idle_since = time.monotonic()
         self.is_open = response.keeps_open
         return response
 
     def _send(self, request: bytes) -> Response | None:
-        """Send ``request``, and return the answer if the router gave one before it had read all, and closed."""
+        """Send ``request``, and return the answer if the router gave one before it had read all, and closed. What it
+        says by TLS alone, of a certificate that it wants, is raised."""
         try:
             self._socket.sendall(request)
-        except (BrokenPipeError, ConnectionResetError):
+        except TimeoutError:
+            raise
+        except OSError:  # a broken pipe has another name in TLS
             while data := self._socket.recv(PIECE_BYTES):
                 if response := self._reader.feed(data):
                     return response._replace(keeps_open=False)
@@ -91,7 +92,8 @@ class RouterConnection:
                 is_cut = len(data) >= self._most_at_once and self._is_readable()
                 return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
-        raise self._lose("the connection was closed before the answer was whole")
+        detail = "the connection was closed before the answer was whole"
+        raise ConnectionFailure(CONNECTION_LOST, detail, is_stale=self._is_stale)
 
     def _set_timeout(self, deadline: float) -> None:
         seconds = deadline - time.monotonic()
@@ -109,9 +111,9 @@ class RouterConnection:
         seconds = self._settings.read_timeout
         return ConnectionFailure(CONNECTION_LOST, f"the router sent nothing for {seconds:g} s, the read_timeout")
 
-    def _lose(self, detail: str) -> ConnectionFailure:
-        is_stale = self._was_used and not self._reader.has_begun
-        return ConnectionFailure(CONNECTION_LOST, detail, is_stale=is_stale)
+    @property
+    def _is_stale(self) -> bool:
+        return self._was_used and not self._reader.has_begun
 
     def is_closed_by_router(self) -> bool:
         """Whether there is something to be read of a connection that nothing was asked on: its end, or nonsense."""
@@ -178,36 +180,3 @@ def _wait_until(connection: socket.socket, ends_at: float) -> None:
     """Have ``connection`` wait no longer, and for a moment if that is over: 0 would mean not to wait at all, and less
     is refused."""
     connection.settimeout(max(0.001, ends_at - time.monotonic()))
-
-
-def connecting_error(error: OSError, settings: ClientSettings, *, is_late: bool) -> ConnectionFailure | InvalidAnswer:
-    """The error of a connection that could not be made. Who answers, and not in TLS, will never. ``is_late``: the time
-    of the call is over, and not only ``connect_timeout``. The resolution of a name, which nobody can end, says why it
-    failed all the same."""
-    if is_late and not isinstance(error, socket.gaierror):
-        return deadline_failure(settings.timeout)
-    if getattr(error, "reason", None) in _NO_TLS:
-        plain = settings.address.url.replace("https:", "http:", 1)
-        return InvalidAnswer(
-            f"{settings.address.authority} does not speak TLS",
-            hint=f"a router without a certificate of its own is {plain}",
-        )
-    return ConnectionFailure(UNREACHABLE, describe_socket_error(error, settings))
-
-
-def describe_socket_error(error: BaseException, settings: ClientSettings) -> str:
-    """One sentence for an error of a socket to the router."""
-    where = settings.address.authority
-    match error:
-        case socket.gaierror():
-            return f"the host {settings.address.host} does not resolve: {error.strerror}"
-        case ConnectionRefusedError():
-            return f"{where} refuses connections: nothing listens there, or not yet"
-        case TimeoutError():
-            return f"{where} did not let us connect in time"
-        case ConnectionError():
-            return f"{where} closed the connection"
-    verdict = getattr(error, "verify_message", None)
-    if verdict:
-        return f"the certificate of {where} is not trusted: {verdict}"
-    return f"{where}: {getattr(error, 'strerror', None) or error}"

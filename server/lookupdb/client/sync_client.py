@@ -66,7 +66,7 @@ class RouterLink:
                 raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
             except ConnectionFailure as failure:  # forgotten behind it: its traceback holds the frames of all callers
                 if not attempts.allow_another(failure):
-                    raise failure.to_unavailable(keys) from failure
+                    raise failure.to_error(keys) from failure
             is_fresh = True
 
     def _exchange(

@@ -1,4 +1,4 @@
-"""Which certificates of routers `lookupdb get` trusts, and what to do about one that it does not."""
+"""Which certificates of routers `lookupdb get` and `load` trust, and what to do about one that they do not."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb.errors import UsageError
+from lookupdb.tls_failures import find_certificate_refusal, find_trust_hint
 
 _BY_FILE: Final = "give the certificate of the authority that signed it, by --ca-file or in LOOKUPDB_CA_FILE"
-_HINTS: Final = {
-    9: "see to a valid one, or to the clock of this machine",
-    10: "see to a valid one, or to the clock of this machine",
-    62: "ask by a name that the certificate has",
-    64: "ask by a name that the certificate has",
-}
-"""By X509_V_ERR_… of OpenSSL: not valid yet, expired, another host's name, another address."""
-_WANTS_A_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE")
-"""What OpenSSL's reason ends with when a server has asked for a client's certificate in vain."""
+_SHOWN_BY_OTHERS: Final = (
+    "this command has none to show: ask by lookupdb.client with cert_file and key_file, or by curl"
+)
 
 
 @dataclass(frozen=True)
@@ -43,11 +38,11 @@ class Trust:
     def hint_for(self, error: BaseException) -> str | None:
         """What to do when a request has ended in ``error``; None if it has nothing to do with trust."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            return _HINTS.get(error.verify_code, self._missing_authority)
+            return find_trust_hint(error) or self._missing_authority
         if not isinstance(error, ssl.SSLError):
             return None
-        if (error.reason or "").endswith(_WANTS_A_CERTIFICATE):
-            return "the router wants its clients to have a certificate, and `lookupdb get` has none: ask by curl"
+        if find_certificate_refusal(error, has_shown_one=False):
+            return _SHOWN_BY_OTHERS
         return "give its URL with http: if it is a router without TLS"
 
     @cached_property
