@@ -88,6 +88,8 @@ class ExistingObject:
     """The generation label, where there is one."""
     table_version: int = 0
     """The table-version annotation: of the routing table."""
+    text_version: int = 0
+    """Of the routing table: the version that its text says, which routers read."""
     content: str = ""
     """What tells contents apart that routers read of the routing table (``manifests.content_mark``)."""
     replicas: int = 0
@@ -237,6 +239,8 @@ class RouterReport:
     """The highest that any of its workers answers from; 0 when none reports one."""
     is_empty: bool = False
     """Whether it reports that none of its workers has a table: it answers nobody."""
+    generations: frozenset[str] = frozenset()
+    """The active generations of the tables that its workers answer from."""
     missing_keys: frozenset[str] = frozenset()
     """Fingerprints of keys that it needs, and that are not mounted or are not what they are called."""
 

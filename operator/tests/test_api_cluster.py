@@ -306,8 +306,9 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
         await cluster.close()
 
 
-def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> Json:
+def worker(version: int | None, error: str | None = None, uid: str = "ds-1", generation: str | None = None) -> Json:
     report = {"datasetUid": uid if version else None, "tableVersion": version, "tableSeen": 5, "error": error}
+    report |= {"generation": generation}
     return {"index": 0, "state": "ready", "report": report}
 
 
@@ -318,6 +319,11 @@ def worker(version: int | None, error: str | None = None, uid: str = "ds-1") -> 
             {"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer", newest=4), id="min"
         ),
         pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4, newest=4), id="all"),
+        pytest.param(
+            {"workers": [worker(4, generation="g1"), worker(4, generation="g2"), worker(4, generation="g1")]},
+            RouterReport(4, newest=4, generations=frozenset({"g1", "g2"})),
+            id="of which generations",
+        ),
         pytest.param(
             {"workers": [worker(4, "s0: no answer"), worker(4, f"{describe_contradiction(4)}; so")]},
             RouterReport(4, "version 4 is in effect with other content; so", newest=4),

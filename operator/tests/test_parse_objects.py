@@ -375,6 +375,32 @@ def test_a_routing_table_whose_version_is_no_number_that_another_can_follow_has_
     assert parse_existing("ConfigMap", body).table_version == version
 
 
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('{"version": 4}', 4),
+        ('{"version": 999999999999999}', 10**15 - 1),
+        ('{"version": 1000000000000000}', 0),
+        ('{"version": ' + "9" * 5000 + "}", 0),
+        ('{"version": -4}', 0),
+        ('{"version": 4.0}', 0),
+        ('{"version": true}', 0),
+        ('{"version": "4"}', 0),
+        ('{"version": null}', 0),
+        ("{}", 0),
+        ("[4]", 0),
+        ("4", 0),
+        ('"version"', 0),
+        ("[" * 5000, 0),
+        ("", 0),
+    ],
+)
+def test_the_version_that_the_text_of_a_routing_table_says_is_read_for_itself(text: str, version: int) -> None:
+    body = {"metadata": meta(annotations={names.TABLE_VERSION: "7"}), "data": {names.TABLE_FILE: text}}
+    parsed = parse_existing("ConfigMap", body)
+    assert (parsed.text_version, parsed.table_version) == (version, 7)
+
+
 def test_of_a_routing_table_the_content_alone_says_what_routers_read() -> None:
     def content(text: str, **annotations: str) -> str:
         body = {"metadata": meta(annotations=annotations), "data": {names.TABLE_FILE: text, "notes": str(annotations)}}

@@ -75,7 +75,7 @@ class TestConfirming:
         world = unconfirmed(serving())
         late, other = _routers(world)
         assert world.status.table is not None
-        world.pods[other].table = {**(world.pods[other].table or {}), "version": 2}
+        world.pods[other].table = {**(world.pods[other].table or {}), "version": 2, "active": "g2"}
         world.now += timedelta(seconds=70)
         planned = world.look()
         assert says(planned)["RolledOut"] == "False NotConfirmed"
@@ -139,7 +139,7 @@ class TestConfirming:
     def test_a_router_that_says_that_it_has_no_table_and_is_not_ready_keeps_nobody_waiting(self) -> None:
         world = unconfirmed(serving())
         late, other = (world.pods[name] for name in _routers(world))
-        other.table = {**(other.table or {}), "version": 2}
+        other.table = {**(other.table or {}), "version": 2, "active": "g2"}
         late.ready, late.table = False, None
         table = world.look().status.table
         assert table is not None

@@ -25,6 +25,12 @@ def test_in_the_end_routers_answer_from_what_should_be_there() -> None:
     for simulation in simulations:
         simulation.live(MOMENTS)
     assert sum(simulation.edits for simulation in simulations) > 60
+    assert sum(simulation.raises for simulation in simulations) > 20
+    assert sum(simulation.held for simulation in simulations) > 200
+
+
+def test_what_is_edited_while_the_operator_holds_back_is_overtaken() -> None:
+    _live_contested(plan, 12)
 
 
 def _believes_that_nobody_refuses_a_table(observed: Observed, config: Config, now: datetime) -> Plan:
@@ -38,6 +44,13 @@ def _sees_no_edits(observed: Observed, config: Config, now: datetime) -> Plan:
     return plan(replace(observed, other_objects=others), config, now)
 
 
+def _goes_by_annotations_alone(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Reads no version in a text, and takes a router that says the right one for one that has the table."""
+    others = tuple(replace(other, text_version=0) for other in observed.other_objects)
+    reports = {uid: replace(report, generations=frozenset()) for uid, report in observed.routers.items()}
+    return plan(replace(observed, other_objects=others, routers=reports), config, now)
+
+
 MUTANTS = [
     pytest.param(_believes_that_nobody_refuses_a_table, id="takes who refuses a table for one that has it"),
     pytest.param(_sees_no_edits, id="does not see what was edited"),
@@ -48,6 +61,18 @@ MUTANTS = [
 def test_the_simulation_finds_a_plan_that(mutant: Planner) -> None:
     with pytest.raises(AssertionError):
         _live(mutant)
+
+
+def test_the_simulation_of_contests_finds_a_plan_that_does_not_see_a_version_that_was_raised_in_the_text_alone() -> (
+    None
+):
+    with pytest.raises(AssertionError):
+        _live_contested(_goes_by_annotations_alone, SEEDS_TO_FIND_A_MUTANT)
+
+
+def _live_contested(planner: Planner, seeds: int) -> None:
+    for seed in range(seeds):
+        EditingSimulation(seed, planner).live_contested(MOMENTS)
 
 
 def _live(planner: Planner) -> None:

@@ -57,16 +57,15 @@ def _edit_with_its_version(world: World) -> None:
     edit_table(world, with_wrong_address, annotations={names.TABLE_VERSION: "0"})
 
 
-def _raise_version(world: World, version: int) -> None:
-    """The table and its version are edited, as a router's refusal asks for."""
+def _raise_version(world: World, version: int, *, annotates: bool = True) -> None:
+    """The table and its version are edited, as a router's refusal asks for; the annotation, too, or the text alone."""
 
     def change(text: str) -> str:
         return with_wrong_address(text).replace('"version":1,', f'"version":{version},')
 
-    edit_table(world, change, annotations={names.TABLE_VERSION: str(version)})
-    content = _written(world)
-    assert content["version"] == version
-    world.invariants.tables[version] = orjson.dumps(content).decode()  # routers may take it
+    edit_table(world, change, annotations={names.TABLE_VERSION: str(version)} if annotates else {})
+    assert _written(world)["version"] == version
+    world.invariants.edited.add(version)  # routers may take it
 
 
 EDITS = [
@@ -194,9 +193,12 @@ class TestWhatSomebodyHasEdited:
         )
 
 
-def _contest(world: World, edit: Callable[[World], None], looks: int, seconds: float) -> Plan:
-    """So many ``looks``, while somebody edits the routing table whenever it was written. The last plan."""
-    repairs = Repairs(world._seconds)
+def _contest(
+    world: World, edit: Callable[[World], None], looks: int, seconds: float, repairs: Repairs | None = None
+) -> Plan:
+    """So many ``looks``, while somebody edits the routing table whenever it was written; with the ``repairs`` of
+    earlier looks, if there were any. The last plan."""
+    repairs = repairs or Repairs(world._seconds)
     for _ in range(looks):
         observed = replace(world.observe(), contests=repairs.list_contests(world.dataset.key))
         planned = world.planner(observed, world.config, world.now)
@@ -251,18 +253,19 @@ class TestALabelThatSomebodyHasEdited:
 
 
 class TestAVersionThatSomebodyHasRaised:
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
     @pytest.mark.parametrize("version", [2, 100])
     @pytest.mark.parametrize(
         "spec",
         [{}, {"generation": "g1"}, {"rollout": {"promotion": "Manual"}}],
         ids=["no more is asked for", "pinned", "by hand"],
     )
-    def test_is_overtaken_and_what_serves_stays(self, spec: dict[str, Any], version: int) -> None:
+    def test_is_overtaken_and_what_serves_stays(self, spec: dict[str, Any], version: int, annotates: bool) -> None:
         world = serving()
         if spec:
             world.edit(**spec)
             world.settle()
-        _raise_version(world, version)
+        _raise_version(world, version, annotates=annotates)
         _start_routers_anew(world)
         assert _read(world) == [_written(world)] * 2
         status = world.status
@@ -274,14 +277,30 @@ class TestAVersionThatSomebodyHasRaised:
         assert (_table(world).version, world.status.generation) == (version + 1, "g1")
         assert _read(world) == [_written(world)] * 2
 
-    def test_is_overtaken_though_the_table_is_not_confirmed_yet(self) -> None:
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
+    def test_is_overtaken_though_the_table_is_not_confirmed_yet(self, annotates: bool) -> None:
         world = serving()
         world.status = replace(world.status, table=replace(_table(world), confirmed_at=""))
         world.version += 1
-        _raise_version(world, 100)
+        _raise_version(world, 100, annotates=annotates)
         planned = world.planner(replace(world.observe(), routers={}), world.config, world.now)
         assert planned.status.table is not None
         assert planned.status.table.version == 101
+
+    def test_in_the_text_alone_is_overtaken_by_other_data_while_the_table_is_left_alone(self) -> None:
+        world = serving(rollout={"drainSeconds": 30})
+        repairs = Repairs(world._seconds)
+        edit_label(world)
+        _contest(world, edit_label, looks=200, seconds=2.0, repairs=repairs)
+        _raise_version(world, 2, annotates=False)
+        _start_routers_anew(world)
+        assert _read(world) == [_written(world)] * 2
+        world.edit(source={"url": "s3://data/v2.csv"})
+        world.loses_nudge = lambda: True
+        _contest(world, lambda world: None, looks=20, seconds=1.0, repairs=repairs)
+        assert (_table(world).rollout, _table(world).version, _table(world).confirmed_at) == ("r2", 3, "")
+        world.settle()
+        assert _read(world) == [_written(world)] * 2
 
     def test_is_put_back_when_it_is_the_annotation_alone(self) -> None:
         world = serving()
@@ -319,6 +338,35 @@ def _contradicted(world: World) -> Observed:
     why = f"{describe_contradiction(version)}; a change needs a greater version"
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     return replace(observed, routers={pod.uid: RouterReport(version, why, version) for pod in routers})
+
+
+def _answered_by(world: World, *generations: str) -> Observed:
+    """What is seen when workers of every router answer from ``generations``, under the version of the table."""
+    observed, version = world.observe(), _table(world).version
+    routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
+    report = RouterReport(version, newest=version, generations=frozenset(generations))
+    return replace(observed, routers={pod.uid: report for pod in routers})
+
+
+class TestARouterThatAnswersFromAnotherGeneration:
+    """Under the same version: what is mounted there may be the other table still, so that it refuses nothing."""
+
+    def test_has_not_confirmed_and_says_from_which(self) -> None:
+        world = serving()
+        table = _table(world)
+        for generations in (("g7",), ("g1", "g7")):
+            observed = _answered_by(world, *generations)
+            assert cutover.find_confirming_routers(observed, table) == frozenset()
+            late = cutover.diagnose_late_routers(observed, table)
+            assert set(late.values()) == {f"it answers from table 1, of {', '.join(generations)}"}
+        assert len(cutover.find_confirming_routers(_answered_by(world, "g1"), table)) == 2
+        assert len(cutover.find_confirming_routers(_answered_by(world), table)) == 2  # an older router
+
+    def test_is_overtaken(self) -> None:
+        world = serving()
+        planned = world.planner(_answered_by(world, "g7"), world.config, world.now)
+        assert planned.status.table is not None
+        assert (planned.status.table.version, planned.status.table.confirmed_at) == (2, "")
 
 
 class TestARouterThatHasOtherContent:

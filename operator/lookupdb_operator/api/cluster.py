@@ -274,6 +274,7 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
+        generations = frozenset(str(report["generation"]) for report in reports if report.get("generation"))
         missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
         foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problems = [str(report["error"]) for report in reports if report.get("error")]
@@ -285,9 +286,9 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")
     known = [version for version in versions if isinstance(version, int)]
     newest = max(known, default=0)
-    if not known or len(known) < len(versions):
-        return RouterReport(None, problem or "a worker has no routing table yet", newest, not known, missing)
-    return RouterReport(min(known), problem, newest, missing_keys=missing)
+    is_whole = bool(known) and len(known) == len(versions)
+    problem = problem or ("" if is_whole else "a worker has no routing table yet")
+    return RouterReport(min(known) if is_whole else None, problem, newest, not known, generations, missing)
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -10,7 +10,7 @@ from lookupdb_operator.manifests.builder import adopted_address, build_digest, r
 from lookupdb_operator.manifests.delivery import uses_images
 from lookupdb_operator.manifests.fields import find_changer, hash_held_fields, take_fingerprint
 from lookupdb_operator.manifests.image_probe import has_image_volume, render_image_probe
-from lookupdb_operator.manifests.metadata import content_mark, read_digest, write_mark
+from lookupdb_operator.manifests.metadata import content_mark, read_digest, read_table_version, write_mark
 from lookupdb_operator.manifests.network_policy import guarding_policy, render_network_policies
 from lookupdb_operator.manifests.passwords import is_made_once, password_key, render_key_secret
 from lookupdb_operator.manifests.router_auth import render_router_keys, uses_service_accounts
@@ -40,6 +40,7 @@ __all__ = [
     "is_made_once",
     "password_key",
     "read_digest",
+    "read_table_version",
     "render_builder",
     "render_image_probe",
     "render_key_secret",

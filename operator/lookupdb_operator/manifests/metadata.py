@@ -18,6 +18,8 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 
 DIGEST_DIGITS: Final = 16
 _MAPS_OF_TEXT: Final = ("matchLabels", "nodeSelector")
+_TABLE_VERSIONS: Final = 10**15
+"""More than a routing table's version may be that somebody has edited."""
 _MEANT_EMPTY: Final = ("labelSelector", "preference")
 
 
@@ -89,6 +91,16 @@ def content_mark(manifest: Mapping[str, Any]) -> str:
     else that ``manifest``, or what the API server holds, has. Empty when it has no such text."""
     text = (manifest.get("data") or {}).get(names.TABLE_FILE)
     return "" if text is None else digest(text)
+
+
+def read_table_version(manifest: Mapping[str, Any]) -> int:
+    """The version that the text of a routing table says, by which routers go, whatever its annotation says. 0 when it
+    says none, or one of more than 15 digits."""
+    try:
+        version = orjson.loads((manifest.get("data") or {}).get(names.TABLE_FILE) or "{}")["version"]
+    except (ValueError, KeyError, TypeError):  # somebody has edited it
+        return 0
+    return version if type(version) is int and 0 < version < _TABLE_VERSIONS else 0
 
 
 def digest(value: Any) -> str:

@@ -10,6 +10,7 @@ from lookupdb_operator.manifests import (
     find_changer,
     has_image_volume,
     hash_held_fields,
+    read_table_version,
     take_fingerprint,
 )
 from lookupdb_operator.model import BuildJob, ExistingObject, JobState, ObjectRef, ShardSet, Trouble
@@ -153,6 +154,7 @@ def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> Existin
         rollout=rollout,
         generation=generation,
         table_version=max(0, parse_number(read_annotations(body).get(names.TABLE_VERSION))),
+        text_version=read_table_version(body),
         content=content_mark(body),
         replicas=_replicas(body) if kind == "Deployment" else 0,
         nodes=int(read_status(body).get("desiredNumberScheduled") or 0) if is_daemon else 0,

@@ -4,36 +4,77 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import orjson
 
 from lookupdb_operator import names
+from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.model import Manifest, Observed
 from lookupdb_operator.plan import plan
-from operator_support.plan_routers import edit_table, with_wrong_address
+from operator_support.plan_routers import edit_label, edit_table, with_version, with_wrong_address
 from operator_support.plan_world import Planner
 from operator_support.simulation import CONVERGES_WITHIN, Life, Simulation
 
 
 class EditingSimulation(Simulation):
-    """One life of a dataset whose routing table is edited. In the end every router answers from what should be there,
-    whatever it has read before."""
+    """One life of a dataset whose routing table is edited, and at times fought about until the operator holds back. In
+    the end every router answers from what should be there, whatever it has read before."""
 
     def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
         super().__init__(seed, planner, promotes=promotes, surges=surges)
         self._edits = random.Random(f"edits {seed}")
-        self.edits = 0
+        self._raises = random.Random(f"raises {seed}")
+        self._fights_until = self.world.now
+        self._repairs: tuple[Any, Repairs] | None = None
+        self._looked_at: Observed | None = None
+        self.edits = self.raises = self.held = 0
 
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without. In the end somebody puts back what was edited, before
         anybody looks and after a router has read it: that is noticed when routers are asked, as they are now and
         then."""
         life = super().live(moments)
-        self._check_routers()
+        self._ask_routers()
         self._edit_unnoticed()
+        self._ask_routers()
+        return life
+
+    def live_contested(self, moments: int) -> None:
+        """A life in which nothing fails, but that another tool fights about a label for long, so that the operator
+        holds back; meanwhile the table is edited, with or without its version, and new data come. The
+        operator sees it all, so that in the end no router has to be asked for it."""
+        world, chance = self.world, self._raises.random
+        world.settle(CONVERGES_WITHIN)
+        world.loses_nudge = lambda: chance() < 0.5
+        thing = world.things["ConfigMap", names.routing_table(world.dataset.name)]
+        for _ in range(moments):
+            if chance() < 0.9 and thing.edited is not thing.manifest:
+                edit_label(world)
+            for likely, wish in (
+                (0.05, self._raise_version),
+                (0.05, lambda: edit_table(world, with_wrong_address)),
+                (0.05, self._refresh),
+                (0.05, self._crash_router),
+            ):
+                if chance() < likely:
+                    wish()
+            world.reconcile()
+            world.step(self._raises.choice([1.0, 2.0, 5.0, 20.0]))
+        world.settle(CONVERGES_WITHIN)
+        for _ in range(2):
+            world.step(60.0)
+        world.settle(CONVERGES_WITHIN)
+        self._check_routers()
+
+    def _ask_routers(self) -> None:
+        """Once kubelets have synced what was put back: by then who has read something else refuses it."""
+        for _ in range(2):
+            self.world.step(60.0)
         self.world.asked = True
         self.world.settle(CONVERGES_WITHIN)
         self._check_routers()
-        return life
 
     def _edit_unnoticed(self) -> None:
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
@@ -45,7 +86,6 @@ class EditingSimulation(Simulation):
         self.world.step(60.0)
         self.world.step(60.0)
         thing.manifest, thing.edited, thing.changed = before, None, self.world.now
-        self.world.step(60.0)
 
     def act(self) -> None:
         """What happens in one moment; at times the table is edited, and at times put back before anybody looks."""
@@ -54,7 +94,48 @@ class EditingSimulation(Simulation):
                 self._edit_table()
             if self._edits.random() < 0.04:
                 self._edit_status()
+            self._fight()
+            if self._raises.random() < 0.03:
+                self._raise_version()
         super().act()
+
+    def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
+        contests = self._remembered_repairs().list_contests(observed.dataset.key)
+        self.held += any(contest.is_held for contest in contests)
+        self._looked_at = replace(observed, contests=contests)
+        return super()._planned(self._looked_at, config, now)
+
+    def _refuses(self, manifest: Manifest) -> str:
+        why = super()._refuses(manifest)
+        if not why and self._looked_at is not None:
+            self._remembered_repairs().note_write(self._looked_at, manifest)
+        return why
+
+    def _remembered_repairs(self) -> Repairs:
+        """Those of the operator's process; it begins anew when that does."""
+        process = self.world.absences
+        if self._repairs is None or self._repairs[0] is not process:
+            self._repairs = process, Repairs(self.world._seconds)
+        return self._repairs[1]
+
+    def _fight(self) -> None:
+        """Another tool puts its label back whenever the table was written."""
+        if self._raises.random() < 0.02:
+            self._fights_until = self.world.now + timedelta(seconds=600 * self._raises.random())
+        thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
+        if self.world.now < self._fights_until and thing.edited is not thing.manifest:
+            edit_label(self.world)
+
+    def _raise_version(self) -> None:
+        """By somebody whose edit a router has refused: the text says so that a greater version is needed."""
+        table, pick = self.world.status.table, self._raises.choice
+        if table is None:
+            return
+        version = table.version + pick([1, 1, 2, 50])
+        self.world.invariants.edited.add(version)
+        annotations = pick([{}, {names.TABLE_VERSION: str(version)}])
+        edit_table(self.world, lambda text: with_version(with_wrong_address(text), version), annotations=annotations)
+        self.raises += 1
 
     def _edit_table(self) -> None:
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
@@ -76,6 +157,13 @@ class EditingSimulation(Simulation):
         edited = tuple(replace(one, records=one.records + 1) for one in status.generations)
         self.world.status = replace(status, generations=edited)
         self.world.version += 1
+
+    def _lose_status(self) -> None:
+        """Not while somebody edits the table, and perhaps its version: with both at once, what was written is known to
+        nobody."""
+        thing = self.world.things.get(("ConfigMap", names.routing_table(self.world.dataset.name)))
+        if thing is None or thing.edited is not thing.manifest:
+            super()._lose_status()
 
     def _check_routers(self) -> None:
         written = self.world.invariants.tables[self.world.invariants.last_version]

@@ -38,12 +38,14 @@ class Invariants:
     """Rollout → its template."""
     generations: dict[str, str] = field(default_factory=dict)
     """Rollout → the generation that its servers serve."""
-    needs: dict[int, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
-    """Version → rollout, shard and number of servers of all that the table references."""
+    needs: dict[tuple[int, str], tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    """Version and rollout of a table → rollout, shard and number of servers of all that the table references."""
     may_mix: bool = False
     """Whether a rollout may ever have gone on shard by shard."""
     tables: dict[int, str] = field(default_factory=dict)
     """Version → content."""
+    edited: set[int] = field(default_factory=set)
+    """Versions that somebody has given a table by hand."""
     last_version: int = 0
     lookups: list[tuple[dict[str, Any], datetime]] = field(default_factory=list)
     """Tables that lookups in flight were begun on, and until when."""
@@ -367,7 +369,7 @@ class Invariants:
 
     def took(self, table: dict[str, Any]) -> None:
         """A router takes up ``table``."""
-        if table["version"] not in self.tables:
+        if table["version"] not in self.tables and table["version"] not in self.edited:
             raise Broken("a router has a table that nobody wrote")
 
     def serving(self, tables: Iterable[dict[str, Any]], sets: Mapping[tuple[str, int], int], now: datetime) -> None:
@@ -376,16 +378,17 @@ class Invariants:
         again, it lacks one server: routers ask the others, as they do when any one is lost."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
         in_effect = (*tables, *(table for table, _ in self.lookups))
-        for version, table in {table["version"]: table for table in in_effect}.items():
-            if version not in self.needs:
-                self.needs[version] = tuple(_list_needs(table["generations"]))
-            for rollout, shard, servers in self.needs[version]:
+        of_name = {(table["version"], table["generations"][0]["rollout"]): table for table in in_effect}
+        for name, table in of_name.items():
+            if name not in self.needs:
+                self.needs[name] = tuple(_list_needs(table["generations"]))
+            for rollout, shard, servers in self.needs[name]:
                 kept = sets.get((rollout, shard), 0)
                 needed = max(1, servers - 1) if (rollout, shard) in self.unscaled else servers
                 if kept < needed:
                     raise Broken(
                         f"{rollout} shard {shard} has {kept} servers,"
-                        f" and routing table {version}, which is in effect, names {servers}"
+                        f" and routing table {name[0]}, which is in effect, names {servers}"
                     )
 
 

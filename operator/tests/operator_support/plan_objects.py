@@ -12,7 +12,7 @@ import orjson
 
 from lookupdb import schema, spec
 from lookupdb_operator import names
-from lookupdb_operator.manifests import content_mark, read_digest
+from lookupdb_operator.manifests import content_mark, read_digest, read_table_version
 from lookupdb_operator.model import BuildResult, ExistingObject, Manifest, ObjectRef, Trouble
 
 NAMESPACE, NAME, UID = "default", "airports", "uid-1"
@@ -139,6 +139,7 @@ def _observe(thing: Thing) -> ExistingObject:
         *labels,
         version,
         replicas=replicas,
+        text_version=read_table_version(thing.manifest),
         content=content_mark(thing.manifest),
         changed="edited" if thing.edited is thing.manifest else "",
         changed_by="by-hand" if thing.edited is thing.manifest else "",

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def observe_report(world: World, pod: Process) -> RouterReport:
     if pod.table is not None:
-        version, missing = pod.table["version"], missing_keys(world, pod)
-        return RouterReport(version, diagnose_refusal(pod), newest=version, missing_keys=missing)
+        version, missing, of = pod.table["version"], missing_keys(world, pod), frozenset({str(pod.table["active"])})
+        return RouterReport(version, diagnose_refusal(pod), newest=version, generations=of, missing_keys=missing)
     if pod.down_until is not None:
         return RouterReport(None, "it does not answer")
     return RouterReport(None, "a worker has no routing table yet", is_empty=True)

@@ -88,6 +88,11 @@ def with_wrong_address(text: str) -> str:
     return f"{before}:9{after}" if colon else text
 
 
+def with_version(text: str, version: int) -> str:
+    """The routing table ``text``, in which somebody has written another version."""
+    return orjson.dumps(orjson.loads(text) | {"version": version}).decode()
+
+
 def diagnose_refusal(pod: Process) -> str:
     """Why a router does not answer from what it has mounted; empty when it does, or is about to."""
     if pod.table is None or pod.mounted is None or pod.table["version"] != pod.mounted["version"]:

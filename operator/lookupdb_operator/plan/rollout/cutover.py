@@ -181,7 +181,12 @@ def is_contradicted(observed: Observed, table: TableStatus) -> bool:
 
 
 def _contradicts(report: RouterReport, table: TableStatus) -> bool:
-    return describe_contradiction(table.version) in report.problem
+    """Whether ``report`` says so, or that a generation answers of which this version is not: what the router is given
+    may be the other table still."""
+    if describe_contradiction(table.version) in report.problem:
+        return True
+    answers = report.table_version == report.newest == table.version
+    return answers and not report.generations <= {table.generation}
 
 
 def find_confirming_routers(observed: Observed, table: TableStatus) -> frozenset[str]:
@@ -204,8 +209,13 @@ def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str
         elif report.table_version is None:
             late[pod.name] = report.problem or "it has no routing table"
         elif not _confirms(report, table):
-            late[pod.name] = report.problem or f"it answers from table {report.table_version}"
+            late[pod.name] = report.problem or _describe_answers(report)
     return late
+
+
+def _describe_answers(report: RouterReport) -> str:
+    of = f", of {', '.join(sorted(report.generations))}" if report.generations else ""
+    return f"it answers from table {report.table_version}{of}"
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:

@@ -47,7 +47,7 @@ def _is_written_otherwise(
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
     if live is None:
         return False
-    is_edited = live.changed and (table.confirmed_at or live.table_version > table.version)
+    is_edited = live.changed and (table.confirmed_at or max(live.table_version, live.text_version) > table.version)
     if not is_edited and live.table_version != table.version:
         return False
     stamps = table_stamps(situation.ingredients, table, generations)

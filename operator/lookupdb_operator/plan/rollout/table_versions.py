@@ -16,8 +16,10 @@ def known_table_version(status: DatasetStatus) -> int:
 
 def newest_table_version(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
-    set back: a router takes up none but a newer one."""
-    return max(written_table_version(observed), newest_read_version(observed))
+    set back: a router takes up none but a newer one. What routers read is the text, in which somebody may have raised
+    the version; it says nothing of status."""
+    text = max((existing.text_version for existing in observed.other_objects), default=0)
+    return max(written_table_version(observed), text, newest_read_version(observed))
 
 
 def newest_read_version(observed: Observed) -> int:
