@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from support.build_project import Project
 
 from lookupdb import store
 from lookupdb.errors import StoreDenied
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, write_announcement
 from lookupdb.store.directory import DirectoryDataset
 from lookupdb.store.move import copy_generation
 
@@ -55,6 +57,57 @@ class TestTwoClustersFromOneSnapshot:
         copied = second.manifest("g2")
         assert (copied.uid, copied.generation, copied.fingerprint) == (before.uid, "g2", before.fingerprint)
         second.check_files(copied)
+
+
+def announce(project: Project, generation: str, version: int = 1) -> None:
+    write_announcement(project.dataset, "local", generation, version, "2026-11-20T02:04:00Z")
+
+
+def test_what_is_announced_stays(project: Project) -> None:
+    """Of a `lookupdb up` that ran once: `lookupdb.open` and `lookupdb sync` follow it."""
+    announce(project, "g1")
+    project.built("--keep", "1", "--protect", "g5")
+    assert project.dataset.generations() == ("g1", "g5", "g6")
+
+
+class TestAnotherIsAnnounced:
+    def test_is_told_with_what_to_do(self, project: Project) -> None:
+        announce(project, "g1")
+        result = project.build()
+        report = json.loads(result.stdout)
+        says = (
+            "active.json announces g1: lookupdb.open and lookupdb sync follow that one, and not g6, until lookupdb up"
+        )
+        assert says in result.stderr.replace("\n", " ")
+        assert result.stderr.startswith("note: ")
+        assert (report["outcome"], says in report["message"]) == ("built", True)
+        assert "remove that file" in report["message"]
+
+    def test_is_told_when_nothing_was_built(self, project: Project) -> None:
+        announce(project, "g1")
+        fingerprint = project.dataset.manifest("g5").fingerprint
+        report = project.built("--unless-fingerprint", fingerprint)
+        assert report["outcome"] == "unchanged"
+        assert report["message"].startswith("the source is unchanged; nothing was built; ")
+        assert "announces g1: lookupdb.open and lookupdb sync follow that one, and not g5" in report["message"]
+
+    def test_is_not_told_to_whoever_cuts_over(self, project: Project) -> None:
+        announce(project, "g1")
+        assert "announces" not in project.built("--active", "g5")["message"]
+
+    def test_is_not_told_when_it_is_followed(self, project: Project) -> None:
+        assert "announces" not in project.built()["message"], "nothing is announced"
+        announce(project, "g7")
+        assert "announces" not in project.built()["message"], "this one is"
+        announce(project, "g1", 2)
+        project.dataset.remove("g1")
+        assert "announces" not in project.built()["message"], "what is announced is gone: the newest is followed"
+
+    def test_a_note_that_is_no_announcement_is_told(self, project: Project) -> None:
+        project.dataset.write_note(ANNOUNCEMENT_NOTE, b"{")
+        message = project.built()["message"]
+        assert "; lookupdb.open and lookupdb sync do not follow g6: " in message
+        assert "active.json is no announcement" in message
 
 
 def test_nothing_newer_than_what_is_protected_goes(project: Project) -> None:

@@ -147,8 +147,34 @@ class TestAnnouncements:
             assert mapping["a"] == b"1"
             self.announce(tmp_path, "g9", 4)
             assert mapping["a"] == b"1"
-            with pytest.raises(GenerationMissing, match=r"there is no generation in .*/g9"):
+            with pytest.raises(GenerationMissing, match=r"active\.json announces g9, and there is no g9") as caught:
                 mapping.reload()
+            assert "remove that file" in str(caught.value.hint)
+
+    def test_one_that_is_gone_gives_way_to_a_newer_one(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for number in (1, 2, 4):
+            write_generation(tmp_path, {"a": b"%d" % number}, generation=f"g{number}")
+        self.announce(tmp_path, "g3")
+        with open_dataset(tmp_path, refresh_seconds=0) as mapping:
+            assert (mapping["a"], mapping.generation, mapping.reload()) == (b"4", "g4", False)
+            (told,) = [record.getMessage() for record in caplog.records if "active.json" in record.getMessage()]
+            assert "announces g3, which is gone: g4 answers" in told
+            write_generation(tmp_path, {"a": b"3"}, generation="g3")
+            assert mapping["a"] == b"3", "it was not gone, but still to come"
+
+    def test_one_that_is_gone_does_not_give_way_to_an_older_one(self, tmp_path: Path) -> None:
+        write_generation(tmp_path, RECORDS)
+        self.announce(tmp_path, "g2")
+        with pytest.raises(GenerationMissing, match=r"active\.json announces g2, and there is no g2"):
+            open_dataset(tmp_path)
+
+    def test_one_that_is_damaged_does_not_give_way(self, tmp_path: Path) -> None:
+        write_generation(tmp_path, RECORDS, generation="g2")
+        damaged = write_generation(tmp_path, RECORDS, generation="g1")
+        next(damaged.glob("shard-*")).unlink()
+        self.announce(tmp_path, "g1")
+        with pytest.raises(CorruptFile, match="g1"):
+            open_dataset(tmp_path)
 
     def test_one_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
         write_generation(tmp_path, RECORDS)

@@ -23,6 +23,7 @@ from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.stored_generation import find_in_store
+from lookupdb.store.superseded import prune
 from support import gateways
 
 ADDRESS = StoreAddress("local", "default", "things", "local")
@@ -150,13 +151,13 @@ class TestGenerations:
             (shard,) = publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1).shards
             if number in (2, 4):
                 lose(dataset, f"g{number}", shard.file)
-        assert dataset.prune(2) == ("g1", "g2")
+        assert prune(dataset, 2) == ["g1", "g2"]
         assert (dataset.generations(), dataset.damaged_generations()) == (("g3", "g5"), ("g4",))
 
     def test_removal_and_pruning_keep_what_is_protected(self, dataset: StoredDataset, scratch: Path) -> None:
         for number in range(1, 6):
             publish(dataset, f"g{number}", {"a": b"1"}, scratch, shards=1)
-        assert dataset.prune(2, protect={"g2"}) == ("g1", "g3")
+        assert prune(dataset, 2, protect={"g2"}) == ["g1", "g3"]
         assert dataset.generations() == ("g2", "g4", "g5")
         dataset.remove("g5")
         dataset.remove("g5")

@@ -22,7 +22,7 @@ from lookupdb.store.announcement import (
     write_announcement,
 )
 from lookupdb.store.move import copy_generation
-from lookupdb.store.sweep import remove_superseded
+from lookupdb.store.superseded import prune, remove_superseded
 
 pytest_plugins = ["support.sweep_fixtures"]
 
@@ -118,12 +118,19 @@ class TestInAStore:
         assert (people.unfinished_generations(), people.next_generation()) == ({}, "g1")
         place.publish(people, "g1", "g2", "g3")
         assert people.generations() == people.known_generations() == ("g1", "g2", "g3")
-        remove_superseded(people, 2, ("g3",))
-        people.prune(1)
         place.living(people, keep=1, protect=("g3",))
         swept(place)
         assert people.generations() == ("g3",)
         assert read_announcement(people) is not None
+
+    def test_what_it_announces_is_spared_by_whoever_removes_of_its_own_account(self, place: Place) -> None:
+        people = place.publish(place.dataset("people"), "g1", "g2", "g3", "g4", "g5")
+        write_announcement(people, "3f2b9c1e-77aa", "g2", 1, "2026-11-20T02:04:00Z")
+        assert remove_superseded(people, 2, ("g5",)) == ["g1", "g3"]
+        assert prune(people, 1) == ["g4"]
+        assert people.generations() == ("g2", "g5")
+        people.write_note(ANNOUNCEMENT_NOTE, b"{")
+        assert prune(people, 1) == ["g2"], "nobody follows what is no announcement"
 
     def test_the_sweep_removes_it_with_a_dataset_that_is_gone(self, place: Place, clock: Clock) -> None:
         people = place.publish(place.dataset("people"), "g1")

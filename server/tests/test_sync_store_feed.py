@@ -75,6 +75,29 @@ class TestAnnounced:
             look(place)
 
 
+class TestAnnouncedAndGone:
+    """In a directory a look sees all that there is: a newer one takes its place. A bucket may be listed late."""
+
+    def test_gives_way_to_a_newer_one_in_a_directory_alone(self, place: Store) -> None:
+        people = publish(place, "g3")
+        announce(people, "g2", 7)
+        assert look(place) == look(place, UID) == ((UID, "g3", None) if place.is_local else (UID, "g2", 7))
+        publish(place, "g2")
+        assert look(place) == (UID, "g2", 7)
+
+    def test_does_not_give_way_to_what_is_older_or_cannot_serve(self, place: Store) -> None:
+        people = publish(place, "g1")
+        publish(place, "g3", refused=REFUSED)
+        announce(people, "g2", 7)
+        assert look(place) == (UID, "g2", 7)
+
+    def test_gives_way_to_nothing_while_a_table_is_waited_for(self, place: Store) -> None:
+        announce(publish(place, "g3"), "g2", 7)
+        found = feed_of(place).look(takes_newest=False)
+        assert found is not None
+        assert found.generation == "g2"
+
+
 class TestNewest:
     def test_is_whole_and_refused_by_no_gate(self, place: Store) -> None:
         publish(place, "g1")

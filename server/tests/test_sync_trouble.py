@@ -72,7 +72,10 @@ class TestTrouble:
         async with keeping(root, url) as service:
             await reads(root, f"{UID} g1")
             announce(people, "g2", 2)
-            await has_problem(service, "has no g2, which is the active generation")
+            await has_problem(service, "has no g2, which is the active generation: active.json there announces it")
+            problem = only_keeper(service).problem
+            assert problem is not None
+            assert "remove that file" in str(problem.error.hint)
             publish(url, "g2")
             await reads(root, f"{UID} g2")
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from lookupdb.store import StoredDataset, sweep
+from lookupdb.store import StoredDataset, superseded
 from lookupdb.store.dataset import Inventory
 from lookupdb_operator import names
 from lookupdb_operator.plan import plan
@@ -40,7 +40,7 @@ def _remove_as_told(world: World, job: Thing) -> None:
     pairs = list(itertools.pairwise(words))
     keep = next(int(value) for flag, value in pairs if flag == "--keep")
     protect = [value for flag, value in pairs if flag == "--protect"]
-    sweep.remove_superseded(cast(StoredDataset, _Stored(world)), keep, protect)
+    superseded.remove_superseded(cast(StoredDataset, _Stored(world)), keep, protect)
 
 
 class _Stored:
@@ -53,6 +53,9 @@ class _Stored:
         found = sorted(self._world.published, key=names.read_number)
         refused = [name for name in found if name in self._world.refused]
         return Inventory(usable=[name for name in found if name not in refused], refused=refused)
+
+    def read_note(self, _name: str) -> None:
+        """The operator announces nothing in a store that is the dataset's own."""
 
     def remove(self, generation: str) -> None:
         world, status = self._world, self._world.status

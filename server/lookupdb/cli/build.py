@@ -16,7 +16,7 @@ import click
 from lookupdb import store
 from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
 from lookupdb.build.build_options import BuildOptions, EarlierDataset
-from lookupdb.cli import outcome, ways_out
+from lookupdb.cli import announced, outcome, ways_out
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
@@ -24,7 +24,7 @@ from lookupdb.errors import StoreError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.runtime.termination_log import write_termination_log
 from lookupdb.spec import DatasetSpec, read_manifest
-from lookupdb.store import sweep
+from lookupdb.store import superseded
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,8 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     "--keep",
     type=click.IntRange(min=1),
     help="Before the build, remove older generations as a sweep would: of those that are older than the newest "
-    "--protect all but the newest N whole ones and the protected.  [default: remove none]",
+    "--protect all but the newest N whole ones, the protected and the announced one (active.json).  [default: remove "
+    "none]",
     show_default=False,
 )
 @option(
@@ -227,7 +228,7 @@ def command(
             _remove_superseded(place.dataset(spec), keep, protect, chosen.generation)
         with progress_display.open_progress(style) as progress:
             result = pipeline.build_generation(spec, place, chosen, progress)
-        attempt.result = result
+        attempt.result = announced.with_note(result, place, spec, chosen.active)
 
 
 def _remove_superseded(
@@ -238,7 +239,7 @@ def _remove_superseded(
     try:
         if generation in dataset.published_generations():
             return
-        for generation in sweep.remove_superseded(dataset, keep, protect):
+        for generation in superseded.remove_superseded(dataset, keep, protect):
             log.info("removed %s of %s", generation, dataset.address)
     except StoreError as error:
         log.warning("older generations of %s cannot be removed: %s", dataset.address, error.message)

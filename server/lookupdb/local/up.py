@@ -31,6 +31,7 @@ from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
 from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+from lookupdb.store import superseded
 from lookupdb.store.dataset import is_older
 from lookupdb.wording import format_command
 
@@ -387,7 +388,7 @@ class Up:
     def _prune(self, active: str) -> None:
         """Remove generations that are no longer kept. When that fails they stay until the next cutover."""
         try:
-            self._dataset.prune(self._spec.keep_generations, protect={active})
+            superseded.prune(self._dataset, self._spec.keep_generations, protect={active})
         except LookupdbError as error:
             self._say(f"{self._spec.name}: older generations are not removed: {error}")
 

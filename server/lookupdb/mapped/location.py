@@ -1,20 +1,24 @@
 """Where a dataset's generations are on this machine, and which of them is to answer.
 
 Three kinds of folders: a generation's own, which stays; one whose link ``current`` says which, as ``lookupdb sync``
-keeps it; and a dataset's folder of a directory store, whose announcement (active.json) says so, or else the newest
-generation that is whole and that no gate has refused.
+keeps it; and a dataset's folder of a directory store, whose announcement (active.json) says so, or else, and where that
+is stale, the newest generation that is whole and that no gate has refused.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
+
+log = logging.getLogger(__name__)
 
 SYNC_DIR_VARIABLE: Final = "LOOKUPDB_SYNC_DIR"
 """The folder of ``lookupdb sync``, in which datasets are found by their names."""
@@ -92,9 +96,13 @@ class StoreFolder:
 
     def target(self) -> Path:
         """See ``Location``."""
-        return self._read_announced() or self._find_newest()
+        announced = self._read_announced()
+        if announced is None:
+            return self._find_newest()
+        folder = self.path / announced
+        return folder if (folder / FILE_NAME).exists() else self._replace_lost(announced)
 
-    def _read_announced(self) -> Path | None:
+    def _read_announced(self) -> str | None:
         try:
             file = (self.path / ANNOUNCEMENT).open("rb")
         except FileNotFoundError:
@@ -104,17 +112,40 @@ class StoreFolder:
 
         with file:
             content = file.read(MAX_ANNOUNCEMENT_BYTES + 1)
-        return self.path / parse_announcement(content, str(self.path / ANNOUNCEMENT)).generation
+        return parse_announcement(content, str(self.path / ANNOUNCEMENT)).generation
+
+    def _replace_lost(self, announced: str) -> Path:
+        """The newest generation, in the place of an ``announced`` one that is gone, if it is a newer one. Raises
+        GenerationMissing."""
+        from lookupdb.store.announcement import LOST_HINT, is_stale
+
+        newest = self._find_usable()
+        note = self.path / ANNOUNCEMENT
+        if newest is None or not is_stale(announced, newest):
+            raise GenerationMissing(
+                f"{note} announces {announced}, and there is no {announced} beside it", hint=LOST_HINT
+            )
+        _warn_of_stale(note, announced, newest)
+        return self.path / newest
 
     def _find_newest(self) -> Path:
+        newest = self._find_usable()
+        if newest is not None:
+            return self.path / newest
         names = list_generations(self.path)
-        for name in sorted(names, key=generation_number, reverse=True):
-            if _may_answer(self.path / name):
-                return self.path / name
         raise GenerationMissing(
             f"{self.path} has no generation that is whole and that no gate has refused",
             hint=f"it has: {', '.join(names)}" if names else "build one: lookupdb build --help",
         )
+
+    def _find_usable(self) -> str | None:
+        names = sorted(list_generations(self.path), key=generation_number, reverse=True)
+        return next((name for name in names if _may_answer(self.path / name)), None)
+
+
+@lru_cache(maxsize=64)  # said once: whoever follows looks again and again
+def _warn_of_stale(note: Path, announced: str, newest: str) -> None:
+    log.warning("%s announces %s, which is gone: %s answers, the newest", note, announced, newest)
 
 
 def _may_answer(folder: Path) -> bool:

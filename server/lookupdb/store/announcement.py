@@ -17,12 +17,16 @@ import orjson
 
 from lookupdb.errors import CorruptFile
 from lookupdb.manifest import GENERATION
-from lookupdb.store.dataset import StoredDataset
+from lookupdb.store.dataset import StoredDataset, is_older
 from lookupdb.store.layout import StoreAddress
 
 FORMAT_VERSION: Final = 1
 ANNOUNCEMENT_NOTE: Final = "active.json"
 MAX_ANNOUNCEMENT_BYTES: Final = 4096
+LOST_HINT: Final = (
+    "it was removed, or has not come here yet: whoever cuts over (`lookupdb up`, an operator) announces the next one;"
+    " where nobody does, remove that file, and the newest generation is followed"
+)
 _WRITE_AGAIN: Final = (
     "whoever cuts over writes it again at the next cutover; until then remove it, or write a right one"
 )
@@ -109,6 +113,16 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
             standing = None
         if standing is None or standing.version < version:
             dataset.write_note(ANNOUNCEMENT_NOTE, announcement.to_json())
+
+
+def is_stale(announced: str, newest: str | None) -> bool:
+    """Whether an announcement of the generation ``announced``, which the store has no more, is passed over for the
+    ``newest`` whole one there: that is newer, so it has come after what was announced and removed.
+
+    Only of a directory, where a look sees all that is there: `lookupdb up` has announced, and has ended. A bucket may
+    be listed late, and is announced to by an operator, which has what was lost built again.
+    """
+    return newest is not None and is_older(announced, newest)
 
 
 def is_announced_for(announcement: Announcement, address: StoreAddress) -> bool:

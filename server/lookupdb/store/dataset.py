@@ -14,9 +14,11 @@ A generation's files stay until one of these removes them, and nobody else does:
     the same                what has no manifest                  its builder is dead, and it has not changed for a
                                                                   grace period
     a builder that is told  of its own dataset, what the sweep    it begins, before it builds: so it is where no sweep
-    what to keep            would remove of one that lives        knows the store (``sweep.remove_superseded``)
-    `lookupdb up`           all but the newest                    another generation has become active (``prune``)
-                            ``keepGenerations`` and the active
+    what to keep            would remove of one that lives, but   knows the store (``superseded.remove_superseded``)
+                            for what is announced
+    `lookupdb up`           all but the newest                    another generation has become active
+                            ``keepGenerations``, the active and   (``superseded.prune``)
+                            what is announced
     a builder (``claim``)   what dead builders have left of       it begins
                             unfinished generations
 
@@ -258,18 +260,6 @@ class StoredDataset(ABC):
     def newest_refused(self) -> str | None:
         """The newest whole generation that a gate has refused."""
         return next(reversed(self.refused_generations()), None)
-
-    def prune(self, keep: int, protect: Collection[str] = ()) -> tuple[str, ...]:
-        """Remove all but the newest ``keep`` whole generations and those in ``protect``, also damaged ones older than
-        these, and refused ones older than the newest. Returns what was removed, oldest first."""
-        newest = self.generations()[-keep:]
-        oldest = min(map(generation_number, newest), default=0)
-        older = {name for name in self.published_generations() if generation_number(name) < oldest}
-        refused = {name for name in self.refused_generations() if newest and is_older(name, newest[-1])}
-        removed = tuple(name for name in sort_generations(older | refused) if name not in protect)
-        for name in removed:
-            self.remove(name)
-        return removed
 
     def _claim_error(self, generation: str) -> StoreError:
         """Why ``generation``, which has a manifest.json, cannot be claimed."""

@@ -28,12 +28,12 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import GenerationExists, StoreDenied, StoreError, StoreUnreachable
-from lookupdb.manifest import generation_number
 from lookupdb.store import Store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
-from lookupdb.store.dataset import Inventory, StoredDataset, sort_generations
+from lookupdb.store.dataset import StoredDataset, sort_generations
 from lookupdb.store.layout import StoreAddress
 from lookupdb.store.live_datasets import LiveDataset
+from lookupdb.store.superseded import find_superseded
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Sweep:
             yield f"{_describe_dataset(dataset)}: {'retained' if live.retain else 'not retained'} when it is deleted"
             self._note(dataset, RETAIN_NOTE, _RETAINED if live.retain else None)
         found = dataset.take_inventory()
-        for generation in _find_superseded(found, live.keep, live.protect):
+        for generation in find_superseded(found, live.keep, live.protect):
             yield from self._remove(dataset, generation)
         yield from self._remove_remains(dataset)
 
@@ -201,23 +201,6 @@ def retain(dataset: StoredDataset) -> None:
     """Note that the generations of ``dataset`` stay though it does not live. A dataset that lives, or comes to, has the
     note as its deletionPolicy says."""
     dataset.write_note(RETAIN_NOTE, _RETAINED)
-
-
-def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str]) -> list[str]:
-    """Remove of ``dataset``, which lives, the generations that a sweep would remove: those that are none of the newest
-    ``keep``, not in ``protect``, and older than the newest of these. Returns them. Raises StoreError."""
-    superseded = _find_superseded(dataset.take_inventory(), keep, protect)
-    for generation in superseded:
-        dataset.remove(generation)
-    return superseded
-
-
-def _find_superseded(found: Inventory, keep: int, protect: Collection[str]) -> list[str]:
-    """The generations that the dataset neither keeps nor protects, and that cannot serve any more; oldest first."""
-    newest = max(map(generation_number, protect), default=0)
-    candidates = sorted((*found.usable[:-keep], *found.damaged, *found.refused), key=generation_number)
-    older = [generation for generation in candidates if generation_number(generation) < newest]
-    return [generation for generation in older if generation not in protect]
 
 
 def _reclaim(dataset: StoredDataset, generation: str) -> bool:

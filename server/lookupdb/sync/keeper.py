@@ -16,7 +16,8 @@ from typing import Final
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import Manifest
 from lookupdb.runtime.daemon_calls import call_in_thread, call_interruptibly
-from lookupdb.store import Store, StoreAddress
+from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, LOST_HINT
 from lookupdb.store.file_fetch import Throttle
 from lookupdb.sync.dataset_folder import DatasetFolder
 from lookupdb.sync.figures import SyncFigures
@@ -271,10 +272,7 @@ class DatasetKeeper:
         if manifest is None:
             if standing is not None:
                 return standing
-            raise GenerationMissing(
-                f"{dataset.url} has no {target.generation}, which is the active generation",
-                hint="it was removed, or the store is another one than that of whoever cuts over",
-            )
+            raise _missing_error(dataset, target)
         if (refusal := diagnose_manifest(manifest, address, target)) is not None:
             raise CorruptFile(refusal, hint="look who else writes to the store")
         if standing is not None and have_same_content(standing, manifest):
@@ -374,6 +372,14 @@ class DatasetKeeper:
         if self.look_problem is not None:
             log.info("looked again with success", extra={"dataset": str(self)})
             self.look_problem = None
+
+
+def _missing_error(dataset: StoredDataset, target: SyncTarget) -> GenerationMissing:
+    message = f"{dataset.url} has no {target.generation}, which is the active generation"
+    if target.origin != "announcement":
+        hint = "it was removed, or the store is another one than that of whoever cuts over"
+        return GenerationMissing(message, hint=hint)
+    return GenerationMissing(f"{message}: {ANNOUNCEMENT_NOTE} there announces it", hint=LOST_HINT)
 
 
 def _describe(manifest: Manifest) -> CurrentGeneration:

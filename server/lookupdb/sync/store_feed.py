@@ -1,4 +1,5 @@
-"""What is active by the store alone: what is announced there, else the newest whole generation that no gate refused."""
+"""What is active by the store alone: what is announced there, else the newest whole generation that no gate refused. In
+a directory an announcement is stale whose generation is gone, when a newer one is there."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
 from lookupdb.manifest import Manifest
 from lookupdb.store import Store, StoreAddress
-from lookupdb.store.announcement import read_announcement
+from lookupdb.store.announcement import Announcement, is_stale, read_announcement
 from lookupdb.store.dataset import StoredDataset
 from lookupdb.sync.target import SyncTarget, target_by_announcement, target_by_manifest
 
@@ -116,7 +117,9 @@ class StoreFeed:
         announcement = read_announcement(dataset)
         if announcement is not None:
             self._newest.pop(address, None)
-            return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
+            if not takes_newest or not self._store.is_local or (finding := _find_newer(dataset, announcement)) is None:
+                return _Finding(target_by_announcement(announcement), _parse_moment(announcement.announced_at))
+            return finding
         if not takes_newest:
             return None
         newest, now = self._newest.get(address), time.monotonic()
@@ -124,6 +127,14 @@ class StoreFeed:
             standing = None if newest is None else newest.finding
             newest = self._newest[address] = _Newest(_find_newest(dataset, standing), now)
         return newest.finding
+
+
+def _find_newer(dataset: StoredDataset, announcement: Announcement) -> _Finding | None:
+    """The newest generation of a directory, if the one that is announced is gone and it is newer; else None."""
+    if announcement.generation in dataset.published_generations():
+        return None
+    found = _find_newest(dataset, None)
+    return found if found is not None and is_stale(announcement.generation, found.target.generation) else None
 
 
 def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding | None:
