@@ -6,7 +6,7 @@ import datetime
 import logging
 from typing import Any, Final, Literal
 
-import orjson
+from lookupdb.wording import render_json
 
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -45,4 +45,4 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps({**entry, **_extra_fields(record)}, default=str).decode()
+        return render_json({**entry, **_extra_fields(record)}, default=str).decode()

@@ -16,17 +16,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lookupdb.tls_failures import describe_tls_error, find_certificate_refusal, speaks_no_tls
+from lookupdb.wording import strip_secrets
 
 _PANICS: Final = ("PanicException", "RustPanic")
 _URL: Final = re.compile(r"https?://[^\s,\"'<>]+")
-_SCHEME: Final = r"^([\w+.-]+:/*|[\w+.-]*//+"
-_ODD_PASSWORD: Final = re.compile(_SCHEME + r"|)[^/:@?#\[]+:(?!\d*(?:[/?#]|$))[^@]*@")
-"""User and password, in which anything may stand that should have been escaped. Digits alone are a port."""
-_USER: Final = re.compile(r"(?!volume:)" + _SCHEME + r")[^/?#]*@")
-_HTTP: Final = re.compile(r"https?(?::|//)", re.IGNORECASE)
-_QUERY_OF_HTTP: Final = re.compile(r"[?#].*", re.DOTALL)
-_QUERY: Final = re.compile(r"\?[^/?]*=.*", re.DOTALL)
-"""A question mark is a wildcard, too: what has no "=" behind it is none."""
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CERTIFICATE_FAULTS: Final = {
     "UnknownIssuer": "its issuer is unknown here",
@@ -146,13 +139,6 @@ def is_unreachable(error: BaseException) -> bool:
     if _CERTIFICATE.search(text) or lacks_credentials(error):
         return False
     return bool(_STATUS.search(text)) or any(pattern.search(text) for pattern, _ in _UNREACHABLE)
-
-
-def strip_secrets(url: str) -> str:
-    """``url`` without user, password and query, also where it is mistyped (https:/user:password@host). "?…" is what a
-    query leaves of a path or a bucket's url, which has none."""
-    url = _USER.sub(r"\1", _ODD_PASSWORD.sub(r"\1", url))
-    return _QUERY_OF_HTTP.sub("", url) if _HTTP.match(url) else _QUERY.sub("?…", url)
 
 
 def _find_host(text: str) -> str:

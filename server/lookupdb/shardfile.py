@@ -32,6 +32,7 @@ from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
 from lookupdb.errors import CorruptFile
 from lookupdb.resp.replies import prefix_end
 from lookupdb.shard_name import FORMAT_VERSION
+from lookupdb.wording import check_path
 
 RECORDS: Final = b"records"
 META: Final = b"meta"
@@ -180,7 +181,9 @@ class ShardReader:
 
     def __init__(self, path: Path, *, readahead: bool = False) -> None:
         """Raises CorruptFile if ``path`` is no shard file, is cut short, or has an unknown format version,
-        FileNotFoundError if there is none, NotEnoughRoom or StoreError if it cannot be opened for another reason."""
+        FileNotFoundError if there is none, UsageError if the path is no UTF-8, NotEnoughRoom or StoreError if it cannot
+        be opened for another reason."""
+        check_path(path)
         self.path = path
         try:
             _check_length(path)

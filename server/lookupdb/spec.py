@@ -20,7 +20,7 @@ from lookupdb.errors import InvalidManifest
 from lookupdb.naming import to_snake_case
 from lookupdb.refresh import Refresh, parse_refresh
 from lookupdb.router_clients import check_router_clients
-from lookupdb.wording import format_count
+from lookupdb.wording import check_path, format_count
 
 LOCAL: Final = "local"
 """The uid of a dataset, and the id of a cluster, where there is no cluster."""
@@ -255,7 +255,9 @@ def read_manifest(path: Path) -> DatasetSpec:
             hint=f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its "
             "spec.source names the data",
         )
-    return parse_resource(documents[0], base=path.resolve().parent)
+    base = path.resolve().parent
+    check_path(base, InvalidManifest)
+    return parse_resource(documents[0], base=base)
 
 
 def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import LookupdbError, UsageError
+
+_SCHEME: Final = r"^([\w+.-]+:/*|[\w+.-]*//+"
+_ODD_PASSWORD: Final = re.compile(_SCHEME + r"|)[^/:@?#\[]+:(?!\d*(?:[/?#]|$))[^@]*@")
+"""User and password, in which anything may stand that should have been escaped. Digits alone are a port."""
+_USER: Final = re.compile(r"(?!volume:)" + _SCHEME + r")[^/?#]*@")
+_HTTP: Final = re.compile(r"https?(?::|//)", re.IGNORECASE)
+_QUERY_OF_HTTP: Final = re.compile(r"[?#].*", re.DOTALL)
+_QUERY: Final = re.compile(r"\?[^/?]*=.*", re.DOTALL)
+"""A question mark is a wildcard, too: what has no "=" behind it is none."""
 
 
 def format_count(number: int, noun: str) -> str:
@@ -21,6 +37,36 @@ def format_command(*words: str) -> str:
 def to_utf8(text: str) -> str:
     """``text`` as JSON can hold it: bytes of a path that are no UTF-8 become escapes, as messages show them."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def strip_secrets(url: str) -> str:
+    """``url`` without user, password and query, also where it is mistyped (https:/user:password@host). "?…" is what a
+    query leaves of a path or a bucket's url, which has none."""
+    url = _USER.sub(r"\1", _ODD_PASSWORD.sub(r"\1", url))
+    return _QUERY_OF_HTTP.sub("", url) if _HTTP.match(url) else _QUERY.sub("?…", url)
+
+
+def check_path(path: str | os.PathLike[str], error: type[LookupdbError] = UsageError) -> None:
+    """Raises ``error`` if ``path`` is no UTF-8: LMDB and DuckDB open no such file, and JSON cannot hold its name."""
+    shown = to_utf8(os.fspath(path))
+    if shown != os.fspath(path):
+        raise error(f"the path {shown} is not UTF-8", hint="rename what has those bytes, or give another path")
+
+
+def render_json(document: Any, *, default: Callable[[Any], Any] | None = None, option: int = 0) -> bytes:
+    """``document`` as orjson writes it, its texts as ``to_utf8`` makes them."""
+    try:
+        return orjson.dumps(document, default, option)
+    except TypeError:
+        return orjson.dumps(_escape_texts(document), lambda value: _escape_texts(default and default(value)), option)
+
+
+def _escape_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return to_utf8(value)
+    if isinstance(value, Mapping):
+        return {_escape_texts(key): _escape_texts(member) for key, member in value.items()}
+    return [_escape_texts(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _program() -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import socket
 import threading
 import time
@@ -113,3 +115,10 @@ async def test_scrapes_that_wait_share_one_look_and_the_port_answers_meanwhile(m
         assert slow.collections == collections_before + 1
         slow.may_answer.set()
         assert "slow 1.0" in (await asyncio.to_thread(get, port, "/metrics"))[1]
+
+
+async def test_a_status_with_a_path_that_is_no_utf8_has_escapes() -> None:
+    folder = os.fsdecode(b"/f\xfflder")
+    async with serving(status=lambda: {"folder": folder, "tables": [{"file": folder}]}) as port:
+        code, body = await asyncio.to_thread(get, port, "/status")
+    assert (code, json.loads(body)) == (200, {"folder": "/f\\udcfflder", "tables": [{"file": "/f\\udcfflder"}]})

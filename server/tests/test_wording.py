@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.wording import format_command, format_count
+from lookupdb.wording import format_command, format_count, strip_secrets
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,46 @@ def test_the_script_of_another_folder_has_its_whole_path_and_without_one_python_
     assert format_command("up") == f"{tmp_path}/python -m lookupdb up"
     (tmp_path / "lookupdb").touch()
     assert format_command("up") == f"{tmp_path}/lookupdb up"
+
+
+def test_an_url_is_shown_without_what_may_be_secret() -> None:
+    assert strip_secrets("https://user:word@host:1/path?key=1#part") == "https://host:1/path"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https:/user:SECRET@host/f.csv?sig=SECRET", "https:/host/f.csv"),
+        ("https//user:SECRET@host/f.csv?sig=SECRET", "https//host/f.csv"),
+        ("https:user:SECRET@host/f.csv", "https:host/f.csv"),
+        ("https:/SECRET@host/f.csv", "https:/host/f.csv"),
+        ("user:SECRET@host/f.csv", "host/f.csv"),
+        ("https://user:SEC/R?E#T@host/f.csv", "https://host/f.csv"),
+        ("https://user:SEC@RET@host/f.csv", "https://host/f.csv"),
+        ("https://user:SECRET@[bad/f.csv?sig=SECRET", "https://[bad/f.csv"),
+        ("file://user:SECRET@host/f.csv", "file://host/f.csv"),
+        ("az://folder/f.csv?sv=1&sig=SECRET/=", "az://folder/f.csv?…"),
+        ("example://airports?sig=SECRET", "example://airports?…"),
+        ("f.csv?sig=SECRET", "f.csv?…"),
+    ],
+)
+def test_a_mistyped_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert strip_secrets(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://folder/day-?/*.csv",
+        "data/2026-??/day=1/f.csv",
+        "folder/part@2.csv",
+        "folder/a:b@2.csv",
+        "https://host:8443/scope@2/f.csv",
+        "http://[::1]:1/f@2.csv",
+        "file:///data/a:b@c.csv",
+        "volume://part@2/f.csv",
+        "/data/part@2.csv",
+    ],
+)
+def test_what_is_no_secret_is_shown(url: str) -> None:
+    assert strip_secrets(url) == url

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb import __version__
-from lookupdb.network import strip_secrets
 from lookupdb.runtime import capacity, descriptors, listeners
 from lookupdb.runtime.admin import AdminPort
 from lookupdb.runtime.memory import private_bytes
 from lookupdb.runtime.probe_http import ProbeServer
 from lookupdb.store.layout import check_cluster_id
 from lookupdb.tokens.verification import Caller, TokenCache
+from lookupdb.wording import strip_secrets
 from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.gateway.access import Access

@@ -18,12 +18,11 @@ from lookupdb.build.source.listing import SourceObject, resolve_source, source_f
 from lookupdb.build.source_columns import describe_columns, describe_readers
 from lookupdb.build.write.generation_writer import max_open_files
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.network import strip_secrets
 from lookupdb.runtime.descriptors import raise_limit
 from lookupdb.spec import LOCAL, DatasetSpec, Gates
 from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, strip_secrets
 
 _SHOWN_FILES: Final = 20
 

@@ -23,10 +23,10 @@ from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_folder
 from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists
 from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
-from lookupdb.network import strip_secrets
 from lookupdb.shardfile import ShardReader
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.wording import strip_secrets
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from lookupdb import disk
 from lookupdb.errors import NotEnoughRoom
+from lookupdb.wording import check_path
 
 _PREFIX: Final = "lookupdb-build-"
 _open_folders: set[Path] = set()
@@ -20,7 +21,9 @@ _open_folders: set[Path] = set()
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made."""
+    """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made, and
+    UsageError for a path that is no UTF-8."""
+    check_path(base)
     from lookupdb.store.locks import try_lock, unlock  # here: a crew member needs no store
 
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import orjson
 
 from lookupdb import store
 from lookupdb.build.progress import Progress
@@ -18,11 +17,10 @@ from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option
 from lookupdb.cli.outcome import say_of_failure
 from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.network import strip_secrets
 from lookupdb.store import Store, StoreAddress, credentials
 from lookupdb.store.directory import store_errors
 from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, render_json, strip_secrets
 
 _MAX_SHOWN: Final = 3
 """Problems in the last message; each was shown when it happened."""
@@ -184,4 +182,4 @@ def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Stor
 
 
 def _format_line(members: Mapping[str, object], text: str, as_json: bool) -> str | bytes:
-    return orjson.dumps({**members, "message": text}) if as_json else text
+    return render_json({**members, "message": text}) if as_json else text

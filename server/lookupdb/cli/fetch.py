@@ -15,6 +15,7 @@ from lookupdb.errors import UsageError
 from lookupdb.spec import LOCAL
 from lookupdb.store import StoreAddress
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
+from lookupdb.wording import check_path
 
 
 @click.command()
@@ -67,6 +68,7 @@ def command(
     a failure its message alone, unless --json is given.
     """
     with report_outcome(termination_log, as_json, dataset=dataset, generation=generation, shard=shard) as result:
+        check_path(folder)
         namespace, name = _find_names(namespace, dataset)
         result.update(dataset=f"{namespace}/{name}")
         place = store.open_store(store_url, cluster_id)

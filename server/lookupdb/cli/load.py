@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import orjson
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
 from lookupdb.cli.interruption import ended_in_time
@@ -31,7 +30,7 @@ from lookupdb.load.target import make_target
 from lookupdb.local.trust import Trust
 from lookupdb.manifest import GENERATION
 from lookupdb.store.stored_generation import StoredGeneration
-from lookupdb.wording import format_count
+from lookupdb.wording import format_count, render_json
 
 SAMPLE: Final = "sample"
 _OTHER_KEYS: Final = (
@@ -235,7 +234,7 @@ def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: 
 
 
 def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool) -> None:
-    line = orjson.dumps(end.document)
+    line = render_json(end.document)
     is_for_machines = Path("-") in json_files
     say = say_of_failure if is_failure else click.echo
     say(line if is_for_machines else render_summary(end.document))

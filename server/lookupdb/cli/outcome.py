@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.options import F, option
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.standard_streams import drop_unwritten
 from lookupdb.runtime.termination_log import describe_error, write_termination_log
+from lookupdb.wording import render_json
 
 
 def termination_log_option(command: F) -> F:
@@ -62,7 +62,7 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
 
     def write_failure(error: BaseException) -> None:
         seconds = round(time.monotonic() - began, 3)
-        line = orjson.dumps({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
+        line = render_json({**result, "outcome": "failed", "seconds": seconds, **_describe_failure(error)})
         write_termination_log(path, line)
         if prints_failures(as_json):
             say_of_failure(line)
@@ -73,7 +73,7 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         write_failure(error)
         raise
-    line = orjson.dumps({"exitCode": 0, **result})
+    line = render_json({"exitCode": 0, **result})
     write_termination_log(path, line)
     click.echo(line)
 

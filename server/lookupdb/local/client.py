@@ -21,9 +21,10 @@ from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local.trust import Trust
 from lookupdb.loopback import proxy_handlers
 from lookupdb.manifest import GENERATION
-from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply, strip_secrets
+from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply
 from lookupdb.route import budget
 from lookupdb.runtime.daemon_calls import call_interruptibly
+from lookupdb.wording import strip_secrets
 
 TIMEOUT_SECONDS: Final = 30.0
 """Without a byte of an answer."""

@@ -15,6 +15,7 @@ import orjson
 
 from lookupdb.runtime.exposition import CONTENT_TYPE, Collector, render_metrics
 from lookupdb.runtime.probe_http import ProbeAnswer, ProbeServer
+from lookupdb.wording import render_json, to_utf8
 
 METRICS_SECONDS: Final = 10.0
 """/metrics is answered 503 when its figures take longer, as those of a process that hangs in the kernel may."""
@@ -50,10 +51,10 @@ class AdminPort:
 
         async def readyz() -> ProbeAnswer:
             reason = self.explain_unready()
-            return ProbeAnswer(f"{reason or 'ready'}\n".encode(), 503 if reason else 200)
+            return ProbeAnswer(f"{to_utf8(reason or 'ready')}\n".encode(), 503 if reason else 200)
 
         async def status() -> ProbeAnswer:
-            body = orjson.dumps(self.status(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+            body = render_json(self.status(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
             return ProbeAnswer(body, content_type="application/json")
 
         return {"/healthz": healthz, "/readyz": readyz, "/metrics": figures.answer, "/status": status}

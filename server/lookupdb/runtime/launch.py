@@ -16,20 +16,30 @@ import orjson
 from lookupdb import logs
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.standard_streams import drop_refused_messages
+from lookupdb.wording import check_path
 
 
 def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
     """Replace this program by the module ``role``, whose ``start()`` calls ``run_supervisor``.
 
     ``settings`` is any JSON with a member ``log_format``. It travels in a memory file, because a process listing would
-    show a password.
+    show a password. Raises UsageError for a text, such as a path, that is no UTF-8.
     """
+    _check_texts(settings)
     fd = os.memfd_create("lookupdb-supervisor", 0)  # inherited
     os.pwrite(fd, orjson.dumps(settings), 0)
     sys.stdout.flush()
     sys.stderr.flush()
     words = [sys.executable, "-P", "-m", "lookupdb.runtime.start", role, str(fd), *sys.argv[1:]]
     os.execv(sys.executable, words)  # noqa: S606 - no shell is needed
+
+
+def _check_texts(settings: Mapping[str, Any]) -> None:
+    for value in settings.values():
+        if isinstance(value, str):
+            check_path(value)
+        elif isinstance(value, Mapping):
+            _check_texts(value)
 
 
 def end_with_error(error: LookupdbError) -> NoReturn:

@@ -16,14 +16,19 @@ _LAST: Final = 2
 
 def open_closed_streams() -> None:
     """Put the null device in the place of those that are closed, as by ``>&-``. Else there is no stream to ask, and the
-    next file that is opened gets what is written to it, also by the processes that are started."""
+    next file that is opened gets what is written to it, also by the processes that are started.
+
+    What the encoding has not, as bytes of a path that are no UTF-8, becomes escapes in standard output as in standard
+    error."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     # None: closed. The checker knows of no such streams.
     sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(_LAST, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(_LAST, "w", errors="backslashreplace", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class _Yielding(io.FileIO):

@@ -21,13 +21,13 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from lookupdb.errors import UsageError
-from lookupdb.network import strip_secrets
 from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import BuildClaim, StoredDataset
 from lookupdb.store.directory import DirectoryDataset, list_addresses, list_namespaces
 from lookupdb.store.layout import StoreAddress, check_cluster_id
+from lookupdb.wording import check_path, strip_secrets
 
 __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 
@@ -123,7 +123,9 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
     if parts.scheme not in ("", "file") or not url or _BROKEN_URL.match(url):
         raise _bad_url_error(url)
     path = unquote(parts.path) if parts.scheme else url
-    return Store(url, cluster, Path(os.path.abspath(path)))  # noqa: PTH100 - resolve() would follow links
+    folder = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
+    check_path(folder)
+    return Store(url, cluster, Path(folder))
 
 
 def _check_gateway_url(url: str, parts: SplitResult) -> None:

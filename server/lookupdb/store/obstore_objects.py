@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
-from lookupdb.network import describe_failure, is_unreachable, panics_as_errors, strip_secrets
+from lookupdb.network import describe_failure, is_unreachable, panics_as_errors
 from lookupdb.store import credentials
 from lookupdb.store.object_store import (
     CONNECT_SECONDS,
@@ -30,6 +30,7 @@ from lookupdb.store.object_store import (
     folder_names,
     object_version,
 )
+from lookupdb.wording import strip_secrets
 
 if TYPE_CHECKING:
     from obstore import GetOptions

@@ -12,6 +12,7 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import StoredDataset, check_shard_size
 from lookupdb.store.layout import parse_manifest
+from lookupdb.wording import check_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ def _share_inflaters(shards: Sequence[ShardReader]) -> None:
 
 
 def find_in_folder(folder: Path) -> StoredGeneration:
-    """The generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile."""
+    """The generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile, and UsageError for a path
+    that is no UTF-8."""
+    check_path(folder)
     path = folder / FILE_NAME
     try:
         text = path.read_bytes()

@@ -12,12 +12,12 @@ from typing import Any
 
 from lookupdb import __version__
 from lookupdb.manifest import generation_number
-from lookupdb.network import strip_secrets
 from lookupdb.runtime import memory
 from lookupdb.runtime.exposition import MetricFamily, counter, gauge, labelled_counter, labelled_gauge
 from lookupdb.sync.figures import SyncFigures
 from lookupdb.sync.keeper import DatasetKeeper, SyncProblem
 from lookupdb.sync.table_feed import TableFeed
+from lookupdb.wording import strip_secrets
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from lookupdb.build.source.location import LocatedFile, RemoteFile
 from lookupdb.build.source.remote_objects import find_http, find_objects
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
-from lookupdb.network import strip_secrets
 from lookupdb.spec import DatasetSpec
+from lookupdb.wording import strip_secrets
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
 Compression = Literal["none", "gzip", "zstd"]

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
-from lookupdb.network import strip_secrets
+from lookupdb.wording import check_path, strip_secrets
 
 MAX_CHECKSUM_BYTES: Final = 64 << 20
 """Local files get a checksum as their ETag if they are no larger together: reading so much takes a fraction of a
@@ -86,6 +86,7 @@ def _match_files(label: str, path: str, root: Path) -> list[str]:
 
 def _locate(path: Path, url: str) -> LocatedFile:
     label = strip_secrets(url)
+    check_path(path, BadSource)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for who writes to it

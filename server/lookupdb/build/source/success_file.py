@@ -18,8 +18,8 @@ from lookupdb.build.source.listing import find_files, is_identified, refuse_loca
 from lookupdb.build.source.location import LocatedFile
 from lookupdb.build.source.remote_objects import remote_errors
 from lookupdb.errors import BadSource, SourceMissing
-from lookupdb.network import strip_secrets
 from lookupdb.spec import DatasetSpec
+from lookupdb.wording import strip_secrets
 
 _MAX_BYTES: Final = 1 << 20
 """Read of a file that its server does not identify: it says that it is there, and is not the data."""
