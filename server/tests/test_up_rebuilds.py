@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.local.rebuilds import MAX_UNSETTLED_LOOKS, Decision, DesiredInputs, RebuildSchedule, ServingInputs
+from lookupdb.local.backoff import LONGEST_SECONDS
+from lookupdb.local.rebuilds import (
+    MAX_UNSETTLED_LOOKS,
+    Decision,
+    DesiredInputs,
+    RebuildSchedule,
+    ServingInputs,
+    SuccessFileAnswer,
+)
 
 
-def inputs(source: str, *, gates: str = "open", active: str = "g1") -> DesiredInputs:
-    return DesiredInputs(ServingInputs("content", source, 1, 1), gates, active)
+def inputs(
+    source: str | None, *, gates: str = "open", active: str = "g1", success_file: str | None = None
+) -> DesiredInputs:
+    return DesiredInputs(ServingInputs("content", source, 1, 1), gates, active, success_file)
 
 
 class Looks:
@@ -28,7 +38,9 @@ class Looks:
     def fail(self, source: str, *, may_pass: bool) -> float:
         """Build what is due, in vain. Returns the pause."""
         assert self.see(source) in (Decision.BUILD, Decision.BUILD_AGAIN)
-        return self.schedule.note_failure(may_pass=may_pass)
+        pause = self.schedule.note_failure(may_pass=may_pass)
+        assert pause is not None
+        return pause
 
 
 @pytest.fixture
@@ -99,8 +111,136 @@ def test_what_comes_back_after_what_serves_was_there_is_a_change(looks: Looks) -
     assert looks.see("old", "new", "new") is Decision.BUILD
 
 
-def test_what_has_succeeded_is_not_built_again(looks: Looks) -> None:
+def test_what_was_desired_and_serves_is_not_built_again(looks: Looks) -> None:
     looks.see("new", "new")
-    looks.schedule.note_success()
+    new = inputs("new", active="g2")
+    assert looks.schedule.note_success("g2", new.serving) is None
     looks.seconds = 10_000.0
-    assert looks.see("new") is Decision.REST, "what was read was another source, which the next look sees"
+    assert looks.schedule.decide(new, new.serving) is Decision.REST
+
+
+@pytest.mark.parametrize("built", ["old", "a third one"])
+def test_what_was_desired_is_built_again_after_a_pause_where_another_was_built(looks: Looks, built: str) -> None:
+    """A file that is set back while the builder starts, and comes again."""
+    looks.see("new", "new")
+    serving = inputs(built).serving
+    pause = looks.schedule.note_success("g2", serving)
+    assert pause == 1.0
+    new = inputs("new", active="g2")
+    assert looks.schedule.decide(new, serving) is Decision.REST
+    looks.seconds = pause
+    assert looks.schedule.decide(new, serving) is Decision.BUILD_AGAIN
+
+
+def test_a_source_whose_look_and_manifest_never_agree_is_built_ever_later(looks: Looks) -> None:
+    looks.see("new", "new")
+    pauses, serving = [], inputs("old").serving
+    for number in range(2, 14):
+        serving = inputs(f"built as g{number}").serving
+        pause = looks.schedule.note_success(f"g{number}", serving)
+        assert pause is not None
+        pauses.append(pause)
+        new = inputs("new", active=f"g{number}")
+        assert looks.schedule.decide(new, serving) is Decision.REST
+        looks.seconds += pause
+        assert looks.schedule.decide(new, serving) is Decision.BUILD_AGAIN
+    assert pauses[:3] == [1.0, 2.0, 4.0]
+    assert pauses[-1] == LONGEST_SECONDS
+
+
+def test_what_serves_is_built_anew_once_it_is_damaged(looks: Looks) -> None:
+    assert looks.see("old", "old") is Decision.REST
+    assert looks.schedule.decide(inputs("old"), None) is Decision.BUILD
+    pause = looks.schedule.note_failure(may_pass=True)
+    assert looks.schedule.decide(inputs("old"), None) is Decision.REST
+    looks.seconds = pause or 0.0
+    assert looks.schedule.decide(inputs("old"), None) is Decision.BUILD_AGAIN
+
+
+def test_what_is_damaged_as_soon_as_it_serves_is_built_anew(looks: Looks) -> None:
+    looks.see("new", "new")
+    new = inputs("new", active="g2")
+    looks.schedule.note_success("g2", new.serving)
+    looks.schedule.decide(new, None)
+    assert looks.schedule.decide(new, None) is Decision.BUILD
+
+
+class Nights:
+    """A schedule while g1 serves the source of day 1 with its success file, which is written anew every night."""
+
+    def __init__(self) -> None:
+        self.serving = inputs("day 1").serving
+        self.seconds = 0.0
+        self.schedule = RebuildSchedule(inputs("day 1", success_file="S1"), lambda: self.seconds)
+
+    def see(self, success_file: str, source: str | None, *, looks: int = 2) -> Decision:
+        """What follows from the last of several looks at a source that is read unless the file has been answered."""
+        for _ in range(looks):
+            answer = self.schedule.find_answer("content", success_file)
+            fingerprint = answer.fingerprint if answer else source
+            decision = self.schedule.decide(inputs(fingerprint, success_file=success_file), self.serving)
+        return decision
+
+
+@pytest.fixture
+def nights() -> Nights:
+    return Nights()
+
+
+def test_a_source_is_not_read_under_the_success_file_of_what_serves(nights: Nights) -> None:
+    assert nights.schedule.find_answer("content", "S1") == SuccessFileAnswer("S1", "day 1")
+    assert nights.see("S1", "half of day 2") is Decision.REST
+
+
+def test_a_source_is_read_for_a_manifest_that_has_something_else_built(nights: Nights) -> None:
+    assert nights.schedule.find_answer("other content", "S1") is None
+
+
+def test_an_unchanged_source_answers_a_success_file(nights: Nights) -> None:
+    assert nights.schedule.find_answer("content", "S2") is None
+    assert nights.see("S2", "day 1") is Decision.REST
+    assert nights.see("S2", "half of day 3") is Decision.REST
+    assert nights.see("S3", "day 3") is Decision.BUILD
+
+
+def test_an_attempt_answers_a_success_file_however_it_ends(nights: Nights) -> None:
+    assert nights.see("S2", "day 2") is Decision.BUILD
+    pause = nights.schedule.note_failure(may_pass=False)
+    assert nights.see("S2", "half of day 3") is Decision.REST
+    nights.seconds = pause or 0.0
+    assert nights.schedule.find_answer("content", "S2") == SuccessFileAnswer("S2", "day 2"), (
+        "of which the retry must be"
+    )
+    assert nights.see("S2", "half of day 3") is Decision.BUILD_AGAIN
+    assert nights.see("S3", "day 3") is Decision.BUILD
+
+
+def test_a_source_that_still_changes_does_not_answer_a_success_file(nights: Nights) -> None:
+    assert nights.see("S2", "day 2", looks=1) is Decision.REST
+    assert nights.schedule.find_answer("content", "S2") is None
+
+
+def test_what_was_let_through_answers_its_success_file_and_none_that_came_after_it(nights: Nights) -> None:
+    nights.see("S2", "day 2")
+    nights.schedule.note_failure(may_pass=False)
+    nights.schedule.note_override(inputs("day 2, copied", success_file="S2"))
+    assert nights.schedule.find_answer("content", "S2") == SuccessFileAnswer("S2", "day 2, copied")
+    nights.schedule.note_override(inputs("day 1", success_file="S1"))
+    assert nights.schedule.find_answer("content", "S2") is not None
+
+
+def test_a_source_that_nothing_identifies_is_another_with_another_success_file(nights: Nights) -> None:
+    assert nights.see("S2", None) is Decision.BUILD
+    nights.serving = inputs("what was fetched").serving
+    assert nights.schedule.note_success("g2", nights.serving) is None
+    assert nights.see("S2", None, looks=1) is Decision.REST
+    assert nights.see("S3", None) is Decision.BUILD
+
+
+def test_what_nothing_identifies_and_was_bad_is_not_read_again_under_its_success_file(nights: Nights) -> None:
+    assert nights.see("S2", None) is Decision.BUILD
+    assert nights.schedule.note_failure(may_pass=False) is None
+    nights.seconds = 1e6
+    assert nights.see("S2", None, looks=1) is Decision.REST
+    assert nights.see("S3", None) is Decision.BUILD
+    assert nights.schedule.note_failure(may_pass=True) == 1.0

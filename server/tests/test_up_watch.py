@@ -4,88 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.up_stack import MANIFEST, write_dataset, write_people
+from support.up_stack import MANIFEST, write_people
+from support.up_watch import damage, during_the_next_build, replace_text, watching
 from support.waiting import soon
 
-from lookupdb.local import backoff, builds, client
+from lookupdb.local import backoff, builds
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.serving import Serving
-from lookupdb.local.up import Up, UpOptions
 
 pytestmark = pytest.mark.long
-
-
-class Watch:
-    """A running `lookupdb up --watch` on the people in ``directory``, in this process."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.lines: list[str] = []
-        options = UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.05, None, None)
-        self.up = Up(options, self.lines.append)
-
-    @property
-    def output(self) -> str:
-        return "\n".join(self.lines)
-
-    async def says(self, text: str) -> None:
-        await soon(lambda: text in self.output, repr(text))
-
-    def title(self) -> str:
-        """Ada's."""
-        url = self.up._serving.url
-        return str(client.find_values(url, ["ada@example.com"]).found["ada@example.com"]["title"])
-
-
-@asynccontextmanager
-async def watching(directory: Path) -> AsyncIterator[Watch]:
-    write_dataset(directory)
-    watch = Watch(directory)
-    running = asyncio.create_task(watch.up.run())
-    try:
-        await watch.says("Ctrl-C stops it all")
-        yield watch
-        assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
     monkeypatch.setattr(backoff, "LONGEST_PERSISTENT_SECONDS", 0.4)
-
-
-def during_the_next_build(monkeypatch: pytest.MonkeyPatch, change: Callable[[], Callable[[], object]]) -> None:
-    """While the next builder runs, what ``change`` does is so; then what it returns undoes it."""
-    build = builds.Builder.run
-
-    async def run(self: builds.Builder, *options: object) -> str | None:
-        monkeypatch.setattr(builds.Builder, "run", build)
-        undo = change()
-        try:
-            return await build(self, *options)  # type: ignore[arg-type]
-        finally:
-            undo()
-
-    monkeypatch.setattr(builds.Builder, "run", run)
-
-
-def replace_text(path: Path, text: str) -> Callable[[], Callable[[], object]]:
-    """Puts ``text`` in the place of what ``path`` holds."""
-
-    def change() -> Callable[[], object]:
-        before = path.read_text()
-        path.write_text(text)
-        return lambda: path.write_text(before)
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -212,14 +149,6 @@ async def test_a_store_that_was_lost_leaves_gates_what_serves_to_compare_with(tm
         assert await asyncio.to_thread(watch.title) == "Duchess"
 
 
-def damage(directory: Path, generation: str) -> None:
-    """Put another file in the place of its shard; who has mapped that keeps it."""
-    (shard,) = (directory / "data").rglob(f"{generation}/shard-*.lmdb")
-    damaged = shard.with_name("damaged")
-    damaged.write_bytes(bytes(shard.stat().st_size))
-    damaged.replace(shard)
-
-
 async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with watching(tmp_path) as watch:
         during_the_next_build(monkeypatch, lambda: lambda: damage(tmp_path, "g2"))
@@ -237,6 +166,28 @@ async def test_what_serves_and_is_damaged_in_the_store_is_built_anew(tmp_path: P
         await watch.says("cut over to g2")
         assert len(watch.up._serving.manifest.shards) == 1
         assert watch.up._spec.replicas == 2
+
+
+async def test_what_is_put_back_while_the_builder_starts_and_comes_again_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(tmp_path) as watch:
+        source, old = tmp_path / "people.csv", tmp_path / "old.csv"
+        source.rename(old)  # with its time
+        shutil.copy2(old, source)
+        await watch.says("Ctrl-C stops it all")
+
+        def put_back() -> Callable[[], object]:
+            source.replace(tmp_path / "new.csv")
+            shutil.copy2(old, source)
+            return lambda: (tmp_path / "new.csv").replace(source)
+
+        during_the_next_build(monkeypatch, put_back)
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("the source has not changed since g1 was built")
+        await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
+        await watch.says("cut over to g2")
+        assert await asyncio.to_thread(watch.title) == "Duchess"
 
 
 async def test_what_cannot_be_served_though_it_is_whole_does_not_fill_the_store(

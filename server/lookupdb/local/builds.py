@@ -85,10 +85,15 @@ class BuildRequest:
 
 
 def find_reusable_generation(
-    dataset: StoredDataset, spec: DatasetSpec, fingerprint: str | None = None, unservable: Collection[str] = ()
+    dataset: StoredDataset,
+    spec: DatasetSpec,
+    fingerprint: str | None = None,
+    unservable: Collection[str] = (),
+    *,
+    success_file: str | None = None,
 ) -> Manifest | None:
     """Return the manifest of the newest whole generation that was built to this very spec: of the source with
-    ``fingerprint``, or whatever the source has become since; none of ``unservable``."""
+    ``fingerprint`` or with ``success_file``, or whatever the source has become since; none of ``unservable``."""
     content = spec.content_hash()
     return next(
         (
@@ -96,6 +101,7 @@ def find_reusable_generation(
             for manifest in existing_generations.readable_manifests(dataset)
             if manifest.content == content
             and fingerprint in (None, manifest.fingerprint)
+            and success_file in (None, manifest.success_file)
             and manifest.generation not in unservable
         ),
         None,

@@ -56,6 +56,8 @@ class Child:
         prepare: Callable[[], list[str]] = list,
     ) -> None:
         self.name = name
+        self.failed_starts = 0
+        """How many in a row have not come to be ready; 0 while it is."""
         self.log_path = directory / f"{name}.log"
         self._ready_path = directory / f"{name}.ready"
         self._command = [
@@ -134,6 +136,8 @@ class Child:
                     failure or ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}")
                 )
                 return
+            if ready_at is None:
+                self.failed_starts += 1
             lifetime = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
             backoff = FIRST_BACKOFF_SECONDS if lifetime > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
             log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
@@ -165,6 +169,7 @@ class Child:
         try:
             if report := await self._ready_report(process):
                 self.note_ready(report)
+                self.failed_starts = 0
                 ready_at = asyncio.get_running_loop().time()
                 if not self._first_ready.done():
                     self._first_ready.set_result(None)

@@ -1,4 +1,45 @@
-"""When `up --watch` builds: once a change of manifest or source has settled, and what has failed again and again."""
+"""When `up --watch` builds, by what it knows after each look:
+
+desired    what manifest and source ask for
+attempted  what was desired when a build last began, unless that serves
+serving    what is served; None once the files of the active generation are damaged
+answered   which success files have been answered: their source was found to serve, or was attempted
+due        whether the pause after an attempt is over
+
+What a success file, where the manifest names one, has the look do:
+
+======================================================================  ==============================================
+success file                                                            source
+======================================================================  ==============================================
+not there                                                               not read: nothing is desired
+answered, for what the manifest has built                               not read: as it was when that was answered
+another, or the manifest has something else built                       read
+======================================================================  ==============================================
+
+What follows from the look, by the first row that holds:
+
+======================================================================  ==============================================
+desired                                                                 decision
+======================================================================  ==============================================
+nothing: manifest or source cannot be read, or not yet                  REST
+is what serves                                                          REST; what failed before and comes back is new
+is what was attempted, and not due                                      REST
+differs from the look before, for no more than MAX_UNSETTLED_LOOKS      REST, and SETTLE once
+is what was attempted, and due                                          BUILD_AGAIN
+anything else                                                           BUILD
+======================================================================  ==============================================
+
+What an attempt leaves:
+
+======================================================================  ==============================================
+end                                                                     then
+======================================================================  ==============================================
+failed                                                                  due after a pause
+failed by what it has read, of a source that nothing identifies         never due: half of the next could be read
+serves, and is what was desired                                         nothing is due
+serves, and is another: the source has changed since the look, or back  due after a pause
+======================================================================  ==============================================
+"""
 
 from __future__ import annotations
 
@@ -17,7 +58,8 @@ class ServingInputs(NamedTuple):
     """What decides what is served: a change of any of these is rolled out."""
 
     content: str
-    fingerprint: str
+    fingerprint: str | None
+    """Of the source. None, of what is desired alone: its server does not identify it, and its success file does."""
     replicas: int
     workers: int
 
@@ -29,6 +71,15 @@ class DesiredInputs(NamedTuple):
     gates: str
     active: str
     """The generation that a gate compares with."""
+    success_file: str | None = None
+    """The identity of the file that says that the source is whole, if the manifest names one."""
+
+
+class SuccessFileAnswer(NamedTuple):
+    """Which success file was answered last, and the fingerprint that the source had; None where it has none."""
+
+    success_file: str
+    fingerprint: str | None
 
 
 class Decision(Enum):
@@ -39,7 +90,7 @@ class Decision(Enum):
     SETTLE = auto()
     """The source goes on changing. Once for each build that this holds up."""
     BUILD = auto()
-    """Manifest or source have changed."""
+    """Manifest or source have changed, or what serves is damaged."""
     BUILD_AGAIN = auto()
     """They are what an attempt before has failed with."""
 
@@ -49,20 +100,32 @@ class RebuildSchedule:
 
     def __init__(self, active: DesiredInputs, now: Callable[[], float] = time.monotonic) -> None:
         """``active`` is what serves. ``now`` is a clock that is never set back, in seconds."""
-        self._attempted = self._previous = active
+        self._previous = active
+        self._attempted: DesiredInputs | None = None
+        self._answers: dict[str, SuccessFileAnswer] = {}
+        """By the content hash of what was built, or was to be."""
         self._unsettled_looks = 0
         self._backoff = Backoff(now)
         """Of what was attempted last."""
+        self._note_answer(active)
 
-    def decide(self, desired: DesiredInputs | None, serving: ServingInputs) -> Decision:
+    def find_answer(self, content: str, success_file: str) -> SuccessFileAnswer | None:
+        """Return how ``success_file`` was answered for what has the hash ``content``: then the source is not to be
+        read, and taken for what it was. None where it is to be read."""
+        answer = self._answers.get(content)
+        return answer if answer is not None and answer.success_file == success_file else None
+
+    def decide(self, desired: DesiredInputs | None, serving: ServingInputs | None) -> Decision:
         """Say what follows from a look that saw ``desired``, None where manifest or source could not be read, while
-        ``serving`` is what is served. Whoever is told to build then notes how that ended."""
+        ``serving`` is what is served, None where that is damaged. Whoever is told to build then notes how that ended.
+        """
         previous = self._previous
         self._previous = desired or previous
-        if desired is not None and desired.serving == serving:
-            self._begin(desired)  # what failed before and comes back is a change
         if desired is None:
             return Decision.REST  # nothing has been seen, of a source that goes on changing neither
+        if desired.serving == serving:
+            self._begin(None)
+            self._note_answer(desired)
         if desired.serving == serving or (desired == self._attempted and not self._backoff.is_due()):
             self._unsettled_looks = 0
             return Decision.REST
@@ -73,16 +136,43 @@ class RebuildSchedule:
         if desired == self._attempted:
             return Decision.BUILD_AGAIN
         self._begin(desired)
+        self._note_answer(desired)
         return Decision.BUILD
 
-    def _begin(self, attempted: DesiredInputs) -> None:
+    def note_override(self, active: DesiredInputs) -> None:
+        """What a person has let through serves, and nothing of it was desired: ``active``."""
+        if active.success_file and self.find_answer(active.serving.content, active.success_file):
+            self._note_answer(active)
+
+    def _begin(self, attempted: DesiredInputs | None) -> None:
         self._attempted = attempted
         self._backoff.reset()
 
-    def note_failure(self, *, may_pass: bool) -> float:
-        """What was attempted last has failed. Returns the seconds until it is due again."""
+    def _note_answer(self, desired: DesiredInputs) -> None:
+        if desired.success_file is not None:
+            answer = SuccessFileAnswer(desired.success_file, desired.serving.fingerprint)
+            self._answers[desired.serving.content] = answer
+
+    def note_failure(self, *, may_pass: bool) -> float | None:
+        """What was attempted last has failed. Returns the seconds until it is due again, None where it is not before
+        something changes."""
+        attempted = self._attempted
+        if attempted is not None and attempted.serving.fingerprint is None and not may_pass:
+            self._backoff.reset()
+            return None
         return self._backoff.note_failure(may_pass=may_pass)
 
-    def note_success(self) -> None:
-        """What was attempted last serves."""
-        self._backoff.reset()
+    def note_success(self, active: str, serving: ServingInputs) -> float | None:
+        """What was attempted last is done, and ``serving``, of the generation ``active``, serves. Returns None if that
+        is what was desired, else the seconds until it is due again."""
+        if self._attempted is None:
+            return None
+        desired = self._attempted.serving
+        if desired.fingerprint is None:  # what was fetched tells
+            desired = desired._replace(fingerprint=serving.fingerprint)
+        self._attempted = self._attempted._replace(serving=desired, active=active)
+        self._note_answer(self._attempted)
+        if desired == serving:
+            self._begin(None)
+            return None
+        return self._backoff.note_failure(may_pass=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.local.child import Child
+from lookupdb.local.damage import DamageWatch
 from lookupdb.manifest import Manifest
 from lookupdb.spec import DatasetSpec
 
@@ -39,6 +40,7 @@ class LocalRollout:
     ) -> None:
         self.name = name
         self.manifest = manifest
+        self.damage_watch = DamageWatch(generation, manifest)
         self._on_change = on_change
         self._say = say
         self._reports: dict[tuple[int, int], dict[str, Any]] = {}
@@ -87,6 +89,13 @@ class LocalRollout:
     async def stop(self) -> None:
         """Stop all servers."""
         await asyncio.gather(*(child.stop(STOP_SECONDS) for child in self._children.values()))
+
+    def failed_starts(self) -> list[int]:
+        """Return for each shard how often in a row a server of it, the one that did so most, was not ready."""
+        starts = [0] * len(self.manifest.shards)
+        for (shard, _), child in self._children.items():
+            starts[shard] = max(starts[shard], child.failed_starts)
+        return starts
 
     def servers(self) -> list[dict[str, Any]]:
         """Return each server as it is now: shard, replica, process id, endpoints that speak RESP, admin port."""

@@ -13,6 +13,7 @@ from lookupdb.local.rollout import LocalRollout
 from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
 from lookupdb.local.run_state import NotWritten, RunFolder
 from lookupdb.manifest import Manifest
+from lookupdb.runtime.daemon_calls import call_in_thread
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement, write_announcement
@@ -22,6 +23,8 @@ DRAIN_MARGIN_SECONDS: Final = 0.2
 """Beyond the longest a lookup may take, before the servers of the old rollout are stopped."""
 RESTORE_SECONDS: Final = 1.0
 """How often it is seen to that the files of the run folder are there."""
+DAMAGE_SECONDS: Final = 1.0
+"""How often it is looked whether servers do not start again."""
 
 
 class Serving:
@@ -61,6 +64,15 @@ class Serving:
         return self._active.manifest
 
     @property
+    def damage(self) -> str | None:
+        """Why the active generation cannot be served any more, as a server that does not start again has shown."""
+        return self._active.damage_watch.damage if self._active else None
+
+    def describe_active(self) -> str:
+        """What becomes of the active generation while nothing takes its place, as the end of a sentence."""
+        return f"{self.manifest.generation} {'is damaged' if self.damage else 'keeps serving'}"
+
+    @property
     def url(self) -> str:
         """The router's URL, once started."""
         return self._router.url
@@ -96,6 +108,26 @@ class Serving:
                 self._table.run()
             if not self._folder.has_file(self._folder.state_file):
                 self._state.run()
+
+    async def keep_servers(self) -> None:
+        """Say when the files of the active generation are found to be damaged, and when they no longer are."""
+        while True:
+            await asyncio.sleep(DAMAGE_SECONDS)
+            assert self._active is not None
+            await self._look_for_damage(self._active)
+
+    async def _look_for_damage(self, rollout: LocalRollout) -> None:
+        watch = rollout.damage_watch
+        before = watch.damage
+        await call_in_thread(watch.look, rollout.failed_starts())
+        if watch.damage == before or rollout is not self._active:
+            return
+        generation = rollout.manifest.generation
+        if watch.damage is None:
+            self._tell(f"the servers of {generation} start again")
+            return
+        remedy = "it is built anew" if self._watch else "stop `lookupdb up` and start it again: it is built anew then"
+        self._tell(f"{generation} cannot be served any more: {watch.damage}\n  {remedy}")
 
     async def end(self) -> None:
         """Stop all processes, in order, whatever becomes of the files."""

@@ -1,0 +1,96 @@
+"""`lookupdb up --watch` in this process, and what goes wrong while its builder runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lookupdb.local import builds, client
+from lookupdb.local.up import Up, UpOptions
+from support.up_stack import MANIFEST, write_dataset
+from support.waiting import soon
+
+
+class Watch:
+    """A running `lookupdb up --watch` on the people in ``directory``, in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.lines: list[str] = []
+        options = UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.05, None, None)
+        self.up = Up(options, self.lines.append)
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    async def says(self, text: str) -> None:
+        await soon(lambda: text in self.output, repr(text))
+
+    def title(self) -> str:
+        """Ada's."""
+        url = self.up._serving.url
+        return str(client.find_values(url, ["ada@example.com"]).found["ada@example.com"]["title"])
+
+    def titles(self) -> set[str]:
+        """Ada's and Alan's."""
+        keys = ["ada@example.com", "alan@example.com"]
+        return {value["title"] for value in client.find_values(self.up._serving.url, keys).found.values()}
+
+    def generations(self) -> list[str]:
+        """Those in the store."""
+        return sorted(path.parent.name for path in (self.directory / "data").rglob("manifest.json"))
+
+
+@asynccontextmanager
+async def watching(directory: Path, manifest: str = MANIFEST) -> AsyncIterator[Watch]:
+    """Watches two people by ``manifest``."""
+    write_dataset(directory)
+    (directory / "people.yaml").write_text(manifest)
+    watch = Watch(directory)
+    running = asyncio.create_task(watch.up.run())
+    try:
+        await watch.says("Ctrl-C stops it all")
+        yield watch
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def during_the_next_build(monkeypatch: pytest.MonkeyPatch, change: Callable[[], Callable[[], object]]) -> None:
+    """While the next builder runs, what ``change`` does is so; then what it returns undoes it."""
+    build = builds.Builder.run
+
+    async def run(self: builds.Builder, *options: object) -> str | None:
+        monkeypatch.setattr(builds.Builder, "run", build)
+        undo = change()
+        try:
+            return await build(self, *options)  # type: ignore[arg-type]
+        finally:
+            undo()
+
+    monkeypatch.setattr(builds.Builder, "run", run)
+
+
+def replace_text(path: Path, text: str) -> Callable[[], Callable[[], object]]:
+    """Puts ``text`` in the place of what ``path`` holds."""
+
+    def change() -> Callable[[], object]:
+        before = path.read_text()
+        path.write_text(text)
+        return lambda: path.write_text(before)
+
+    return change
+
+
+def damage(directory: Path, generation: str) -> None:
+    """Put another file in the place of its shard; who has mapped that keeps it."""
+    (shard,) = (directory / "data").rglob(f"{generation}/shard-*.lmdb")
+    damaged = shard.with_name("damaged")
+    damaged.write_bytes(bytes(shard.stat().st_size))
+    damaged.replace(shard)

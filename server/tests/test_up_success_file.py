@@ -1,0 +1,148 @@
+"""`lookupdb up --watch` reads nothing while the success file is one that it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.up_stack import MANIFEST, write_people
+from support.up_watch import Watch, during_the_next_build, watching
+from support.waiting import soon
+from support.web import web_file
+
+from lookupdb.build.source.success_file import read_success_file
+from lookupdb.local import backoff
+
+pytestmark = pytest.mark.long
+
+NAMES_FILE = f"{MANIFEST}  refresh: {{successFile: _SUCCESS}}\n"
+
+
+class Nights:
+    """Two people whose success file is written anew every night, under a running `up --watch`."""
+
+    def __init__(self, watch: Watch, looks: list[str | None]) -> None:
+        self.watch = watch
+        self._directory = watch.directory
+        self._looks = looks
+
+    def write(self, **titles: str) -> None:
+        write_people(self._directory, **titles)
+
+    def finish(self) -> None:
+        """Write the success file: another file, so that it is another one within the same tick of the clock, too."""
+        (self._directory / "success.new").touch()
+        (self._directory / "success.new").replace(self._directory / "_SUCCESS")
+
+    async def is_looked_at(self) -> None:
+        """Three looks at the success file begin and end."""
+        seen = len(self._looks)
+        await soon(lambda: len(self._looks) > seen + 3, "three more looks")
+
+    async def titles(self) -> set[str]:
+        return await asyncio.to_thread(self.watch.titles)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The identities of the success file, look by look."""
+    identities: list[str | None] = []
+
+    def note(*arguments: object, **options: object) -> str | None:
+        identities.append(read_success_file(*arguments, **options))  # type: ignore[arg-type]
+        return identities[-1]
+
+    monkeypatch.setattr("lookupdb.local.observer.read_success_file", note)
+    return identities
+
+
+@asynccontextmanager
+async def nights(directory: Path, looks: list[str | None], manifest: str = NAMES_FILE) -> AsyncIterator[Nights]:
+    (directory / "_SUCCESS").touch()
+    async with watching(directory, manifest) as watch:
+        yield Nights(watch, looks)
+
+
+async def test_the_next_batch_is_not_read_under_a_success_file_whose_source_had_not_changed(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+        people.write(ada="Duchess", alan="Reader")
+        await people.is_looked_at()
+        assert "building" not in people.watch.output
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("cut over to g2")
+        assert await people.titles() == {"Duchess", "Professor"}
+
+
+async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was_bad(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").write_text("email,")
+        people.finish()
+        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        people.write(ada="Duchess", alan="Reader")
+        await people.watch.says("the source has changed since the success file _SUCCESS was written, and is read when")
+        await people.is_looked_at()
+        assert people.watch.output.count("has changed, building") == 1
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("cut over to g2")
+        assert await people.titles() == {"Duchess", "Professor"}
+
+
+async def test_what_serves_is_rolled_out_anew_without_a_look_at_a_batch_that_is_not_whole(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+        people.write(ada="Duchess", alan="Reader")
+        (tmp_path / "people.yaml").write_text(NAMES_FILE.replace("shards: 1", "shards: 1\n  replicas: 2"))
+        await people.watch.says("cut over to g1")
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_batch_that_is_begun_as_the_builder_starts_is_not_cut_over_to(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin() -> Callable[[], object]:
+        write_people(tmp_path, ada="Princess", alan="Professor")
+        return lambda: None
+
+    async with nights(tmp_path, looks) as people:
+        during_the_next_build(monkeypatch, begin)
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert people.watch.generations() == ["g1"]
+        people.write(ada="Princess", alan="Fellow")
+        people.finish()
+        await people.watch.says("cut over to g2")
+        assert await people.titles() == {"Princess", "Fellow"}
+
+
+async def test_a_success_file_tells_of_a_source_that_its_server_does_not_identify(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
+    success_file = (tmp_path / "_SUCCESS").absolute()
+    with web_file(rows % b"Countess") as file:
+        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+        async with nights(tmp_path, looks, manifest) as people:
+            people.finish()
+            await people.watch.says("the source has not changed since g1 was built")
+            file.content = rows % b"Duchess"
+            await people.is_looked_at()
+            people.finish()
+            await people.watch.says("cut over to g2")
+            assert await people.titles() == {"Duchess", "Reader"}
+            assert "are not watched" not in people.watch.output
