@@ -40,6 +40,35 @@ def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
         assert unavailable.value.keys == tuple(keys), "nothing is told of any"
 
 
+@pytest.mark.parametrize("max_keys", [1000, 7])
+def test_each_of_the_three_is_in_the_order_in_which_it_was_asked(kind: Kind, max_keys: int) -> None:
+    keys = [f"{letter}{number}" for number in range(20) for letter in ("found", "missing", "unavailable")]
+    asked = [*keys, *reversed(keys)]
+
+    def shuffle(_: socket.socket, asked: Asked) -> bytes:
+        three = {name: sorted(key for key in asked.keys if key.startswith(name)) for name in ("found", "missing", "un")}
+        return batch(dict.fromkeys(three["found"], 1), three["missing"], three["un"])
+
+    with scripted(otherwise=shuffle) as router, blocking(kind, router.url, max_keys=max_keys) as client:
+        results = client.get_many(asked, partial=True)
+        assert ([*results.found], results.missing, results.unavailable) == (keys[::3], keys[1::3], keys[2::3])
+        assert [*client.get_many(keys[::3]).found] == keys[::3]
+
+
+def test_what_is_cached_stands_in_its_place(kind: Kind) -> None:
+    def answer(_: socket.socket, asked: Asked) -> bytes:
+        return batch({key: 1 for key in asked.keys if key < "m"}, [key for key in asked.keys if key >= "m"])
+
+    with (
+        scripted(otherwise=answer) as router,
+        blocking(kind, router.url, cache_bytes=1 << 20, cache_seconds=99) as client,
+    ):
+        client.get_many(["b", "d", "n", "p"])
+        results = client.get_many(["m", "a", "n", "b", "o", "c", "p", "d"])
+        assert ([*results.found], results.missing) == (["a", "b", "c", "d"], ["m", "n", "o", "p"])
+        assert router.asked[-1].keys == ["m", "a", "o", "c"]
+
+
 def test_parts_are_of_one_generation(kind: Kind) -> None:
     """The first answer's generation is asked for by name; if it has gone meanwhile, all is asked for again."""
     gone = problem("412 Precondition Failed", "unknown-generation", active=["g2"])

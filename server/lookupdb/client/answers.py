@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from lookupdb import batch_frames
@@ -37,11 +38,11 @@ class KeyAnswer(NamedTuple):
 
 
 class KeysAnswer(NamedTuple):
-    """Of many keys, each of which stands in one of the three."""
+    """Of many keys, each of which stands in one of the three, in the order in which they were asked."""
 
     found: dict[str, Any]
-    missing: frozenset[str]
-    unavailable: frozenset[str]
+    missing: dict[str, None]
+    unavailable: dict[str, None]
     generations: tuple[str, ...]
     size: int
     """Bytes of the body."""
@@ -92,7 +93,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     if not (isinstance(found, dict) and isinstance(missing, list) and isinstance(unavailable, list)):
         raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
     _check_partial(unavailable, partial=partial)
-    _check_keys(found, missing, unavailable, keys)
+    found, absent, unknown = _arrange(found, missing, unavailable, keys)
     if _has_raw_values(response):
         found = {key: decode_base64(text) for key, text in found.items()}
     generations = _read_generations(response, expected)
@@ -101,7 +102,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
         raise InvalidAnswer(
             f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}"
         )
-    return KeysAnswer(found, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+    return KeysAnswer(found, absent, unknown, generations, len(response.body))
 
 
 def _read_frames(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
@@ -114,7 +115,7 @@ def _read_frames(response: Response, keys: Sequence[str], expected: str | None, 
     if not _has_raw_values(response):
         values = {key: decode_json(value) for key, value in found.items()}
     generations = _read_generations(response, expected)
-    return KeysAnswer(values, frozenset(missing), frozenset(unavailable), generations, len(response.body))
+    return KeysAnswer(values, dict.fromkeys(missing), dict.fromkeys(unavailable), generations, len(response.body))
 
 
 def _check_partial(unavailable: list[Any], *, partial: bool) -> None:
@@ -132,18 +133,29 @@ def _has_raw_values(response: Response) -> bool:
     return value_format == b"raw"
 
 
-def _check_keys(found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]) -> None:
-    """A key that is not spoken of is not missing."""
-    is_whole = len(found) + len(missing) + len(unavailable) == len(keys)
-    if is_whole and (missing or unavailable):
-        try:
-            is_whole = found.keys() | {*missing, *unavailable} == set(keys)
-        except TypeError:  # what is no text
-            is_whole = False
-    elif is_whole:
-        is_whole = [*found] == [*keys] or found.keys() == {*keys}  # routers keep their order
-    if not is_whole:
+def _arrange(
+    found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, None], dict[str, None]]:
+    """The three in the order of ``keys``. Raises InvalidAnswer unless each key is in one: one that is not spoken of is
+    not missing."""
+    if not (missing or unavailable) and [*found] == [*keys]:  # routers keep their order
+        return found, {}, {}
+    present = [*filter(found.__contains__, keys)]
+    absent = [*filterfalse(found.__contains__, keys)]
+    try:
+        is_whole = len(missing) + len(unavailable) == len(absent) and {*missing, *unavailable} == {*absent}
+    except TypeError:  # what is no text
+        is_whole = False
+    if not is_whole or len(found) != len(present):
         raise InvalidAnswer("the answer to a batch does not speak of each of its keys once, and of no others")
+    if [*found] != present:
+        found = {key: found[key] for key in present}
+    unknown = {*unavailable}
+    return (
+        found,
+        dict.fromkeys([key for key in absent if key not in unknown] if unknown else absent),
+        dict.fromkeys([key for key in absent if key in unknown] if unknown else ()),
+    )
 
 
 def read_dataset(response: Response) -> DatasetDescription:

@@ -114,6 +114,8 @@ class ManyKeys:
                 assert isinstance(outcome, LookupFailed)
                 raise self._widen(outcome, part)
         merged.add_cached(cached, cached_generation)
+        if self._cached is not None:  # which were not asked for in their turn
+            merged.sort(self._keys)
         return merged.result(self._keys)
 
     def _widen(self, error: LookupFailed, part: Sequence[str]) -> LookupFailed:
@@ -150,6 +152,13 @@ class _Merged:
             self.found |= {key: value for key, value in cached.items() if value is not MISSING}
             self.missing += [key for key, value in cached.items() if value is MISSING]
             self._generations[generation] = None
+
+    def sort(self, keys: Sequence[str]) -> None:
+        """Bring all into the order of ``keys``. Without it they are in that in which they were added."""
+        missing, unavailable = {*self.missing}, {*self.unavailable}
+        self.found = {key: self.found[key] for key in keys if key in self.found}
+        self.missing = [key for key in keys if key in missing]
+        self.unavailable = [key for key in keys if key in unavailable]
 
     def result(self, keys: Sequence[str]) -> LookupResults:
         """Raises Unavailable if nothing can be said of any key."""

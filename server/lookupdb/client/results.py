@@ -30,7 +30,8 @@ class Lookup(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """What was found of many keys. Each key that was asked for stands in exactly one of the three, once."""
+    """What was found of many keys. Each key that was asked for stands in exactly one of the three, once, and in
+    the order in which it was first asked for."""
 
     found: dict[str, Any]
     """Key, as asked → value."""
