@@ -141,6 +141,21 @@ class TestOnce:
         assert once(root, url, "--dataset", "team/people")[0] == 0
         assert read_current(root) == f"{UID} g1"
 
+    def test_what_another_uid_has_left_is_not_the_dataset(self, root: Path, url: str) -> None:
+        publish(url, "g1")
+        publish(url, "g2")
+        assert once(root, url, "--dataset", "team/people")[0] == 0
+        code, told = once(root, url, "--dataset", f"team/people@{OTHER_UID}")
+        assert code == 5
+        says = (
+            f"has no generation of team/people with the uid {OTHER_UID} that could serve: it has 2 generations of the"
+        )
+        assert f"{says} uid {UID}" in told
+        assert "team/people@UID" in told
+        assert "all are there" not in told
+        assert read_current(root) == f"{UID} g2", "it stays"
+        assert once(root, url, "--dataset", f"team/people@{UID}")[0] == 0
+
     def test_a_damaged_generation_is_not_waited_for(self, root: Path, url: str) -> None:
         people = publish(url, "g1")
         shard = Path(people.url) / "g1" / people.manifest("g1").shards[0].file

@@ -15,6 +15,7 @@ from support.faults import Proxy, faulty_proxy
 from support.routing import entry
 from support.syncing import (
     CLUSTER,
+    OTHER_UID,
     UID,
     announce,
     damage,
@@ -78,6 +79,17 @@ class TestTrouble:
             assert "remove that file" in str(problem.error.hint)
             publish(url, "g2")
             await reads(root, f"{UID} g2")
+
+    async def test_what_another_uid_has_left_makes_nobody_ready(self, root: Path, url: str) -> None:
+        publish(url, "g1")
+        async with keeping(root, url):
+            await reads(root, f"{UID} g1")
+        async with keeping(root, url, f"team/people@{OTHER_UID}") as service:
+            await has_problem(service, f"it has 1 generation of the uid {UID}")
+            assert "team/people has no generation yet: " in str(explain_unready(service.state))
+            publish(url, "g2", uid=OTHER_UID)
+            await soon(lambda: explain_unready(service.state) is None, "it is there")
+            assert read_current(root) == f"{OTHER_UID} g2"
 
     async def test_it_is_told_once(self, root: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
         announce(publish(url, "g1"), "g2", 2)

@@ -90,9 +90,20 @@ class RunningFetch:
 class DatasetKeeper:
     """The keeper of ``namespace/name`` in ``folder``. ``look`` says what is active, or raises LookupdbError."""
 
-    def __init__(self, namespace: str, name: str, folder: DatasetFolder, look: Look, context: KeeperContext) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        name: str,
+        folder: DatasetFolder,
+        look: Look,
+        context: KeeperContext,
+        uid: str | None = None,
+    ) -> None:
+        """``uid``: the first eight characters of that of the only dataset that is kept; None for whichever lives under
+        the name."""
         self.namespace = namespace
         self.name = name
+        self.uid = uid
         self.look = look
         self.target: SyncTarget | None = None
         self.current: CurrentGeneration | None = None
@@ -121,6 +132,11 @@ class DatasetKeeper:
     def is_settled(self) -> bool:
         """Whether ``current`` is what is active."""
         return self.target is not None and self._settled == self.target
+
+    @property
+    def has_generation(self) -> bool:
+        """Whether ``current`` is a generation of the dataset that is kept: what another uid has left is none."""
+        return self.current is not None and self.uid in (None, self.current.uid[:8])
 
     @property
     def problem(self) -> SyncProblem | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, UsageError
+from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.route.table.routing_table import InvalidTable
 from lookupdb.runtime import listeners, ready_file
 from lookupdb.runtime.admin import AdminPort
@@ -140,10 +140,10 @@ class SyncService:
             if table.dataset is None and table.problem is not None:
                 raise table.problem
         for keeper in self.state.keepers.values():
-            if keeper.current is None:
+            if not keeper.has_generation:
                 problem = keeper.problem
-                raise problem.error if problem else absent_error(self._store, keeper.namespace, keeper.name)
-            if not keeper.is_settled:
+                raise problem.error if problem else self._absent_error(keeper.namespace, keeper.name, keeper.uid)
+            if keeper.current is not None and not keeper.is_settled:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
                 log.warning("what was there stays", extra=stays)
 
@@ -154,7 +154,7 @@ class SyncService:
         try:
             for subscription in self._options.subscriptions:
                 look = self._store_look(subscription)
-                self._add_keeper(subscription.namespace, subscription.name, look).lock()
+                self._add_keeper(subscription.namespace, subscription.name, look, subscription.uid).lock()
             yield
         finally:
             for keeper in self.state.keepers.values():
@@ -173,9 +173,10 @@ class SyncService:
         self.state.tables.append(table)
         table.start()
 
-    def _add_keeper(self, namespace: str, name: str, look: Look) -> DatasetKeeper:
+    def _add_keeper(self, namespace: str, name: str, look: Look, uid: str | None = None) -> DatasetKeeper:
         folder = DatasetFolder(self._options.root, namespace, name)
-        keeper = self.state.keepers[namespace, name] = DatasetKeeper(namespace, name, folder, look, self._context)
+        keeper = DatasetKeeper(namespace, name, folder, look, self._context, uid)
+        self.state.keepers[namespace, name] = keeper
         return keeper
 
     def _run(self, keeper: DatasetKeeper) -> None:
@@ -230,10 +231,15 @@ class SyncService:
             async with self._look_slots:
                 target = await call_in_thread(feed.look, takes_newest=takes_newest)
             if target is None:
-                raise absent_error(self._store, subscription.namespace, subscription.name)
+                raise await call_in_thread(
+                    self._absent_error, subscription.namespace, subscription.name, subscription.uid
+                )
             return target
 
         return look
+
+    def _absent_error(self, namespace: str, name: str, uid: str | None) -> StoreError:
+        return absent_error(self._store, self._listings, namespace, name, uid)
 
     def _poll_seconds(self) -> float:
         shortest = DIRECTORY_POLL_SECONDS if self._store.is_local else BUCKET_POLL_SECONDS

@@ -34,14 +34,14 @@ class SyncState:
 
 
 def explain_unready(state: SyncState) -> str | None:
-    """Why not every dataset has a ``current``, as a sentence; None when each has one."""
+    """Why not every dataset has a generation that is ``current``, as a sentence; None when each has one."""
     if state.is_ending:
         return "ending"
     for table in state.tables:
         if table.dataset is None:
             return table.problem.message if table.problem else f"{table.path} was not read yet"
     for keeper in state.keepers.values():
-        if keeper.current is None:
+        if not keeper.has_generation:
             reason = keeper.problem.error.message if keeper.problem else "it is being fetched"
             return f"{keeper} has no generation yet: {reason}"
     return None

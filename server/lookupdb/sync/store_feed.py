@@ -15,12 +15,15 @@ from lookupdb.store import Store, StoreAddress
 from lookupdb.store.announcement import Announcement, is_stale, read_announcement
 from lookupdb.store.dataset import StoredDataset
 from lookupdb.sync.target import SyncTarget, target_by_announcement, target_by_manifest
+from lookupdb.wording import format_count
 
 LISTING_SECONDS: Final = 10.0
 """For so long one listing of a namespace in a bucket serves all datasets of it: through a gateway it takes a request
 for each thousand objects."""
 LOCAL_LISTING_SECONDS: Final = 2.0
 """The same of a directory."""
+_MOST_OTHERS: Final = 5
+"""Datasets of one name that a message names."""
 UNANNOUNCED_SECONDS: Final = 10.0
 """Between two listings of a dataset's generations in a bucket, where nothing is announced: they cost more than a
 read."""
@@ -169,8 +172,11 @@ def _parse_moment(text: str) -> datetime.datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
-def absent_error(store: Store, namespace: str, name: str) -> StoreError:
-    """The error for a dataset of which the store has nothing that could serve."""
+def absent_error(
+    store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None = None
+) -> StoreError:
+    """The error for a dataset of which the store has nothing that could serve. Where the one with ``uid`` was looked
+    for, it names those of other uids that are there under the name."""
     dataset = f"{namespace}/{name}"
     missing = store.find_missing_folder()
     if missing is not None:
@@ -179,7 +185,27 @@ def absent_error(store: Store, namespace: str, name: str) -> StoreError:
             hint="--store names it, and a path counts from where this command was started; `lookupdb up` keeps its"
             " store in .lookupdb/store of where that was started",
         )
+    others = _describe_others(store, listings, namespace, name, uid) if uid is not None else ""
+    if others:
+        return GenerationMissing(
+            f"{store.url} has no generation of {dataset} with the uid {uid} that could serve: it has {others}",
+            hint=f"give the uid that is meant, {dataset}@UID, or none: then whichever lives under that name is kept",
+        )
     return GenerationMissing(
-        f"{store.url} has no generation of {dataset} that could serve, in the part of {store.cluster}",
+        f"{store.url} has no generation of {dataset}{f'@{uid}' if uid else ''} that could serve, in the part of"
+        f" {store.cluster}",
         hint="build one; --cluster-id names another part of the store, --dataset NAMESPACE/NAME another dataset",
     )
+
+
+def _describe_others(store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str) -> str:
+    """What the store has of the datasets of that name with another uid; empty for nothing, or where it does not say."""
+    try:
+        found = [
+            (address.uid, len(store.dataset_at(address).known_generations()))
+            for address in listings.find(namespace, name)[:_MOST_OTHERS]
+            if address.uid != uid
+        ]
+    except StoreError:
+        return ""
+    return ", ".join(f"{format_count(count, 'generation')} of the uid {other}" for other, count in found if count)
