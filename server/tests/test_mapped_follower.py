@@ -208,6 +208,34 @@ class TestFailures:
         synced.point("g1")
         assert mapping.reload() is False
 
+    def test_a_synced_folder_that_is_gone(
+        self, synced: SyncedDataset, mapping: MappedDataset, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        synced.path.rename(synced.path.with_name("gone"))
+        with pytest.raises(GenerationMissing):
+            mapping.reload()
+        self.keeps(mapping, caplog, "has no current any more")
+
+    def test_a_stores_folder_that_is_gone(self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture) -> None:
+        folder = tmp_path / "people-local"
+        write_generation(folder, content("g1"))
+        with open_dataset(folder, refresh_seconds=0) as mapping:
+            shutil.rmtree(folder)
+            with pytest.raises(GenerationMissing, match="people-local is not there any more"):
+                mapping.reload()
+            self.keeps(mapping, caplog, "people-local is not there any more")
+
+    def test_a_stores_folder_that_cannot_be_read(
+        self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder = tmp_path / "people-local"
+        write_generation(folder, content("g1"))
+        with open_dataset(folder, refresh_seconds=0) as mapping:
+            (folder / "active.json").mkdir()
+            with pytest.raises(StoreError, match=r"cannot open .*people-local: Is a directory"):
+                mapping.reload()
+            self.keeps(mapping, caplog, "Is a directory")
+
     def test_a_generation_that_is_not_whole(
         self, synced: SyncedDataset, mapping: MappedDataset, caplog: pytest.LogCaptureFixture
     ) -> None:

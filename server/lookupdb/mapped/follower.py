@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Final, Protocol
 
-from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError
+from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
 from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, identify_manifest
 from lookupdb.mapped.location import Identity, Location
 
@@ -87,7 +87,7 @@ class Follower:
             self._retries = 0
         try:
             self._change_over(view)
-        except (LookupdbError, OSError) as problem:
+        except LookupdbError as problem:
             self._note_failure(identity, problem)
         else:
             self._note_success(identity)
@@ -102,7 +102,7 @@ class Follower:
         present = view.newest()
         if present is None:
             return False  # closed by another thread
-        files = open_target(self.location, self.opener, present.facts)
+        files = self._open_target(present.facts)
         if files is None:
             return False
         if files.facts.dataset != self._dataset:
@@ -112,6 +112,19 @@ class Follower:
         view.put(files)
         log.info("%s: %s answers, in the place of %s", *_describe(files.facts), present.facts.manifest.generation)
         return True
+
+    def _open_target(self, present: OpenGeneration) -> MappedFiles | None:
+        """``open_target``, and no OSError: GenerationMissing if the folder is gone, else StoreError."""
+        path = self.location.path
+        try:
+            return open_target(self.location, self.opener, present)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise GenerationMissing(
+                f"the folder {path} is not there any more",
+                hint="what is open goes on answering; open what is there now",
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
 
     def _note_success(self, identity: Identity) -> None:
         self._seen = identity if _is_settled(identity) else None
