@@ -28,9 +28,9 @@ def refused(world: World | None = None) -> World:
     return world
 
 
-def overridden_during_build(**spec: Any) -> World:
-    """g1 served, a gate had refused g2, and the source was as it had been for g1 again. That is what g3 has found,
-    which compared with g1; but g2 was let through meanwhile."""
+def overridden_during_build(found: str = "good", **spec: Any) -> World:
+    """g1 served, a gate had refused g2 for being bad, and the source was as it had been for g1 again, or as ``found``.
+    That is what g3 has found, which compared with both; but g2 was let through meanwhile."""
     data = ["good"]
     world = World(takes=Takes(build=20))
     world.edit(**spec)
@@ -40,7 +40,7 @@ def overridden_during_build(**spec: Any) -> World:
     data[0] = "bad"
     world.annotate("broken")
     world.settle(until=lambda: world.status.refused is not None)
-    data[0] = "good"
+    data[0] = found
     world.now += timedelta(hours=2)
     world.annotate("repaired")
     world.settle(until=lambda: world.status.build is not None and world.status.build.generation == "g3")
@@ -262,6 +262,23 @@ class TestOverride:
         world.settle()
         assert (world.status.generation, world.status.refreshed) == ("g4", "repaired")
         assert world.published["g4"] == world.published["g1"] != world.published["g2"]
+
+    def test_while_a_build_finds_that_very_source_is_verified_by_it(self) -> None:
+        world = overridden_during_build(found="bad")
+        assert (world.status.builds[-1].outcome, world.status.failure) == ("unchanged", None)
+        credited = {one.generation: (one.refresh, one.verified_by) for one in world.status.generations}
+        assert credited == {"g1": ("", 0), "g2": ("repaired", 3)}
+        assert world.status.refreshed == "repaired"
+        planned = world.look()
+        assert (says(planned)["Built"], says(planned)["Degraded"]) == ("True GenerationBuilt", "False Healthy")
+        world.settle()
+        assert (world.status.generation, world.status.last_generation) == ("g2", 3)
+
+    def test_while_a_check_finds_that_very_source_answers_it(self) -> None:
+        world = overridden_during_build(found="bad", refresh={"schedule": "0 * * * *"})
+        assert world.status.builds[-1].outcome == "unchanged"
+        assert world.status.schedule is not None
+        assert world.status.schedule.due == ""
 
     def test_while_a_check_compares_with_what_was_there_before_leaves_it_to_be_made(self) -> None:
         world = overridden_during_build(refresh={"schedule": "0 * * * *"})

@@ -175,6 +175,7 @@ class Invariants:
             raise Broken("the routing table's version goes back")
         _check_transitions(before, after, was_lost=forgets)
         self._check_verified(before, after)
+        self._check_refusal(before, after)
         self._check_freshness(before, after, pinned)
         self._check_slots(before, after)
         self._check_wish(before, after, pinned)
@@ -300,6 +301,16 @@ class Invariants:
             is_new = known.get(generation.generation, generation.verified_by) != generation.verified_by
             if is_new and read is not None and self.last_read.get(generation.fingerprint, 0) < read:
                 raise Broken(f"{build} has verified {generation.generation}, whose source it has not found")
+
+    def _check_refusal(self, before: DatasetStatus, after: DatasetStatus) -> None:
+        """No gate is closed for the very source of what somebody has let through, while that is the newest."""
+        failure, newest = after.failure, after.generations[-1] if after.generations else None
+        if failure is None or failure == before.failure or failure.reason != reasons.GATE_CLOSED or newest is None:
+            return
+        read = self.read_by.get(failure.generation)
+        is_same = newest.content == failure.content and self.last_read.get(newest.fingerprint) == read
+        if read is not None and is_same and newest.overridden and newest.generation not in self.lost:
+            raise Broken(f"a gate is closed for the source of {newest.generation}, which was let through")
 
     def _check_freshness(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """Nothing is begun to be rolled out, or gone back to, that was read before the last refresh that was

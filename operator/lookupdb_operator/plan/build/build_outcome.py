@@ -27,13 +27,17 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         return status
     job, pods = build_job.find_job(situation.observed, build), build_job.find_pods(situation.observed, build)
     result = next((pod.result for pod in pods if pod.result is not None), None)
+    admitted = None if result is None else refusals.find_admitted(status, build, result)
+    if result is not None and admitted is not None:
+        result = replace(result, outcome="unchanged", reason="", message="")
     if result is not None and result.outcome != "failed":
         status = history.record_success(status, build, result, situation.now)
         if result.outcome == "waiting":
             waiting = Trouble(reasons.WAITING_FOR_SOURCE, result.message)
             return replace(status, build=None, failure=next_failure(build, waiting, status.failure, situation.now))
         if result.outcome == "unchanged":
-            return _with_verified_generation(status, build, result, desired)
+            verified = admitted or generations.find_compared_generation(status, build)
+            return _with_verified_generation(status, build, result, verified, desired)
         built = generations.describe_built(build, result, desired)
         status = generations.add_generation(status, generations.make_generation(GenerationStatus, built))
         status = replace(status, refused=None)
@@ -49,16 +53,19 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
 
 
 def _with_verified_generation(
-    status: DatasetStatus, build: BuildStatus, result: BuildResult, desired: Desired
+    status: DatasetStatus,
+    build: BuildStatus,
+    result: BuildResult,
+    generation: GenerationStatus | None,
+    desired: Desired,
 ) -> DatasetStatus:
-    """``status`` when the source is as it was for the generation that ``build`` compared it with. The refresh and the
-    check are answered by that one alone: if a newer one was let through meanwhile, or it is not known any more, they
-    are still asked for, and the next build compares with what is there now."""
-    known = generations.find_compared_generation(status, build)
-    if known is None:
+    """``status`` when the source is as it was for ``generation``, the generation that ``build`` compared it with. The
+    refresh and the check are answered by that one alone: if a newer one was let through meanwhile, or it is not known
+    any more, they are still asked for, and the next build compares with what is there now."""
+    if generation is None:
         return replace(status, build=None, failure=None)
     verified = replace(
-        known,
+        generation,
         refresh=build.refresh,
         verified_by=names.read_number(build.generation),
         success_file=result.success_file,

@@ -41,6 +41,17 @@ def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult,
     return replace(status, refused=again)
 
 
+def find_admitted(status: DatasetStatus, build: BuildStatus, result: BuildResult) -> GenerationStatus | None:
+    """The generation of which ``build`` says that a gate has refused it, and that was let through since: the source is
+    as it was for that one, and nobody asks whether the gate is closed. None for any other ``result``."""
+    if result.reason != reasons.GATE_CLOSED or result.generation == build.generation:
+        return None
+    found = status.find_generation(result.generation)
+    if found is None or (found.content, found.fingerprint) != (build.content, result.fingerprint):
+        return None
+    return found
+
+
 def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> RefusedGeneration:
     annotation = situation.dataset.override_gates
     return generations.make_generation(
