@@ -208,7 +208,8 @@ class Unavailable(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.keys = keys
-        """Those that were asked for in vain, where a client of the router tells; nothing can be said of any now."""
+        """All that the call asked for, where a client of the router tells: a router does not say which of a batch are
+        unavailable, unless a partial answer will do."""
         self.reason = reason
         self.detail = message if detail is None else detail
         """A sentence for people."""

@@ -11,6 +11,8 @@ from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavail
 _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
 _MAX_CHARACTERS: Final = 1000
+_PARTIAL_OF_HTTP: Final = 'with "partial": true'
+"""What a router advises who asks for many keys, of which some cannot be looked up now: it does not say which."""
 _HINTS: Final = {
     "unauthenticated": "give the token that this client was given, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",
@@ -81,15 +83,24 @@ def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
 def _unavailable(status: int, problem: ProblemDetails, keys: tuple[str, ...]) -> Unavailable:
     """Of a router's 5xx, or of a proxy's: whatever its cause, nothing can be said of the keys."""
     reason = _printable(problem.members.get("reason")) or _camel_case(problem.name) or f"Status{status}"
-    detail = problem.detail or f"the answer was {status}, and none of a router"
+    detail = (
+        problem.detail.replace(_PARTIAL_OF_HTTP, "with partial=True")
+        or f"the answer was {status}, and none of a router"
+    )
     shard = problem.members.get("shard")
     return make_unavailable(keys, reason, detail, shard if isinstance(shard, int) else None)
 
 
 def make_unavailable(keys: tuple[str, ...], reason: str, detail: str, shard: int | None = None) -> Unavailable:
-    """The error of ``keys`` of which nothing can be said now."""
+    """The error of ``keys``, of which nothing can be said now: of several, of one at least."""
     shown = ", ".join(repr(key[:60]) for key in keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-    what = f"nothing can be said now of {shown}" if keys else "nothing can be said now"
+    match len(keys):
+        case 0:
+            what = "nothing can be said now"
+        case 1:
+            what = f"nothing can be said now of {shown}"
+        case _:  # something may be known of some of them
+            what = f"no answer now for {shown}"
     return Unavailable(f"{what} ({reason}): {detail}", keys=keys, reason=reason, detail=detail, shard=shard)
 
 
