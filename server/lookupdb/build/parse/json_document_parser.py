@@ -299,7 +299,7 @@ class JsonMembersParser(_Document):
         name = self._read_element(where)
         found = self._peek()
         if found != ":":
-            raise self._member_error(where, f"':' after {name[:80]!r}", found)
+            raise self._member_error(where, "':' after the member's name", found)  # perhaps a value: it is not quoted
         self._offset += 1
         value = self._read_element(where)
         if type(value) is dict and self.columns.missing:
