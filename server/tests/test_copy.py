@@ -277,11 +277,29 @@ def test_one_that_finds_no_room_is_told_of_and_the_others_are_copied(
 
     monkeypatch.setattr(directory, "_link_or_copy", fill)
     result = stores.copy()
-    assert isinstance(result.exception, StoreError)
+    assert isinstance(result.exception, NotEnoughRoom)
     assert f"team/people ({UID}): cannot copy " in result.exception.message
     assert "No space left" in result.stdout.splitlines()[0]
     assert (stores.target("people").generations(), stores.target("places").generations()) == ((), ("g2",))
     assert (stores.target("people").read_note(RETAIN_NOTE), Path(stores.target("people").url).exists()) == (None, False)
+
+
+def test_one_that_meets_damage_besides_lacks_more_than_room(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = directory._link_or_copy
+
+    def fill(source: Path, target: Path) -> None:
+        if "people" in str(source):
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        real(source, target)
+
+    monkeypatch.setattr(directory, "_link_or_copy", fill)
+    manifest = Path(stores.source("places").url) / "g2" / "manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_bytes(b"{")
+    result = stores.copy()
+    assert isinstance(result.exception, StoreError)
+    assert "No space left" in result.exception.message
+    assert "g2 in" in result.exception.message
 
 
 class TestNothingIsRetainedForWhatIsNotThere:
@@ -353,7 +371,7 @@ def test_a_scratch_disk_that_is_full_is_told_of(stores: Stores, monkeypatch: pyt
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", fill)
     result = stores.copy()
-    assert isinstance(result.exception, StoreError)
+    assert isinstance(result.exception, NotEnoughRoom)
     assert result.exception.message.count("No space left") == 2
 
 

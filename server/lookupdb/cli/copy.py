@@ -16,7 +16,7 @@ from lookupdb.build.progress_display import open_progress
 from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option
 from lookupdb.cli.outcome import say_of_failure
-from lookupdb.errors import LookupdbError, StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.errors import LookupdbError, NotEnoughRoom, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import Store, StoreAddress, credentials
 from lookupdb.store.directory import store_errors
 from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
@@ -94,8 +94,8 @@ def command(
     Each generation appears whole or not at all; what is there already is not copied again, so run it again if it
     breaks off. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself; all else
     passes through here and is verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and
-    the others are copied. Where the newest is damaged, the newest whole one is copied, and the exit code is 5 unless
-    --generation chose it.
+    the others are copied; the exit code is 6 if room is all that was lacking, else 5. Where the newest is damaged, the
+    newest whole one is copied, and the exit code is 5 unless --generation chose it.
 
     The credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and the like). Those of
     SOURCE are LOOKUPDB_SOURCE_STORE_AWS_…, where it has others.
@@ -114,6 +114,7 @@ def command(
         found = format_count(len(addresses), "dataset")
         raise UsageError(f"--generation is of one dataset, found {found}", hint="choose one with --dataset and --uid")
     problems: list[str] = []
+    lacks_room = True
     with open_progress(style) as progress:
         for address in addresses:
             try:
@@ -123,16 +124,19 @@ def command(
             except LookupdbError as error:  # disk too: another one may find room
                 remedy = f" ({error.hint})" if error.hint else ""
                 problems.append(f"{address} ({address.uid}): {error.message}{remedy}")
+                lacks_room &= isinstance(error, NotEnoughRoom)
                 failed = {"outcome": "failed", "dataset": str(address), "uid": address.uid}
                 say_of_failure(_format_line(failed, problems[-1], as_json))
                 continue
             _report(copied, as_json)
             if copied.damaged:
                 problems.append(_report_damage(address, copied, source, as_json))
+                lacks_room = False
     if problems:
         more = f" (and {len(problems) - _MAX_SHOWN} more)" if len(problems) > _MAX_SHOWN else ""
         shown = "; ".join(problems[:_MAX_SHOWN])
-        raise StoreError(f"not everything could be copied: {shown}{more}", hint=_AGAIN)
+        kind = NotEnoughRoom if lacks_room else StoreError
+        raise kind(f"not everything could be copied: {shown}{more}", hint=_AGAIN)
 
 
 def _copy(
