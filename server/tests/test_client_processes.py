@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib.util
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -49,6 +51,19 @@ def in_child(action: Callable[[], bool]) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_a_client_is_made_in_each_process_and_neither_pickled_nor_copied(
+    make: type[Client | AsyncClient], copying: Callable[[object], object]
+) -> None:
+    client = make("http://localhost:1", token="SECRET")
+    for lookups in (client, client.at("g2")):
+        with pytest.raises(TypeError, match="make one client in each process") as refused:
+            copying(lookups)
+        assert repr(lookups) in str(refused.value)
+        assert "SECRET" not in str(refused.value)
 
 
 def test_a_process_that_was_forked_off_has_connections_of_its_own() -> None:

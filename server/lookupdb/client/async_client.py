@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, Unpack
+from typing import Any, ClassVar, Final, NoReturn, Self, Unpack
 
 from lookupdb.client.answers import KeyAnswer, KeysAnswer, read_batch_answer, read_dataset, read_key_answer
 from lookupdb.client.async_combiner import AsyncCombiner
 from lookupdb.client.async_connection import CLOSED, AsyncConnectionPool
 from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionFailure
-from lookupdb.client.client_core import ClientCore
+from lookupdb.client.client_core import ClientCore, refuse_copy
 from lookupdb.client.fork_epoch import current_epoch, process_lock
 from lookupdb.client.many_keys import Outcome, Part, Pause
 from lookupdb.client.refusals import is_of_the_connection
@@ -146,6 +146,9 @@ class AsyncLookups:
     def __repr__(self) -> str:
         which = f" at {self._generation}" if self._generation is not None else ""
         return f"<lookupdb {type(self).__name__} of {self._link.core.settings.address.url}{which}>"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
 
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if no record has it."""

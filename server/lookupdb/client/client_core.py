@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
+from typing import NoReturn
 
 from lookupdb.client.answers import KeyAnswer, KeysAnswer
 from lookupdb.client.cache import GenerationCache
@@ -13,6 +14,14 @@ from lookupdb.client.many_keys import ManyKeys
 from lookupdb.client.requests import check_keys, render_deadline, render_trace
 from lookupdb.client.settings import ClientSettings
 from lookupdb.errors import RequestRefused
+
+
+def refuse_copy(lookups: object) -> NoReturn:
+    """Raises TypeError: connections go neither into a pickle nor to a second client."""
+    raise TypeError(
+        f"cannot pickle or copy {lookups!r}, which has connections: make one client in each process, where it starts"
+        " (processes that are forked off, and threads, may share the one that is there)"
+    )
 
 
 class ClientCore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar, Unpack
 
 from lookupdb.client.answers import (
     KeyAnswer,
@@ -15,7 +15,7 @@ from lookupdb.client.answers import (
     read_key_answer,
 )
 from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionFailure
-from lookupdb.client.client_core import ClientCore
+from lookupdb.client.client_core import ClientCore, refuse_copy
 from lookupdb.client.combiner import Combiner
 from lookupdb.client.connection_pool import ConnectionPool
 from lookupdb.client.fork_epoch import current_epoch, process_lock
@@ -128,6 +128,9 @@ class Lookups:
     def __repr__(self) -> str:
         which = f" at {self._generation}" if self._generation is not None else ""
         return f"<lookupdb {type(self).__name__} of {self._link.core.settings.address.url}{which}>"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copy(self)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if no record has it."""
