@@ -175,8 +175,48 @@ def test_what_fails_for_good_is_told_with_the_registrys_own_words(registry: Regi
 
 def test_a_registry_that_never_answers_is_given_up(registry: Registry, generation: Path) -> None:
     registry.faults["GET manifests/"] = ["dropped"] * 100
-    with pytest.raises(RegistryError, match="does not answer"):
+    sentence = f"^the registry {registry.host} closed the connection without an answer\n"
+    with pytest.raises(RegistryError, match=sentence) as caught:
         push(generation, registry, patience=0.1)
+    assert caught.value.hint == "what fails is tried again for 0.1 seconds, and longer by --registry-patience"
+
+
+def test_a_registry_where_nothing_listens_is_named(generation: Path) -> None:
+    target = client.Registry(client.parse_repository("127.0.0.1:1/lookups"), None, plain_http=False, patience=0)
+    with pytest.raises(RegistryError) as caught:
+        push_shard(find_in_folder(generation), 0, target, 0)
+    target.close()
+    assert caught.value.message == "the registry 127.0.0.1:1 refuses connections: nothing listens there, or not yet"
+    assert "--registry-patience" in str(caught.value)
+
+
+def test_a_host_that_does_not_resolve_is_named(generation: Path) -> None:
+    target = client.Registry(client.parse_repository("registry.invalid/lookups"), None, plain_http=True, patience=0)
+    with pytest.raises(RegistryError) as caught:
+        push_shard(find_in_folder(generation), 0, target, 0)
+    target.close()
+    assert caught.value.message == "the host registry.invalid does not resolve"
+
+
+def test_a_registry_without_tls_is_told_at_once(registry: Registry, generation: Path) -> None:
+    target = client.Registry(client.parse_repository(f"{registry.host}/lookups"), None, plain_http=False, patience=60)
+    with pytest.raises(RegistryError, match=f"^{registry.host} does not speak TLS") as caught:
+        push_shard(find_in_folder(generation), 0, target, 0)
+    target.close()
+    assert caught.value.hint == "--plain-http speaks to a registry that has none"
+
+
+def test_a_proxy_that_is_not_there_is_not_the_registry(generation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:SECRET@127.0.0.1:1")
+    target = client.Registry(client.parse_repository("registry.invalid/lookups"), None, plain_http=False, patience=0)
+    with pytest.raises(RegistryError) as caught:
+        push_shard(find_in_folder(generation), 0, target, 0)
+    target.close()
+    assert caught.value.message.startswith(
+        "the registry registry.invalid is asked through a proxy, and that proxy refuses connections"
+    )
+    assert "SECRET" not in str(caught.value)
+    assert "https_proxy" in str(caught.value)
 
 
 def test_damage_is_found_before_the_registry_has_a_layer(registry: Registry, generation: Path, tmp_path: Path) -> None:
@@ -407,7 +447,9 @@ class TestAuthorities:
     def test_that_no_file_has_are_told_and_nothing_is_sent(self, secure: Registry, generation: Path) -> None:
         ended = CliRunner().invoke(command, self.words(secure, generation)).exception
         assert isinstance(ended, RegistryError)
-        assert re.fullmatch(r"the certificate of localhost:\d+ is not trusted: unable to .*", ended.message)
+        assert re.fullmatch(
+            r"the certificate of the registry localhost:\d+ is not trusted: unable to .*", ended.message
+        )
         assert "--ca-file" in (ended.hint or "")
         assert not secure.asked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 import ssl
 import time
 import urllib.request
@@ -20,6 +21,7 @@ from lookupdb.image.early_answer import EarlyAnswers
 from lookupdb.image.words import show_line
 from lookupdb.loopback import is_loopback
 from lookupdb.network import describe_socket_failure
+from lookupdb.tls_failures import find_trust_hint, speaks_no_tls
 
 ANSWER_SECONDS: Final = 300.0
 """For an answer, from the request's last byte to its own, redirects and all. A registry checks the digest of what it
@@ -60,7 +62,7 @@ class Exchanges:
     def __init__(self, scheme: str, host: str, context: ssl.SSLContext, seconds: float = ANSWER_SECONDS) -> None:
         """``host`` is the registry's, which is asked with ``scheme``; ``context`` says who is believed. Raises
         UsageError for a proxy of the environment that is none."""
-        self._scheme, self._seconds = scheme, seconds
+        self._scheme, self._host, self._seconds = scheme, host, seconds
         self._pool = _open_pool(scheme, host, context)
 
     def close(self) -> None:
@@ -122,20 +124,39 @@ class Exchanges:
             late = f"{show_origin(url)} has not answered whole within {self._seconds:g} seconds"
             raise Transient(RegistryError(late)) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Transient(_explain_failure(show_origin(url), error)) from error
+            origin = show_origin(url)
+            if speaks_no_tls(_find_cause(error)):
+                hint = "--plain-http speaks to a registry that has none"
+                raise RegistryError(f"{origin} does not speak TLS", hint=hint) from error
+            is_other = origin != self._host or isinstance(_find_cause(error), socket.gaierror)
+            raise Transient(_explain_failure(origin if is_other else f"the registry {origin}", error)) from error
 
 
-def _explain_failure(origin: str, error: Exception) -> RegistryError:
-    """What ``error`` says of ``origin``, which was asked."""
-    reason = getattr(error, "reason", None) or error
-    if isinstance(reason, urllib3.exceptions.SSLError) and reason.args:
-        reason = reason.args[0]
-    if isinstance(reason, ssl.SSLCertVerificationError):
+def _explain_failure(host: str, error: Exception) -> RegistryError:
+    """What ``error`` says of ``host``, as sentences name it."""
+    cause = _find_cause(error)
+    if isinstance(error, urllib3.exceptions.ProxyError):
         return RegistryError(
-            describe_socket_failure(reason, origin),
-            hint="give the certificate of the authority that signed it: --ca-file",
+            f"{host} is asked through a proxy, and {describe_socket_failure(cause, 'that proxy')}",
+            hint="correct https_proxy or http_proxy of the environment, or name the host in no_proxy",
         )
-    return RegistryError(f"{origin} does not answer: {show_line(str(reason), _SHOWN_CHARACTERS)}")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        hint = "give the certificate of the authority that signed it: --ca-file"
+        return RegistryError(describe_socket_failure(cause, host), hint=find_trust_hint(cause) or hint)
+    if isinstance(cause, urllib3.exceptions.HTTPError):
+        return RegistryError(f"{host} does not answer: {show_line(str(cause), _SHOWN_CHARACTERS)}")
+    return RegistryError(show_line(describe_socket_failure(cause, host), _SHOWN_CHARACTERS))
+
+
+def _find_cause(error: BaseException) -> BaseException:
+    """What a library has met, beneath the layers of urllib3, whose texts show its objects."""
+    while isinstance(error, urllib3.exceptions.HTTPError):
+        within = [error.__cause__, getattr(error, "original_error", None), *error.args]
+        cause = next((part for part in within if isinstance(part, BaseException)), None)
+        if cause is None:
+            break
+        error = cause
+    return error
 
 
 def _check_encoding(url: str, headers: Mapping[str, str]) -> None:

@@ -231,6 +231,9 @@ class Registry:
                 failing_since, attempts = failing_since or time.monotonic(), attempts + 1
                 has_waited = time.monotonic() + delay > failing_since + self._patience
                 if has_waited and attempts >= (_MIN_ATTEMPTS if self._patience else 1):
+                    failure.error.hint = failure.error.hint or (
+                        f"what fails is tried again for {self._patience:g} seconds, and longer by --registry-patience"
+                    )
                     raise failure.error from failure
                 reason = {"reason": failure.error.message, "delay": delay}
                 log.warning("the registry failed, it is asked again", extra=reason)
