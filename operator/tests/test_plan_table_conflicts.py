@@ -211,13 +211,53 @@ def _contest(
     return planned
 
 
-def test_who_edits_again_and_again_is_left_alone_and_no_version_is_claimed_meanwhile() -> None:
+def test_who_edits_again_and_again_is_left_alone_and_no_table_is_written_meanwhile() -> None:
     world = serving()
     edit_table(world, with_wrong_address)
     last = _contest(world, lambda world: edit_table(world, with_wrong_address), looks=600, seconds=1.0)
-    assert 4 < _table(world).version < 12
+    assert 4 < len(world.invariants.tables) < 12
+    assert world.status.last_table <= 2 * len(world.invariants.tables)
     assert "Contested" in condition(last, "Degraded").reason
     assert "'by-hand'" in condition(last, "Degraded").message
+
+
+class TestWhatIsLeftAloneAndPutBack:
+    """Somebody edits the table while the operator holds back, routers read it, and it is put back meanwhile."""
+
+    def _put_back(self, *, looks: int) -> tuple[World, Repairs]:
+        """After so many ``looks`` at what was edited."""
+        world = serving()
+        repairs = Repairs(world._seconds)
+        edit_label(world)
+        _contest(world, edit_label, looks=200, seconds=2.0, repairs=repairs)
+        right = world.things[TABLE].manifest["data"][names.TABLE_FILE]
+        edit_table(world, with_wrong_address)
+        _contest(world, lambda world: None, looks=looks, seconds=1.0, repairs=repairs)
+        _start_routers_anew(world)
+        edit_table(world, lambda text: right)
+        return world, repairs
+
+    def test_goes_out_under_another_version_when_the_operator_holds_back_no_more(self) -> None:
+        world, repairs = self._put_back(looks=3)
+        assert (_table(world).version, world.status.last_table, _table(world).confirmed_at != "") == (1, 2, True)
+        _contest(world, lambda world: None, looks=1, seconds=1.0, repairs=repairs)
+        assert (_table(world).version, world.status.last_table) == (1, 2)
+        _contest(world, lambda world: None, looks=300, seconds=1.0, repairs=repairs)
+        assert (_table(world).version, world.status.last_table) == (3, 3)
+        assert _read(world) == [_written(world)] * 2
+
+    def test_is_known_to_an_operator_that_starts_anew(self) -> None:
+        world, _ = self._put_back(looks=1)
+        world.start_operator()
+        world.settle()
+        assert _table(world).version == 3
+        assert _read(world) == [_written(world)] * 2
+
+    def test_is_not_noted_of_a_label_alone(self) -> None:
+        world = serving()
+        edit_label(world)
+        _contest(world, edit_label, looks=200, seconds=2.0)
+        assert (_table(world).version, world.status.last_table) == (1, 1)
 
 
 class TestALabelThatSomebodyHasEdited:

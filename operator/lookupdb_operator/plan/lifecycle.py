@@ -318,8 +318,8 @@ TRANSITIONS: Final = (
             " written as it is, under the next version"
         ),
         written_first=(
-            "`table` with its version, `rollouts[].named` and `offered`, `candidate`; `rolledBack`, when it goes back"
-            " to a pinned generation"
+            "`table` with its version, or `lastTable`, `rollouts[].named` and `offered`, `candidate`; `rolledBack`,"
+            " when it goes back to a pinned generation"
         ),
         may_be_deleted="nothing: what an older table references stays",
     ),

@@ -43,7 +43,7 @@ class EditingSimulation(Simulation):
 
     def live_contested(self, moments: int) -> None:
         """A life in which nothing fails, but that another tool fights about a label for long, so that the operator
-        holds back; meanwhile the table is edited, with or without its version, and new data come. The
+        holds back; meanwhile the table is edited, with or without its version, and put back, and new data come. The
         operator sees it all, so that in the end no router has to be asked for it."""
         world, chance = self.world, self._raises.random
         world.settle(CONVERGES_WITHIN)
@@ -55,6 +55,7 @@ class EditingSimulation(Simulation):
             for likely, wish in (
                 (0.05, self._raise_version),
                 (0.05, lambda: edit_table(world, with_wrong_address)),
+                (0.10, self._put_back),
                 (0.05, self._refresh),
                 (0.05, self._crash_router),
             ):
@@ -67,6 +68,11 @@ class EditingSimulation(Simulation):
             world.step(60.0)
         world.settle(CONVERGES_WITHIN)
         self._check_routers()
+
+    def _put_back(self) -> None:
+        """By hand: as the operator has written it, though not by itself."""
+        written = self.world.invariants.tables[self.world.invariants.last_version]
+        edit_table(self.world, lambda text: f"{written}\n")
 
     def _ask_routers(self) -> None:
         """Once kubelets have synced what was put back: by then who has read something else refuses it."""

@@ -4,7 +4,8 @@ says that it answers from such. Somebody has edited the ConfigMap, or what it is
 A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
 So what should be there goes out under the next version (``table_content``). That is claimed once for each time it is
 found so: while it is claimed and not written yet, what is there is of another version. Who edits again and again is
-left alone for longer each time, as with any other object (``loop.repairs``), and no version is claimed until then.
+left alone for longer each time, as with any other object (``loop.repairs``), and no table is written until then. That
+it was found so is noted at once all the same: whoever edits it may put it back meanwhile.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.plan.rollout import cutover
+from lookupdb_operator.plan.rollout import cutover, table_versions
 from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
+from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, TableStatus
 
 
@@ -25,9 +27,24 @@ def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
     generations = find_generations(table, status)
     if generations is None:
         return False
+    is_noted = table_versions.known_table_version(status) > table.version
     is_read = cutover.is_contradicted(situation.observed, table)
-    is_taken = is_read or _is_written_otherwise(table, generations, situation)
+    is_taken = is_noted or is_read or _is_written_otherwise(table, generations, situation)
     return is_taken and not _is_left_alone(table, generations, situation)
+
+
+def note_taken_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with one more version claimed, once, when that of its routing table is taken and the ConfigMap is left
+    alone. No table gets this one: that a higher one than the table's is claimed says that it is to have another."""
+    table = status.table
+    if table is None or table_versions.known_table_version(status) > table.version:
+        return status
+    generations = find_generations(table, status)
+    if generations is None or not _is_left_alone(table, generations, situation):
+        return status
+    if not _is_written_otherwise(table, generations, situation):
+        return status
+    return replace(status, last_table=table.version + 1)
 
 
 def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:

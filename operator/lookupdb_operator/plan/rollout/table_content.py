@@ -120,7 +120,7 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
     (``table_conflicts``)."""
     table = status.table
     if table is None or not _needs_next_version(table, status, situation):
-        return status
+        return table_conflicts.note_taken_version(status, situation)
     renewed = replace(
         table,
         version=next_table_version(status, situation.observed, situation.now),
