@@ -83,7 +83,7 @@ def _override_option(command: F) -> F:
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="The folder of the image layout: empty, not there, or a layout, whose index.json is replaced.",
+    help="The folder of the image layout: empty, not there, or a layout, whose index.json is replaced. Blobs stay.",
 )
 @locator_options
 @_shard_option
@@ -116,11 +116,13 @@ def write(
         layout = ImageLayout(folder)
         with _phase(style, "writing", generation, shards, passes=1) as advance:
             images = layout.write(generation, shards, patience, advance)
+        unreferenced = layout.measure_unreferenced()
         result.update(
             outcome="written",
             folder=str(folder),
             images=[asdict(image) for image in images],
-            message=f"{folder} holds {_count(images)}",
+            unreferencedBytes=unreferenced,
+            message=f"{folder} holds {_count(images)}{_describe_unreferenced(unreferenced)}",
         )
 
 
@@ -229,6 +231,12 @@ def _phase(
         progress.begin_phase(f"{verb} {generation.manifest.generation}", size, "bytes")
         yield progress.advance
         progress.end_phase()
+
+
+def _describe_unreferenced(size: int) -> str:
+    if not size:
+        return ""
+    return f", and {size} bytes to which its index.json no longer refers: write to a new folder to be rid of them"
 
 
 def _count(images: Sequence[object]) -> str:

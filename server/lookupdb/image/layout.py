@@ -50,6 +50,8 @@ class ImageLayout:
         """Raises UsageError if ``folder`` holds something else, StoreError if it cannot be made."""
         self._folder = folder
         self._blobs = folder / "blobs" / "sha256"
+        self._written: set[str] = set()
+        """Names of the blobs to which index.json refers since the last ``write``."""
         with store_errors(f"cannot write to {folder}"):
             if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UsageError(f"{folder} holds no image layout", hint="give a folder that is empty, or not there")
@@ -67,6 +69,14 @@ class ImageLayout:
         number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom; UsageError if another writes."""
         with self._lock():
             return self._write(generation, shards, patience, advance)
+
+    def measure_unreferenced(self) -> int:
+        """How many bytes have the blobs to which the index.json of the last ``write`` does not refer, of an earlier
+        generation say. They stay: a layout may hold such, and another tool may be copying them, or have referred to
+        them. Raises StoreError."""
+        with store_errors(f"cannot list {self._blobs}"):
+            others = (path for path in self._blobs.iterdir() if path.name not in self._written)
+            return sum(path.stat().st_size for path in others if path.is_file())
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -94,18 +104,22 @@ class ImageLayout:
     ) -> list[WrittenImage]:
         manifest = plain_manifest(generation.manifest)
         images = []
+        written: set[str] = set()
         for shard in shards:
             file = shard_file(manifest.shards[shard])
             content = _counted(read_shard(generation, generation.manifest.shards[shard], patience), advance)
             image = render_image(manifest, shard, self._put_stream(render_layer(file, content)))
-            for blob, text in (*image.blobs, *list_documents(image)):
+            documents = (*image.blobs, *list_documents(image))
+            for blob, text in documents:
                 self._put(blob, text)
+            written.update(_blob_name(blob) for blob in (image.shard_layer, *(blob for blob, _ in documents)))
             images.append(image)
         self._replace(self._folder / _INDEX, [render_layout_index(images)])
+        self._written = written
         return [WrittenImage(image.tag, image.digest) for image in images]
 
     def _put(self, blob: Blob, content: bytes) -> None:
-        path = self._blobs / blob.digest.removeprefix("sha256:")
+        path = self._blobs / _blob_name(blob)
         if not path.exists():
             self._replace(path, [content])
 
@@ -131,6 +145,10 @@ class ImageLayout:
         with store_errors(f"cannot write {path}"):
             partial.write_bytes(b"".join(chunks))
             partial.rename(path)
+
+
+def _blob_name(blob: Blob) -> str:
+    return blob.digest.removeprefix("sha256:")
 
 
 def _counted(chunks: Iterable[bytes], advance: Callable[[int], None]) -> Iterable[bytes]:
