@@ -2,7 +2,8 @@
 
 LookupdbError (1)
 ├── UsageError (2)           a flag, an address or an argument that cannot be used
-│   └── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
+│   ├── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
+│   └── FolderDenied (2)     a folder of this machine that is to be written to, and may not be
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
 │   └── SourceMissing (3)    a file of it is not there
 ├── GateClosed (4)           a gate refused the new generation
@@ -63,6 +64,12 @@ class InvalidManifest(UsageError):
     """A LookupDataset manifest that does not fit the schema in crds/."""
 
     reason = "InvalidManifest"
+
+
+class FolderDenied(UsageError):
+    """A folder of this machine that is to be written to, and may not be. That of a store is StoreDenied."""
+
+    reason = "FolderDenied"
 
 
 class BadSource(LookupdbError):

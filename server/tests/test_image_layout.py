@@ -245,6 +245,12 @@ def test_what_cannot_be_written_ends_with_a_sentence(
     assert sentence in output
 
 
+def test_a_folder_that_may_not_be_written_to_is_told_and_not_the_store(generation: Path) -> None:
+    code, output = run("write", str(generation), "--out", "/sys/lookupdb")  # where root may not make anything either
+    assert code == 2
+    assert "cannot write to /sys/lookupdb" in output
+
+
 def test_what_a_gate_has_refused_is_written_only_if_it_is_named(generation: Path, tmp_path: Path) -> None:
     refused = tmp_path / "g1"
     shutil.copytree(generation, refused)

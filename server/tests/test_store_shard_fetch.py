@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,14 +25,22 @@ from support.waiting import until
 
 from lookupdb import store
 from lookupdb.cli.fetch import command
-from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError, UsageError
+from lookupdb.errors import (
+    CorruptFile,
+    FolderDenied,
+    GenerationMissing,
+    NotEnoughRoom,
+    StoreDenied,
+    StoreError,
+    UsageError,
+)
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.serve.verify import locate_shard
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
-from lookupdb.store.directory import DirectoryDataset
+from lookupdb.store.directory import DirectoryDataset, store_errors
 from lookupdb.store.shard_fetch import ShardFetch
 
 ADDRESS = StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
@@ -68,6 +77,13 @@ def local(tmp_path: Path) -> DirectoryDataset:
     publish(place, "g1", CONTENT, tmp_path / "scratch", shards=1)
     assert isinstance(place, DirectoryDataset)
     return place
+
+
+def test_a_folder_that_may_not_be_written_to_is_told_and_not_the_store(local: DirectoryDataset) -> None:
+    folder = Path("/sys/lookupdb")  # where nobody may make anything, root neither
+    with pytest.raises(FolderDenied, match=f"cannot write to {folder}") as told:
+        ShardFetch(local, folder, rate=GIB, patience=60).run("g1", 0)
+    assert (told.value.exit_code, told.value.reason) == (2, "FolderDenied")
 
 
 def names(folder: Path) -> list[str]:
@@ -217,6 +233,20 @@ class TestStore:
         with pytest.raises(StoreDenied):
             ShardFetch(local, tmp_path / "data", rate=GIB, patience=60).run("g1", 0)
         assert asked == 1
+
+    def test_that_denies_is_not_taken_for_the_folder(
+        self, local: DirectoryDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though it is read from while a file of the folder is written."""
+
+        def denied(*_: object) -> Iterator[bytes]:
+            with store_errors("cannot read"):
+                raise PermissionError(errno.EACCES, "no")
+            yield b""
+
+        monkeypatch.setattr(local.__class__, "read", denied)
+        with pytest.raises(StoreDenied):
+            ShardFetch(local, tmp_path / "data", rate=GIB, patience=0).run("g1", 0)
 
     def test_whose_object_is_damaged_leaves_nothing(
         self, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from support.shards import write_generation
 from support.syncing import names
 
 from lookupdb import disk
-from lookupdb.errors import StoreDenied, StoreError, UsageError
+from lookupdb.errors import FolderDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.sync.dataset_folder import DatasetFolder
 
@@ -265,7 +265,7 @@ def test_a_folder_of_another_user_is_told_with_whose_it_is(what: str) -> None:
             (folder.path / ".sync.lock").chmod(0o600)
         os.seteuid(65534)
         try:
-            with pytest.raises(StoreDenied) as told:
+            with pytest.raises(FolderDenied) as told:
                 folder.lock()
         finally:
             os.seteuid(0)

@@ -25,7 +25,7 @@ from lookupdb.image.artifact import (
 )
 from lookupdb.image.layer import render_layer
 from lookupdb.image.shard_bytes import read_shard
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.stored_generation import StoredGeneration
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ class ImageLayout:
     """An image layout at ``folder``. index.json comes last: what is in it is whole."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError if ``folder`` holds something else, StoreError if it cannot be made."""
+        """Raises UsageError if ``folder`` holds something else, FolderDenied if it may not be made, else StoreError."""
         self._folder = folder
         self._blobs = folder / "blobs" / "sha256"
         self._written: set[str] = set()
         """Names of the blobs to which index.json refers since the last ``write``."""
-        with store_errors(f"cannot write to {folder}"):
+        with folder_errors(f"cannot write to {folder}"):
             if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UsageError(f"{folder} holds no image layout", hint="give a folder that is empty, or not there")
             self._blobs.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,8 @@ class ImageLayout:
         advance: Callable[[int], None] = lambda _: None,
     ) -> list[WrittenImage]:
         """Write the images of ``shards`` of ``generation``, and list them alone in index.json. ``advance`` gets the
-        number of further bytes read. Raises StoreError, CorruptFile, NotEnoughRoom; UsageError if another writes."""
+        number of further bytes read. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom; UsageError if another
+        writes."""
         with self._lock():
             return self._write(generation, shards, patience, advance)
 
@@ -74,14 +75,14 @@ class ImageLayout:
         """How many bytes have the blobs to which the index.json of the last ``write`` does not refer, of an earlier
         generation say. They stay: a layout may hold such, and another tool may be copying them, or have referred to
         them. Raises StoreError."""
-        with store_errors(f"cannot list {self._blobs}"):
+        with folder_errors(f"cannot list {self._blobs}"):
             others = (path for path in self._blobs.iterdir() if path.name not in self._written)
             return sum(path.stat().st_size for path in others if path.is_file())
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Keep others out: two that write the same file would mix what they write."""
-        with store_errors(f"cannot write to {self._folder}"):
+        with folder_errors(f"cannot write to {self._folder}"):
             mark = (self._folder / _MARK).open("rb")
         with mark:
             try:
@@ -128,13 +129,13 @@ class ImageLayout:
         digest, size = hashlib.sha256(), 0
         partial = self._blobs / ".layer.partial"
         try:
-            with store_errors(f"cannot write {partial}"), partial.open("wb", buffering=0) as file:
+            with folder_errors(f"cannot write {partial}"), partial.open("wb", buffering=0) as file:
                 for chunk in chunks:
                     digest.update(chunk)
                     size += len(chunk)
                     _write_all(file.write, chunk)
                 file.flush()
-            with store_errors(f"cannot write to {self._blobs}"):
+            with folder_errors(f"cannot write to {self._blobs}"):
                 partial.rename(self._blobs / digest.hexdigest())
         finally:
             partial.unlink(missing_ok=True)
@@ -142,7 +143,7 @@ class ImageLayout:
 
     def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
         partial = path.with_name(f".{path.name}.partial")
-        with store_errors(f"cannot write {path}"):
+        with folder_errors(f"cannot write {path}"):
             partial.write_bytes(b"".join(chunks))
             partial.rename(path)
 

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk, shard_name
-from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreDenied, StoreError
+from lookupdb.errors import (
+    CorruptFile,
+    FolderDenied,
+    GenerationMissing,
+    LookupdbError,
+    NotEnoughRoom,
+    StoreDenied,
+    StoreError,
+)
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files, sort_generations
 from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
@@ -40,14 +48,30 @@ def store_errors(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in disk.DISK_FULL_ERRNOS:
-            raise NotEnoughRoom(
-                f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
-                hint="make room there, or give another directory",
-            ) from error
         if error.errno in _DENIED:
             raise StoreDenied(f"{action}: {error}", hint="give this user the right, or another directory") from error
-        raise StoreError(f"{action}: {error}") from error
+        raise _explain(action, error) from error
+
+
+@contextmanager
+def folder_errors(action: str) -> Iterator[None]:
+    """The same for a folder of this machine into which a store's files are written, and which is no store itself: that
+    it denies this is FolderDenied, for the store is fine. What the store says in the block passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DENIED:
+            raise FolderDenied(f"{action}: {error}", hint="give this user the right, or another folder") from error
+        raise _explain(action, error) from error
+
+
+def _explain(action: str, error: OSError) -> LookupdbError:
+    if error.errno in disk.DISK_FULL_ERRNOS:
+        return NotEnoughRoom(
+            f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
+            hint="make room there, or give another directory",
+        )
+    return StoreError(f"{action}: {error}")
 
 
 def _try_flock(descriptor: int) -> bool:

@@ -18,7 +18,7 @@ from lookupdb import disk
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreError
 from lookupdb.manifest import ShardFile
 from lookupdb.store.dataset import StoredDataset
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.retry import call_with_retries
 
 _DROP_EVERY_BYTES: Final = 32 << 20
@@ -59,7 +59,7 @@ class FileFetch:
 
     def run(self, generation: str, entry: ShardFile) -> bool:
         """Fetch the file unless it is there whole; whether it was fetched. It gets its name when it is verified and on
-        the disk. Raises StoreError, CorruptFile, NotEnoughRoom."""
+        the disk. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom."""
         path = self._folder / entry.file
         if self._is_whole(path, entry):
             return False
@@ -91,7 +91,7 @@ class FileFetch:
         partial = path.with_name(f".{path.name}.partial")
         digest = hashlib.sha256()
         try:
-            with store_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
+            with folder_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
                 written_bytes = dropped_bytes = 0
                 for chunk in self._chunks(generation, entry):
                     write_all(file.fileno(), chunk)
@@ -104,7 +104,7 @@ class FileFetch:
                 os.fchmod(file.fileno(), 0o444)
                 _sync_and_drop_pages(file.fileno())
             _check_content(entry, generation, written_bytes, digest.hexdigest())
-            with store_errors(f"cannot write {path}"):
+            with folder_errors(f"cannot write {path}"):
                 partial.rename(path)
                 disk.sync_folder(self._folder)
         finally:

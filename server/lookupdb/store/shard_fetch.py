@@ -13,7 +13,7 @@ from lookupdb.errors import UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.shard_name import is_file_name
 from lookupdb.store.dataset import StoredDataset
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.file_fetch import FileFetch, Throttle, write_all
 from lookupdb.store.retry import call_with_retries
 
@@ -44,15 +44,15 @@ class ShardFetch:
     def run(self, generation: str, number: int) -> FetchResult:
         """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
 
-        A whole file that is there already is not fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, and
-        UsageError if the generation has no such shard.
+        A whole file that is there already is not fetched again. Raises StoreError, CorruptFile, FolderDenied,
+        NotEnoughRoom, and UsageError if the generation has no such shard.
         """
         manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
         shards = manifest.shards
         if number >= len(shards):
             raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
         entry = shards[number]
-        with store_errors(f"cannot write to {self._folder}"):
+        with folder_errors(f"cannot write to {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._remove_other_files(manifest)
         is_fetched = self._files.run(generation, entry)
@@ -74,7 +74,7 @@ class ShardFetch:
     def _write(self, manifest: Manifest) -> None:
         """Write the manifest, last: its presence says that the shard can be served."""
         unfinished = self._folder / f".{FILE_NAME}.partial"
-        with store_errors(f"cannot write {self._folder / FILE_NAME}"):
+        with folder_errors(f"cannot write {self._folder / FILE_NAME}"):
             with unfinished.open("wb", buffering=0) as file:
                 write_all(file.fileno(), manifest.to_json())
                 os.fsync(file.fileno())

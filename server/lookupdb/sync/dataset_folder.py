@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb import disk
-from lookupdb.errors import CorruptFile, GenerationMissing, StoreDenied, StoreError, UsageError
+from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.store.dataset import check_shard_size, sort_generations
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.layout import is_generation, parse_manifest
 from lookupdb.store.locks import try_lock
 from lookupdb.sync.retention import FoundGeneration
@@ -44,13 +44,14 @@ class DatasetFolder:
         still make room, and must not remove what has become current."""
 
     def lock(self) -> None:
-        """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it, StoreError.
+        """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it,
+        FolderDenied if it may not be made or written to, StoreError.
 
         Folders of datasets have locks of their own, so that several processes can share a root.
         """
         if self._lock is not None:
             return
-        with store_errors(f"cannot write to {self.path}"):
+        with folder_errors(f"cannot write to {self.path}"):
             try:
                 missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 for folder in reversed(missing):
@@ -72,7 +73,7 @@ class DatasetFolder:
 
     def recover(self) -> None:
         """Remove what an interrupted removal or swap has left. Raises StoreError."""
-        with store_errors(f"cannot write to {self.path}"):
+        with folder_errors(f"cannot write to {self.path}"):
             self._delete(self.path / _NEW_LINK)
         for name in self._names():
             if _REMOVED.fullmatch(name):
@@ -132,7 +133,7 @@ class DatasetFolder:
     def open_partial(self, generation: str) -> Path:
         """The hidden folder in which ``generation`` is put together, with what an interrupted fetch has left of it.
         Those of others go. Raises StoreError."""
-        with store_errors(f"cannot write to {self.path}"):
+        with folder_errors(f"cannot write to {self.path}"):
             for name in self._names():
                 match = _PARTIAL.fullmatch(name)
                 if match and match[1] != generation:
@@ -154,7 +155,7 @@ class DatasetFolder:
         once where the file system can do that. Raises StoreError, NotEnoughRoom."""
         partial, target = self.path / f".{generation}.partial", self.path / generation
         removed = self.path / f".{generation}.removed"
-        with store_errors(f"cannot write to {self.path}"):
+        with folder_errors(f"cannot write to {self.path}"):
             self._note_arrival(partial)
             disk.sync_folder(partial)
             if not os.path.lexists(target):
@@ -182,7 +183,7 @@ class DatasetFolder:
         """Let ``current`` name ``generation``, by one rename, unless it does. Raises StoreError, NotEnoughRoom,
         GenerationMissing if that is not there any more."""
         new = self.path / _NEW_LINK
-        with self._changing, store_errors(f"cannot write to {self.path}"):
+        with self._changing, folder_errors(f"cannot write to {self.path}"):
             if not (self.path / generation / FILE_NAME).exists():
                 raise GenerationMissing(f"{self.path / generation} is gone", hint="it is fetched again")
             if self._pointed() != generation:
@@ -206,7 +207,7 @@ class DatasetFolder:
             if not is_ours:
                 return False
             self._delete(removed)
-            with self._changing, store_errors(f"cannot remove {folder}"):
+            with self._changing, folder_errors(f"cannot remove {folder}"):
                 if self._pointed() == generation:
                     return False
                 folder.rename(removed)
@@ -216,14 +217,14 @@ class DatasetFolder:
 
     def _delete(self, path: Path) -> None:
         """Remove the folder at ``path``, or whatever else somebody has put there; of a link, nothing but that."""
-        with store_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
+        with folder_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
 
     def _names(self) -> list[str]:
-        with store_errors(f"cannot list {self.path}"):
+        with folder_errors(f"cannot list {self.path}"):
             return os.listdir(self.path) if self.path.exists() else []  # noqa: PTH208 - names, not paths
 
 
@@ -258,12 +259,12 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _denied_error(path: Path) -> StoreDenied | None:
+def _denied_error(path: Path) -> FolderDenied | None:
     """The error of a folder that this user may not make, or not write to: whose it is. None if that cannot be seen."""
     with suppress(OSError):
         there = next(folder for folder in (path, *path.parents) if folder.exists())
         found = there.stat()
-        return StoreDenied(
+        return FolderDenied(
             f"cannot write to {path}: {there} is of uid {found.st_uid} and gid {found.st_gid}, with mode "
             f"{found.st_mode & 0o7777:04o}, and this process runs as uid {os.geteuid()} and gid {os.getegid()}",
             hint="run it as whom the folder belongs to, give the folder to this user (chown -R), or give another one",

@@ -15,7 +15,7 @@ from lookupdb import disk
 from lookupdb.errors import NotEnoughRoom
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.dataset import StoredDataset, verify_shard_file
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.file_fetch import FileFetch, Pace, Throttle
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS
 
@@ -88,14 +88,14 @@ class GenerationFetch:
                 progress.fetched_bytes += shard.bytes
             else:
                 progress.present_bytes += shard.bytes
-        with store_errors(f"cannot write {folder / FILE_NAME}"):
+        with folder_errors(f"cannot write {folder / FILE_NAME}"):
             disk.write_durably(folder / FILE_NAME, manifest.to_json())
             disk.sync_folder(folder)
 
     def _check_room(self, manifest: Manifest, folder: Path) -> None:
         """Raises NotEnoughRoom before anything is fetched, if not all has room."""
         needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
-        with store_errors(f"cannot look at {folder}"):
+        with folder_errors(f"cannot look at {folder}"):
             free = shutil.disk_usage(folder).free
             if free < needed:
                 self._make_room(needed - free)
@@ -135,7 +135,7 @@ class GenerationFetch:
 def _remove_other_files(folder: Path, manifest: Manifest) -> None:
     """Remove all that is no shard's file of ``manifest``: its own manifest.json too, which comes last."""
     ours = {shard.file for shard in manifest.shards}
-    with store_errors(f"cannot write to {folder}"), os.scandir(folder) as entries:
+    with folder_errors(f"cannot write to {folder}"), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
+from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import Manifest
 from lookupdb.runtime.daemon_calls import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
@@ -324,7 +324,7 @@ class DatasetKeeper:
         """Remove what is superseded. What cannot be removed now is no failure."""
         try:
             is_done = await call_in_thread(self._remove_superseded)
-        except StoreError as error:
+        except (StoreError, FolderDenied) as error:
             log.warning("older generations stay", extra={"dataset": str(self), "reason": error.message})
             is_done = False
         self._tidy_at = None if is_done else time.monotonic() + TIDY_SECONDS
