@@ -303,9 +303,12 @@ class Invariants:
                 raise Broken(f"{build} has verified {generation.generation}, whose source it has not found")
 
     def _check_refusal(self, before: DatasetStatus, after: DatasetStatus) -> None:
-        """No gate is closed for the very source of what somebody has let through, while that is the newest."""
+        """No gate is closed for the very source of what somebody has let through, while that is the newest; unless it
+        was built and judged anew, by another generation than that one was."""
         failure, newest = after.failure, after.generations[-1] if after.generations else None
         if failure is None or failure == before.failure or failure.reason != reasons.GATE_CLOSED or newest is None:
+            return
+        if after.refused is not None and after.refused.generation == failure.generation:
             return
         read = self.read_by.get(failure.generation)
         is_same = newest.content == failure.content and self.last_read.get(newest.fingerprint) == read
