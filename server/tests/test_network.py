@@ -46,6 +46,23 @@ def refusal(url: str) -> BadSource:
     return caught.value
 
 
+def shake_hands(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """The server's side. Raises SSLError once the client has seen why: where something of it is not read, the kernel
+    resets the connection, and the alert is lost."""
+    tls = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+    tls.settimeout(10)
+    try:
+        tls.do_handshake()
+    except ssl.SSLError:
+        with socket.socket(fileno=tls.detach()) as plain, contextlib.suppress(OSError):
+            plain.settimeout(10)
+            plain.shutdown(socket.SHUT_WR)
+            while plain.recv(1 << 16):
+                pass
+        raise
+    return tls
+
+
 @contextlib.contextmanager
 def https_server(certificate: Path | None, status: int = 200, client_ca: Path | None = None) -> Iterator[int]:
     """Its port; without a certificate it speaks plain http. With ``client_ca`` it wants one of its clients, too."""
@@ -58,15 +75,20 @@ def https_server(certificate: Path | None, status: int = 200, client_ca: Path | 
 
         def log_message(self, *_: object) -> None: ...
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            if client_ca:
-                context.verify_mode = ssl.CERT_REQUIRED
-                context.load_verify_locations(client_ca)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
+    class Server(http.server.ThreadingHTTPServer):
+        def get_request(self) -> tuple[socket.socket, Any]:
+            connection, address = super().get_request()
+            return (shake_hands(connection, context) if context else connection), address
+
+        def handle_error(self, *_: object) -> None: ...
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+    if context and certificate:
+        context.load_cert_chain(certificate)
+        if client_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(client_ca)
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
