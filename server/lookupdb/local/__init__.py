@@ -9,6 +9,7 @@ rebuilds          when a watch builds, by what it sees and what has failed
 backoff           the pause before what has failed is tried again
 bounds            how many shard servers one machine may be asked for
 rollout           the shard processes of one generation
+rollout_logs      their logs, which go with their rollout but for the last ones
 damage            whether files are why a server does not start again
 router            the router process, and which routing table it says is in effect
 serving           router and rollouts together: the cutover from one to the next, and the end of all

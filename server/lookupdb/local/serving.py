@@ -10,6 +10,7 @@ from typing import Final
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.local.retried_write import RetriedWrite
 from lookupdb.local.rollout import LocalRollout
+from lookupdb.local.rollout_logs import remove_old_logs
 from lookupdb.local.router import HOST, CutoverFailed, LocalRouter
 from lookupdb.local.run_state import NotWritten, RunFolder
 from lookupdb.manifest import Manifest
@@ -152,6 +153,7 @@ class Serving:
             f"r{self._begun}", spec, manifest, path, self._folder.path, self._update_endpoints, self._say
         )
         self._rollouts.append(rollout)
+        self._remove_old_logs()
         try:
             await rollout.start()
         except Exception:  # it has stopped them
@@ -192,6 +194,10 @@ class Serving:
         """Stop ``rollout``. When that is interrupted, ``end`` stops it."""
         await rollout.stop()
         self._rollouts.remove(rollout)
+        self._remove_old_logs()
+
+    def _remove_old_logs(self) -> None:
+        remove_old_logs(self._folder.path, [rollout.name for rollout in self._rollouts])
 
     def _update_endpoints(self) -> None:
         """Write where the servers are now. Raises nothing: who says that a server is back must not end for it."""
