@@ -217,6 +217,8 @@ class _Loader(yaml.SafeLoader):
 
 
 _MAPPING: Final = "mapping with apiVersion, kind, metadata and spec"
+MAX_MANIFEST_BYTES: Final = 1 << 20
+"""As much as an API server takes, about."""
 _YAML: Final = (
     "look there and in the line before: levels are indented by spaces, never tabs, brackets and quotes are closed, and "
     "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, stands in quotes"
@@ -226,7 +228,14 @@ _YAML: Final = (
 def read_manifest(path: Path) -> DatasetSpec:
     """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: what is given may be the data
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(
+                f"{path} is no manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which are the most",
+                hint=_manifest_hint(),
+            )
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidManifest(f"{path} cannot be read: {reason}") from error
@@ -252,12 +261,18 @@ def read_manifest(path: Path) -> DatasetSpec:
     if not isinstance(documents[0], dict):
         raise InvalidManifest(
             f"{path} is no manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
-            hint=f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its "
-            "spec.source names the data",
+            hint=_manifest_hint(),
         )
     base = path.resolve().parent
     check_path(base, InvalidManifest)
     return parse_resource(documents[0], base=base)
+
+
+def _manifest_hint() -> str:
+    return (
+        f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its spec.source"
+        " names the data"
+    )
 
 
 def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:

@@ -117,3 +117,12 @@ def test_every_reason_is_explained_and_every_503_tells_when_to_ask_again(server:
     with server.connect() as client:
         response = client.post(b'{"keys": ["a"]}')
     assert (response.status, response.fields["retry-after"]) == (503, "1")
+
+
+def test_the_routers_of_examples_leave_sync_its_admin_port() -> None:
+    commands = re.findall(r"^\$ (lookupdb route .*)$", TEXT, re.M)
+    assert commands
+    for command in commands:
+        port = re.search(r"--admin-port (\d+)", command)
+        assert port is not None, command
+        assert port[1] != "9090", command

@@ -1,6 +1,7 @@
 """Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -428,3 +429,20 @@ def test_rules_are_checked_without_the_command_line_that_their_package_brings() 
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert {"jsonschema", "yaml"} <= set(loaded)
     assert {"cel.cli", "prompt_toolkit", "typer"} & set(loaded) == set()
+
+
+def test_data_in_place_of_a_manifest_are_not_read_through(tmp_path: Path) -> None:
+    data = tmp_path / "people.csv"
+    data.write_bytes(b"id,name\n")
+    os.truncate(data, 1 << 40)  # it has holes, and would not fit into memory
+    with pytest.raises(InvalidManifest, match="is no manifest: it has more than 1 MiB") as caught:
+        spec.read_manifest(data)
+    assert caught.value.hint is not None
+    assert "spec.source names the data" in caught.value.hint
+
+
+def test_a_manifest_of_the_most_bytes_is_read(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.yaml"
+    manifest.write_bytes(b"#".ljust(spec.MAX_MANIFEST_BYTES - 1, b" ") + b"\n")
+    with pytest.raises(InvalidManifest, match="must hold one LookupDataset, it holds nothing"):
+        spec.read_manifest(manifest)

@@ -131,8 +131,16 @@ class TestOnce:
 
     def test_a_table_that_is_not_there_is_an_error(self, root: Path, url: str, tmp_path: Path) -> None:
         code, told = once(root, url, "--table", str(tmp_path / "table.json"))
-        assert code == 1
+        assert code == 2
         assert "there is no routing table yet" in told
+        assert "give the file that whoever cuts over writes" in told
+
+    def test_nor_is_one_that_is_none(self, root: Path, url: str, tmp_path: Path) -> None:
+        (tmp_path / "table.json").write_text("people: yes")
+        code, told = once(root, url, "--table", str(tmp_path / "table.json"))
+        assert code == 2
+        assert "a routing table is JSON" in told
+        assert "look who writes that file" in told
 
     def test_what_is_there_and_cannot_be_brought_up_to_date_is_no_failure(self, root: Path, url: str) -> None:
         people = publish(url, "g1")

@@ -1,4 +1,5 @@
-"""The folder that a build works in. The build removes it at its end; the next build removes that of a killed one."""
+"""The folder that a build works in. The build removes it at its end, and what it had to make above it, if that is
+empty; the next build removes that of a killed one."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from lookupdb.errors import NotEnoughRoom
 from lookupdb.wording import check_path
 
 _PREFIX: Final = "lookupdb-build-"
-_open_folders: set[Path] = set()
-"""Those of this process."""
+_open_folders: dict[Path, list[Path]] = {}
+"""Those of this process, and the folders above each that were made for it, the lowest first."""
 
 
 @contextmanager
@@ -24,34 +25,57 @@ def scratch_folder(base: Path) -> Iterator[Path]:
     """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made, and
     UsageError for a path that is no UTF-8."""
     check_path(base)
-    from lookupdb.store.locks import try_lock, unlock  # here: a crew member needs no store
+    from lookupdb.store.locks import unlock  # here: a crew member needs no store
 
     path = base / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
     lock_file = path.with_suffix(".lock")
+    new_folders: list[Path] = []
     try:
-        base.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(base)
-        lock = try_lock(lock_file)
-        path.mkdir(mode=0o700)
+        new_folders += [folder for folder in (base, *base.parents) if not folder.exists()]
+        try:
+            lock = _make(path, lock_file)
+        except FileNotFoundError:  # another build has removed what was its own to remove
+            lock = _make(path, lock_file)
     except OSError as error:
+        _remove_empty(new_folders)
         raise NotEnoughRoom(
             f"cannot make a scratch folder in {base}: {error.strerror}", hint="give another one with --scratch"
         ) from error
-    _open_folders.add(path)
+    _open_folders[path] = new_folders
     try:
         yield path
     finally:
-        _open_folders.discard(path)
+        _open_folders.pop(path, None)
         shutil.rmtree(path, ignore_errors=True)
         if lock is not None:
             unlock(lock_file, lock)
+        _remove_empty(new_folders)
+
+
+def _make(path: Path, lock_file: Path) -> int | None:
+    """Make the folder ``path``; returns its lock. Raises OSError."""
+    from lookupdb.store.locks import try_lock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path.parent)
+    lock = try_lock(lock_file)
+    path.mkdir(mode=0o700)
+    return lock
 
 
 def remove_open_folders() -> None:
     """Remove the scratch folders of this process, which is about to end without their owners doing it."""
-    for path in tuple(_open_folders):
+    for path, new_folders in tuple(_open_folders.items()):
         shutil.rmtree(path, ignore_errors=True)
         path.with_suffix(".lock").unlink(missing_ok=True)
+        _remove_empty(new_folders)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove those of ``folders``, the lowest first, that hold nothing."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _remove_abandoned(base: Path) -> None:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from lookupdb.errors import LookupdbError
 from lookupdb.route.table.routing_table import InvalidTable, RoutedDataset, RoutingTable
 from lookupdb.route.table.succession import diagnose_refusal
 from lookupdb.route.table.watcher import TableWatcher
 from lookupdb.sync.target import SyncTarget, target_by_table
+
+_MISSING: Final = (
+    "give the file that whoever cuts over writes: .lookupdb/run/NAMESPACE.NAME/routing-table.json of `lookupdb up`, in"
+    " a pod that of the ConfigMap; --store-wait says how long one that is to come is waited for"
+)
+
+
+class UnusableTable(InvalidTable):
+    """The file that --table names is not there, or is no table that can be used."""
+
+    exit_code = 2
 
 
 class TableFeed:
@@ -25,7 +37,7 @@ class TableFeed:
         self.target: SyncTarget | None = None
         self.is_mixed = False
         """Whether the table in effect is a step of a rollout shard by shard: what was active before it still is."""
-        self.problem: LookupdbError | None = InvalidTable(f"there is no routing table yet: {path}")
+        self.problem: LookupdbError | None = UnusableTable(f"there is no routing table yet: {path}", hint=_MISSING)
         self._on_change = on_change
         self._table: RoutingTable | None = None
         self._watcher = TableWatcher(path, self._take, self._refuse)
@@ -55,5 +67,5 @@ class TableFeed:
         self._on_change()
 
     def _refuse(self, reason: str) -> None:
-        self.problem = InvalidTable(reason)
+        self.problem = UnusableTable(reason, hint="look who writes that file, and whether --table is to name it")
         self._on_change()

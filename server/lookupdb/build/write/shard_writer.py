@@ -57,7 +57,8 @@ def _find_write_error(path: Path) -> int:
 
 
 def _no_room_error(path: Path, reason: str) -> NotEnoughRoom:
-    return NotEnoughRoom(f"no room left for {path}: {reason}", hint="make room there, or give another --store")
+    hint = "make room there, or give another --store (of `lookupdb up`: --data-dir)"
+    return NotEnoughRoom(f"no room left for {path}: {reason}", hint=hint)
 
 
 @dataclass(slots=True)
