@@ -12,6 +12,7 @@ from lookupdb.local.rebuilds import (
     RebuildSchedule,
     ServingInputs,
     SuccessFileAnswer,
+    find_standing_answer,
 )
 
 
@@ -171,7 +172,11 @@ class Nights:
     def __init__(self) -> None:
         self.serving = inputs("day 1").serving
         self.seconds = 0.0
-        self.schedule = RebuildSchedule(inputs("day 1", success_file="S1"), lambda: self.seconds)
+        self.restart(None)
+
+    def restart(self, answer: SuccessFileAnswer | None) -> None:
+        """Another schedule, for which a success file was answered by ``answer`` before."""
+        self.schedule = RebuildSchedule(inputs("day 1", success_file="S1"), lambda: self.seconds, answer=answer)
 
     def see(self, success_file: str, source: str | None, *, looks: int = 2) -> Decision:
         """What follows from the last of several looks at a source that is read unless the file has been answered."""
@@ -244,3 +249,55 @@ def test_what_nothing_identifies_and_was_bad_is_not_read_again_under_its_success
     assert nights.see("S2", None, looks=1) is Decision.REST
     assert nights.see("S3", None) is Decision.BUILD
     assert nights.schedule.note_failure(may_pass=True) == 1.0
+
+
+def test_an_answer_lasts_over_a_restart(nights: Nights) -> None:
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S1", "day 1"))
+    nights.see("S2", "day 1")
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", "day 1"))
+    nights.see("S3", "day 3")
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S3", "day 3")), "before it is built"
+    nights.schedule.note_failure(may_pass=True)
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S3", "day 3"))
+
+
+def test_an_answer_of_what_nothing_identifies_lasts_once_it_is_not_tried_again(nights: Nights) -> None:
+    nights.see("S2", None)
+    nights.schedule.note_failure(may_pass=True)
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S1", "day 1"))
+    nights.schedule.note_failure(may_pass=False)
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", None))
+
+
+def test_a_success_file_that_was_answered_before_the_first_look_is_answered(nights: Nights) -> None:
+    nights.restart(SuccessFileAnswer("S2", "day 1"))
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", "day 1"))
+    assert nights.see("S2", "half of day 3") is Decision.REST
+    assert nights.see("S3", "day 3") is Decision.BUILD
+
+
+def test_what_was_attempted_before_the_first_look_is_attempted_again(nights: Nights) -> None:
+    nights.restart(SuccessFileAnswer("S2", "day 2"))
+    assert nights.see("S2", "half of day 3") is Decision.BUILD
+    assert nights.schedule.find_answer("content", "S2") == SuccessFileAnswer("S2", "day 2"), "of which it must be"
+
+
+def test_what_nothing_identifies_and_was_bad_before_the_first_look_is_not_read_again(nights: Nights) -> None:
+    nights.restart(SuccessFileAnswer("S2", None))
+    assert nights.see("S2", None, looks=3) is Decision.REST
+    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", None))
+    assert nights.see("S3", None) is Decision.BUILD
+
+
+def test_an_answer_stands_for_its_own_success_file_alone() -> None:
+    first, second = SuccessFileAnswer("S1", "day 1"), SuccessFileAnswer("S2", "day 1")
+    assert find_standing_answer("S2", None, first, second) is second
+    assert find_standing_answer("S3", None, first, second) is None
+
+
+@pytest.mark.parametrize(("answered", "is_of_another"), [("day 1", False), ("day 2", True), (None, False)])
+def test_a_source_that_was_answered_and_is_not_what_serves_has_yet_to_be_built(
+    answered: str | None, is_of_another: bool
+) -> None:
+    """Of what nothing identifies it is not known."""
+    assert SuccessFileAnswer("S2", answered).is_of_another("day 1") is is_of_another

@@ -17,8 +17,10 @@ from lookupdb.errors import (
     SourceUnreadable,
     StoreUnreachable,
 )
-from lookupdb.local.builds import SourceNotReady, find_reusable_generation
+from lookupdb.local.builds import BuilderKilled, BuildFailed, SourceNotReady, find_reusable_generation
 from lookupdb.local.child import ChildFailed
+from lookupdb.local.first_generation import answer_failure
+from lookupdb.local.rebuilds import SuccessFileAnswer
 from lookupdb.local.router import CutoverFailed
 from lookupdb.local.run_state import NotWritten
 from lookupdb.spec import parse_resource
@@ -97,3 +99,22 @@ def test_what_may_pass_by_itself_is_worth_another_attempt(error: LookupdbError) 
 @pytest.mark.parametrize("kind", [BadSource, GateClosed, InvalidManifest], ids=lambda kind: kind.__name__)
 def test_what_manifest_and_source_have_again_is_not(kind: type[LookupdbError]) -> None:
     assert not kind("as it is").may_pass
+
+
+@pytest.mark.parametrize(
+    ("error", "fingerprint", "is_answered"),
+    [
+        (BuildFailed("bad", 1, may_pass=False), "day 2", True),
+        (BuildFailed("bad", 1, may_pass=False), None, True),
+        (BuilderKilled(9), "day 2", True),
+        (BuilderKilled(9), None, False),
+        (SourceNotReady("waiting"), "day 2", False),
+    ],
+    ids=["bad", "bad, not identified", "killed", "killed, not identified", "the success file is gone"],
+)
+def test_a_build_that_fails_at_the_start_answers_the_success_file_unless_it_is_made_again_anyway(
+    error: LookupdbError, fingerprint: str | None, is_answered: bool
+) -> None:
+    seen = SuccessFileAnswer("S2", fingerprint)
+    assert answer_failure(seen, error) == (seen if is_answered else None)
+    assert answer_failure(None, error) is None

@@ -1,15 +1,16 @@
-"""`lookupdb up --watch` reads nothing while the success file is one that it has answered."""
+"""`lookupdb up --watch` reads nothing while the success file is one that it, or an earlier one, has answered."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from support.up_stack import MANIFEST, write_people
-from support.up_watch import Watch, during_the_next_build, watching
+from support.up_watch import Watch, damage, during_the_next_build, running_watch, watching
 from support.waiting import soon
 from support.web import web_file
 
@@ -64,6 +65,16 @@ async def nights(directory: Path, looks: list[str | None], manifest: str = NAMES
     (directory / "_SUCCESS").touch()
     async with watching(directory, manifest) as watch:
         yield Nights(watch, looks)
+
+
+@asynccontextmanager
+async def more_nights(directory: Path, looks: list[str | None]) -> AsyncIterator[Nights]:
+    """`up` is started again."""
+    async with running_watch(directory) as watch:
+        yield Nights(watch, looks)
+
+
+ANSWERED = "the success file _SUCCESS was answered before, and nothing is read until it is written anew"
 
 
 async def test_the_next_batch_is_not_read_under_a_success_file_whose_source_had_not_changed(
@@ -146,3 +157,94 @@ async def test_a_success_file_tells_of_a_source_that_its_server_does_not_identif
             await people.watch.says("cut over to g2")
             assert await people.titles() == {"Duchess", "Reader"}
             assert "are not watched" not in people.watch.output
+
+
+async def test_a_start_reads_nothing_under_a_success_file_that_an_earlier_up_has_answered(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+    write_people(tmp_path, ada="Duchess", alan="Reader")
+    for _ in range(2):
+        async with more_nights(tmp_path, looks) as people:
+            assert f"{ANSWERED}; serving g1" in people.watch.output
+            await people.is_looked_at()
+            assert await people.titles() == {"Countess", "Reader"}
+            assert people.watch.generations() == ["g1"]
+    async with more_nights(tmp_path, looks) as people:
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("cut over to g2")
+        assert await people.titles() == {"Duchess", "Professor"}
+
+
+async def test_what_a_start_finds_unchanged_answers_the_success_file(tmp_path: Path, looks: list[str | None]) -> None:
+    async with nights(tmp_path, looks) as people:
+        pass
+    people.finish()
+    async with more_nights(tmp_path, looks) as people:
+        assert "g1 is whole and its source has not changed" in people.watch.output
+        people.write(ada="Duchess", alan="Reader")
+        await people.is_looked_at()
+        assert await people.titles() == {"Countess", "Reader"}
+    async with more_nights(tmp_path, looks) as people:
+        assert f"{ANSWERED}; serving g1" in people.watch.output
+
+
+async def test_a_start_builds_what_was_bad_only_as_long_as_the_source_is_the_same(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").write_text("email,")
+        people.finish()
+        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+    async with more_nights(tmp_path, looks) as people:
+        assert "serving g1, the last good generation" in people.watch.output
+    people.write(ada="Duchess", alan="Reader")
+    async with more_nights(tmp_path, looks) as people:
+        assert f"{ANSWERED}; serving g1" in people.watch.output
+        await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_start_under_an_answered_success_file_serves_what_was_before_what_is_damaged(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("cut over to g2")
+    damage(tmp_path, "g2")
+    shutil.rmtree(tmp_path / "data" / "run")  # the manifest of g2 tells
+    people.write(ada="Princess", alan="Professor")
+    async with more_nights(tmp_path, looks) as people:
+        assert f"{ANSWERED}; serving g1" in people.watch.output
+        await people.is_looked_at()
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_start_builds_where_nothing_can_serve_though_the_success_file_is_answered(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+    people.write(ada="Duchess", alan="Reader")
+    damage(tmp_path, "g1")
+    async with more_nights(tmp_path, looks) as people:
+        assert await people.titles() == {"Duchess", "Reader"}
+    shutil.rmtree(tmp_path / "data" / "store")
+    people.write(ada="Princess", alan="Reader")
+    async with more_nights(tmp_path, looks) as people:
+        assert await people.titles() == {"Princess", "Reader"}
+
+
+async def test_a_start_builds_what_another_manifest_asks_for(tmp_path: Path, looks: list[str | None]) -> None:
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+    people.write(ada="Duchess", alan="Reader")
+    (tmp_path / "people.yaml").write_text(NAMES_FILE.replace("shards: 1", "shards: 2"))
+    async with more_nights(tmp_path, looks) as people:
+        assert await people.titles() == {"Duchess", "Reader"}

@@ -5,6 +5,7 @@ environment       what children get of the environment
 builds            `lookupdb build` as a child process, and which generation can be reused
 first_generation  which one is served at the start
 observer          what manifest and source ask for, look by look
+kept_answer       how the last success file was answered, for the next `up`
 rebuilds          when a watch builds, by what it sees and what has failed
 backoff           the pause before what has failed is tried again
 bounds            how many shard servers one machine may be asked for

@@ -1,75 +1,148 @@
 """The generation that `up` begins with, in this order, until one can be served: what is built now, if the source has
-changed; the newest that was built to this spec; if that is damaged, what is built anew; those before it."""
+changed; the newest that was built to this spec; if that is damaged, what is built anew; those before it.
+
+Where the success file has been answered, the source is not read: the newest that was built to this spec, and those
+before it. Where none of them can be served, or the source is still the one that was answered and has yet to be built,
+it goes on as above."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from lookupdb.build.source.success_file import describe_success_file
 from lookupdb.errors import CorruptFile, LookupdbError
+from lookupdb.keys import has_same_normalization
 from lookupdb.local import builds
 from lookupdb.local.child import ChildFailed
+from lookupdb.local.observer import SourceObserver
+from lookupdb.local.rebuilds import SuccessFileAnswer, find_standing_answer
 from lookupdb.local.serving import Serving
+from lookupdb.manifest import Manifest
 from lookupdb.store import StoredDataset
 
 _BUILD_FAILURES: Final = (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady)
 _LOAD_FAILURES: Final = (ChildFailed, CorruptFile)
 
 
-async def load_first_generation(
-    dataset: StoredDataset,
-    builder: builds.Builder,
-    serving: Serving,
-    unservable: set[str],
-    say: Callable[[str], None],
-) -> str:
-    """Load the generation to begin with, and return it. Those that cannot be served are added to ``unservable``.
+class FirstGenerationLoader:
+    """Begins with what is in ``dataset``, or what ``builder`` makes. Those that cannot be served are added to
+    ``unservable``. ``say`` gets the lines meant for the person."""
 
-    Raises LookupdbError where there is none: how the build has failed, or a server of what it has built.
-    """
-    spec = serving.spec
-    reusable = builds.find_reusable_generation(dataset, spec)
-    try:
-        built = await builder.run(reusable, reusable, dataset.newest_refused())
-    except _BUILD_FAILURES as error:
-        return await _load_last_good(error, dataset, serving, unservable, say)
-    if built is None:
-        assert reusable is not None, "nothing to compare with is always built"
-        say(f"{spec.name}: {reusable.generation} is whole and its source has not changed")
-        if await _can_load(reusable.generation, serving, unservable, say):
-            return reusable.generation
-        say(f"{spec.name}: building anew")
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        builder: builds.Builder,
+        serving: Serving,
+        observer: SourceObserver,
+        unservable: set[str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._dataset = dataset
+        self._builder = builder
+        self._serving = serving
+        self._observer = observer
+        self._unservable = unservable
+        self._say = say
+
+    async def load(self, remembered: SuccessFileAnswer | None) -> tuple[str, SuccessFileAnswer | None]:
+        """Load the generation to begin with. Returns it, and how the success file is answered, None unless it is; an
+        earlier `up` has answered one by ``remembered``.
+
+        Raises LookupdbError where there is none: how the build has failed, or a server of what it has built.
+        """
+        reusable = self._find_reusable()
+        success_file = None if reusable is None else await self._observer.find_success_file(self._serving.spec)
+        if reusable is None or success_file is None:
+            return await self._build_or_load(reusable, None)
+        answer = _find_answer(success_file, reusable, remembered)
+        if answer is not None and (generation := await self._load_answered(answer)) is not None:
+            return generation, answer
+        observed = await self._observer.observe_source(self._serving.spec, success_file)
+        return await self._build_or_load(reusable, observed)
+
+    def _tell(self, line: str) -> None:
+        self._say(f"{self._serving.spec.name}: {line}")
+
+    def _find_reusable(self) -> Manifest | None:
+        return builds.find_reusable_generation(self._dataset, self._serving.spec, unservable=self._unservable)
+
+    async def _load_answered(self, answer: SuccessFileAnswer) -> str | None:
+        """Load the newest that can be served, and return it: the source is not read. None where there is none, and
+        where the source is still the one of ``answer``, and has yet to be built."""
+        spec = self._serving.spec
+        while (manifest := self._find_reusable()) is not None:
+            has_yet_to_be_built = answer.is_of_another(manifest.fingerprint)
+            if has_yet_to_be_built and await self._observer.observe_source(spec, answer.success_file) == answer:
+                return None
+            generation = manifest.generation
+            why = f"{describe_success_file(spec)} was answered before, and nothing is read until it is written anew"
+            self._tell(f"{why}; serving {generation}")
+            if await self._can_load(generation):
+                return generation
+        return None
+
+    async def _build_or_load(
+        self, reusable: Manifest | None, observed: SuccessFileAnswer | None
+    ) -> tuple[str, SuccessFileAnswer | None]:
+        """Load what is built, or what has been, as ``load`` does. The source was ``observed`` before."""
         try:
-            built = await builder.run()
+            generation = await self._build(reusable)
         except _BUILD_FAILURES as error:
-            return await _load_last_good(error, dataset, serving, unservable, say)
-        assert built is not None, "a build without a fingerprint to compare with always builds"
-    await serving.load(built)
-    return built
+            return await self._load_last_good(error), answer_failure(observed, error)
+        if reusable is not None and observed is not None and generation == reusable.generation:
+            return generation, observed._replace(fingerprint=reusable.fingerprint)
+        return generation, None  # its manifest tells
+
+    async def _build(self, reusable: Manifest | None) -> str:
+        """Load what is built now, or ``reusable`` if the source is still that one's, and return it."""
+        built = None
+        if reusable is None or reusable.generation not in self._unservable:
+            built = await self._builder.run(reusable, reusable, self._dataset.newest_refused())
+            if built is None:
+                assert reusable is not None, "nothing to compare with is always built"
+                self._tell(f"{reusable.generation} is whole and its source has not changed")
+                if await self._can_load(reusable.generation):
+                    return reusable.generation
+        if built is None:
+            self._tell("building anew")
+            built = await self._builder.run()
+            assert built is not None, "a build without a fingerprint to compare with always builds"
+        await self._serving.load(built)
+        return built
+
+    async def _load_last_good(self, failure: LookupdbError) -> str:
+        """Load the newest that can be served, and return it. Raises ``failure``, the build's, if there is none."""
+        while (manifest := self._find_reusable()) is not None:
+            generation = manifest.generation
+            self._tell(f"{failure}; serving {generation}, the last good generation")
+            if await self._can_load(generation):
+                return generation
+        raise failure
+
+    async def _can_load(self, generation: str) -> bool:
+        """Load ``generation``. If that fails, say why, add it to ``unservable`` and return False."""
+        try:
+            await self._serving.load(generation)
+        except _LOAD_FAILURES as error:
+            self._tell(f"{generation} cannot be served\n{error}")
+            self._unservable.add(generation)
+            return False
+        return True
 
 
-async def _load_last_good(
-    failure: LookupdbError,
-    dataset: StoredDataset,
-    serving: Serving,
-    unservable: set[str],
-    say: Callable[[str], None],
-) -> str:
-    """Load the newest that can be served, and return it. Raises ``failure``, that of the build, if there is none."""
-    while (manifest := builds.find_reusable_generation(dataset, serving.spec, unservable=unservable)) is not None:
-        generation = manifest.generation
-        say(f"{serving.spec.name}: {failure}; serving {generation}, the last good generation")
-        if await _can_load(generation, serving, unservable, say):
-            return generation
-    raise failure
+def _find_answer(
+    success_file: str, reusable: Manifest, remembered: SuccessFileAnswer | None
+) -> SuccessFileAnswer | None:
+    """Return how ``success_file`` was answered; None also where ``reusable`` must be built anew from any source."""
+    if not has_same_normalization(reusable.normalize, reusable.unicode):
+        return None
+    own = reusable.success_file and SuccessFileAnswer(reusable.success_file, reusable.fingerprint)
+    return find_standing_answer(success_file, own or None, remembered)
 
 
-async def _can_load(generation: str, serving: Serving, unservable: set[str], say: Callable[[str], None]) -> bool:
-    """Load ``generation``. If that fails, say why, add it to ``unservable`` and return False."""
-    try:
-        await serving.load(generation)
-    except _LOAD_FAILURES as error:
-        say(f"{serving.spec.name}: {generation} cannot be served\n{error}")
-        unservable.add(generation)
-        return False
-    return True
+def answer_failure(observed: SuccessFileAnswer | None, error: LookupdbError) -> SuccessFileAnswer | None:
+    """Return how a build that has ended with ``error`` answers the success file, after the source was ``observed``."""
+    if observed is None or isinstance(error, builds.SourceNotReady):
+        return None
+    return None if observed.fingerprint is None and error.may_pass else observed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.success_file import describe_success_file, read_success_file
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.errors import SourceUnreadable
+from lookupdb.errors import LookupdbError, SourceUnreadable
 from lookupdb.local import bounds, builds
 from lookupdb.local.rebuilds import DesiredInputs, ServingInputs, SuccessFileAnswer
 from lookupdb.local.serving import Serving
@@ -107,6 +108,21 @@ class SourceObserver:
         answer = None if success_file is None else find_answer(content, success_file)
         fingerprint = answer.fingerprint if answer else await self._read_fingerprint(spec)
         return self._desire(ServingInputs(content, fingerprint, spec.replicas, spec.serving_workers), success_file)
+
+    async def find_success_file(self, spec: DatasetSpec) -> str | None:
+        """Return the identity of the success file, None if ``spec`` names none or it cannot be told: a builder says
+        why."""
+        if spec.refresh.success_file is not None:
+            with suppress(LookupdbError):
+                return await call_in_thread(read_success_file, spec, volume=self._volume)
+        return None
+
+    async def observe_source(self, spec: DatasetSpec, success_file: str) -> SuccessFileAnswer | None:
+        """Return what the source is now under ``success_file``, whose identity was read before; None if that cannot be
+        told: a builder says why."""
+        with suppress(LookupdbError):
+            return SuccessFileAnswer(success_file, await self._find_fingerprint(spec))
+        return None
 
     async def _read_fingerprint(self, spec: DatasetSpec) -> str | None:
         """That of the source; None where a success file alone tells that it is another one. Raises BadSource."""

@@ -3,7 +3,8 @@
 desired    what manifest and source ask for
 attempted  what was desired when a build last began, unless that serves
 serving    what is served; None once the files of the active generation are damaged
-answered   which success files have been answered: their source was found to serve, or was attempted
+answered   which success files have been answered: their source was found to serve, or was attempted; the last one
+           also over a restart
 due        whether the pause after an attempt is over
 
 What a success file, where the manifest names one, has the look do:
@@ -81,6 +82,15 @@ class SuccessFileAnswer(NamedTuple):
     success_file: str
     fingerprint: str | None
 
+    def is_of_another(self, fingerprint: str) -> bool:
+        """Whether it is known that the source was another one than that with ``fingerprint``."""
+        return self.fingerprint not in (None, fingerprint)
+
+
+def find_standing_answer(success_file: str, *answers: SuccessFileAnswer | None) -> SuccessFileAnswer | None:
+    """Return the first of ``answers`` that is one of ``success_file``: another file has not been answered."""
+    return next((answer for answer in answers if answer is not None and answer.success_file == success_file), None)
+
 
 class Decision(Enum):
     """What follows from a look."""
@@ -98,8 +108,15 @@ class Decision(Enum):
 class RebuildSchedule:
     """Decides after each look at manifest and source; pure but for its clock."""
 
-    def __init__(self, active: DesiredInputs, now: Callable[[], float] = time.monotonic) -> None:
-        """``active`` is what serves. ``now`` is a clock that is never set back, in seconds."""
+    def __init__(
+        self,
+        active: DesiredInputs,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        answer: SuccessFileAnswer | None = None,
+    ) -> None:
+        """``active`` is what serves; before the first look a success file has been answered for its content by
+        ``answer``. ``now`` is a clock that is never set back, in seconds."""
         self._previous = active
         self._attempted: DesiredInputs | None = None
         self._answers: dict[str, SuccessFileAnswer] = {}
@@ -107,7 +124,21 @@ class RebuildSchedule:
         self._unsettled_looks = 0
         self._backoff = Backoff(now)
         """Of what was attempted last."""
+        self.lasting_answer: tuple[str, SuccessFileAnswer] | None = None
+        """The last answer, with the content hash that it is for, which the next `up` is to heed. Not that of an attempt
+        at what nothing identifies, which may yet be made again."""
         self._note_answer(active)
+        if answer is not None:
+            self._resume(active, answer)
+
+    def _resume(self, active: DesiredInputs, answer: SuccessFileAnswer) -> None:
+        """What nothing identifies, and was bad, is as if attempted: it is never due."""
+        serving = active.serving._replace(fingerprint=answer.fingerprint)
+        desired = active._replace(serving=serving, success_file=answer.success_file)
+        self._note_answer(desired)
+        self.lasting_answer = (serving.content, answer)
+        if answer.fingerprint is None:
+            self._attempted = desired
 
     def find_answer(self, content: str, success_file: str) -> SuccessFileAnswer | None:
         """Return how ``success_file`` was answered for what has the hash ``content``: then the source is not to be
@@ -152,6 +183,8 @@ class RebuildSchedule:
         if desired.success_file is not None:
             answer = SuccessFileAnswer(desired.success_file, desired.serving.fingerprint)
             self._answers[desired.serving.content] = answer
+            if answer.fingerprint is not None:
+                self.lasting_answer = (desired.serving.content, answer)
 
     def note_failure(self, *, may_pass: bool) -> float | None:
         """What was attempted last has failed. Returns the seconds until it is due again, None where it is not before
@@ -159,6 +192,9 @@ class RebuildSchedule:
         attempted = self._attempted
         if attempted is not None and attempted.serving.fingerprint is None and not may_pass:
             self._backoff.reset()
+            answer = self._answers.get(attempted.serving.content)
+            if answer is not None:
+                self.lasting_answer = (attempted.serving.content, answer)
             return None
         return self._backoff.note_failure(may_pass=may_pass)
 

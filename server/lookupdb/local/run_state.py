@@ -19,6 +19,8 @@ DATA_DIRECTORY: Final = Path(".lookupdb")
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
 _LOCK_FILE: Final = "lock"
+_MAX_READ_BYTES: Final = 1 << 16
+"""More than any file has that this process reads back."""
 
 
 class NotWritten(LookupdbError):
@@ -81,7 +83,7 @@ class RunFolder:
     def __init__(self, data: Path, namespace: str, name: str) -> None:
         self.path = run_directory(data, namespace, name)
         self.state_file = state_file(data, namespace, name)
-        self._dataset = f"{namespace}/{name}"
+        self.dataset = f"{namespace}/{name}"
         self._lock: IO[str] | None = None
         self._is_taken = False
         """Whether another process had the lock when it was last looked at."""
@@ -93,7 +95,7 @@ class RunFolder:
             self._take_lock()
         except BlockingIOError as error:
             raise UsageError(
-                f"another `lookupdb up` serves {self._dataset} from {self.path}: {_describe_holder(self.path)}",
+                f"another `lookupdb up` serves {self.dataset} from {self.path}: {_describe_holder(self.path)}",
                 hint="stop it, or give this one a --data-dir of its own",
             ) from error
         except OSError as error:
@@ -145,6 +147,18 @@ class RunFolder:
                 f"{path} cannot be written: {error.strerror or error}",
                 hint="make room on its disk, or let this user write there",
             ) from error
+
+    def read(self, name: str) -> object:
+        """Return what the JSON file ``name`` holds, None if it is not there, cannot be read or is something else."""
+        path = self.path / name
+        try:
+            if not path.is_file():
+                return None
+            with path.open("rb") as file:
+                content = file.read(_MAX_READ_BYTES + 1)
+            return None if len(content) > _MAX_READ_BYTES else orjson.loads(content)
+        except (OSError, orjson.JSONDecodeError):
+            return None
 
     def write_state(self, members: dict[str, Any]) -> None:
         """Write ``members`` and this process's id. Raises NotWritten."""

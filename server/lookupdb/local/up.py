@@ -20,9 +20,10 @@ from lookupdb.errors import CorruptFile, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
-from lookupdb.local.first_generation import load_first_generation
+from lookupdb.local.first_generation import FirstGenerationLoader
+from lookupdb.local.kept_answer import KeptAnswer
 from lookupdb.local.observer import SourceNotWhole, SourceObserver, not_whole_error
-from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule
+from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, SuccessFileAnswer
 from lookupdb.local.router import HOST
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder
 from lookupdb.local.serving import Serving
@@ -74,10 +75,16 @@ class Up:
         self._dataset = store.open_store(store_url, cluster=LOCAL).dataset(spec)
         self._serving = Serving(spec, self._dataset, self._folder, options.port, options.resp_port, options.watch, say)
         self._observer = SourceObserver(options.manifest, options.volume, options.max_servers, self._serving, say)
+        self._kept_answer = KeptAnswer(self._folder, options.manifest, options.volume, self._tell)
+        self._first_answer: SuccessFileAnswer | None = None
+        """How the start has answered the success file, unless the manifest of what serves tells."""
         self._overridden: dict[str, Backoff] = {}
         """The generations with overridden gates that were tried in vain, and when they are tried again."""
         self._unservable: set[str] = set()
         """The generations that an earlier attempt or an earlier `up` has built, and that could not be served."""
+
+    def _tell(self, line: str) -> None:
+        self._say(f"{self._spec.name}: {line}")
 
     @property
     def _spec(self) -> DatasetSpec:
@@ -96,6 +103,7 @@ class Up:
                     self._watch() if self._options.watch else asyncio.Event().wait(),
                 )
             finally:
+                self._kept_answer.close()
                 await self._serving.end()
 
     def kill_builder(self) -> None:
@@ -113,14 +121,23 @@ class Up:
     async def _begin(self) -> None:
         self._observer.note_manifest(self._spec)
         self._override_gates()
-        generation = await load_first_generation(
-            self._dataset, self._builder, self._serving, self._unservable, self._say
-        )
+        generation = await self._load_first_generation()
         overridden = self._options.override_gates
         if overridden is not None and is_older(overridden, generation):
             self._say(f"{self._spec.name}: {generation}, which is newer than {overridden}, is served")
         await self._serving.start()
         self._announce()
+
+    async def _load_first_generation(self) -> str:
+        """Raises LookupdbError."""
+        loader = FirstGenerationLoader(
+            self._dataset, self._builder, self._serving, self._observer, self._unservable, self._say
+        )
+        content = self._spec.content_hash()
+        generation, self._first_answer = await loader.load(self._kept_answer.read(content))
+        if self._first_answer is not None:
+            self._kept_answer.keep(content, self._first_answer)
+        return generation
 
     def _override_gates(self) -> None:
         generation = self._options.override_gates
@@ -146,7 +163,8 @@ class Up:
     async def _watch(self) -> None:
         """Look at manifest and source every so often, and build and cut over as the looks ask for. Serving goes on
         whatever becomes of a look."""
-        schedule, faults, pause = RebuildSchedule(self._observer.active_inputs()), Backoff(), 0.0
+        schedule = RebuildSchedule(self._observer.active_inputs(), answer=self._first_answer)
+        faults, pause = Backoff(), 0.0
         while True:
             await asyncio.sleep(max(self._options.watch_seconds, pause))
             try:
@@ -167,10 +185,16 @@ class Up:
         desired = await self._look(schedule)
         serving = None if self._serving.damage else self._observer.serving_inputs()
         decision = schedule.decide(desired, serving)
+        self._keep_answer(schedule)  # before it is built, which may be cut short
         if decision is Decision.SETTLE:
             self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
         elif desired is not None and decision is not Decision.REST:
             await self._refresh(desired, schedule, is_again=decision is Decision.BUILD_AGAIN)
+            self._keep_answer(schedule)
+
+    def _keep_answer(self, schedule: RebuildSchedule) -> None:
+        if schedule.lasting_answer is not None:
+            self._kept_answer.keep(*schedule.lasting_answer)
 
     async def _look(self, schedule: RebuildSchedule) -> DesiredInputs | None:
         """Do what the store asks for, and return what manifest and source do, None when they cannot be read."""

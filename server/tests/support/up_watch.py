@@ -51,6 +51,13 @@ async def watching(directory: Path, manifest: str = MANIFEST) -> AsyncIterator[W
     """Watches two people by ``manifest``."""
     write_dataset(directory)
     (directory / "people.yaml").write_text(manifest)
+    async with running_watch(directory) as watch:
+        yield watch
+
+
+@asynccontextmanager
+async def running_watch(directory: Path) -> AsyncIterator[Watch]:
+    """Watches what is in ``directory``, as an earlier `up` may have left it."""
     watch = Watch(directory)
     running = asyncio.create_task(watch.up.run())
     try:

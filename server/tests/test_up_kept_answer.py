@@ -1,0 +1,111 @@
+"""What `lookupdb up` keeps of the success file that it has answered last, for the next one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from lookupdb.local.kept_answer import FILE, KeptAnswer, parse_answer
+from lookupdb.local.rebuilds import SuccessFileAnswer
+from lookupdb.local.run_state import RunFolder
+
+SUCCESS_FILE, FINGERPRINT, CONTENT = "5" * 32, "f" * 32, "c" * 32
+ANSWER = SuccessFileAnswer(SUCCESS_FILE, FINGERPRINT)
+PLACE = {"dataset": "default/people", "volume": None}
+MEMBERS = {**PLACE, "successFile": SUCCESS_FILE, "fingerprint": FINGERPRINT}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    run_folder = RunFolder(tmp_path, "default", "people")
+    with run_folder.lock():
+        yield run_folder
+
+
+def kept_in(folder: RunFolder, manifest: str = "people.yaml", volume: str | None = None) -> KeptAnswer:
+    said: list[str] = []
+    return KeptAnswer(folder, Path(manifest), volume and Path(volume), said.append)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("answer", [ANSWER, SuccessFileAnswer(SUCCESS_FILE, None)])
+def test_the_next_up_reads_what_was_kept_last(folder: RunFolder, answer: SuccessFileAnswer) -> None:
+    kept = kept_in(folder)
+    kept.keep(CONTENT, SuccessFileAnswer("0" * 32, FINGERPRINT))
+    kept.keep(CONTENT, answer)
+    assert kept_in(folder).read(CONTENT) == answer
+    assert [path.name for path in folder.path.iterdir() if path.name != "lock"] == [FILE], "nothing unfinished"
+
+
+def test_it_is_for_what_the_manifest_has_built_from_one_place(folder: RunFolder) -> None:
+    kept_in(folder).keep(CONTENT, ANSWER)
+    assert kept_in(folder).read("d" * 32) is None
+    assert kept_in(folder, manifest="elsewhere/people.yaml").read(CONTENT) is None
+    assert kept_in(folder, volume="elsewhere").read(CONTENT) is None
+
+
+def test_it_is_kept_of_a_path_that_is_no_utf_8(folder: RunFolder) -> None:
+    manifest = os.fsdecode(b"people-\xff.yaml")
+    kept_in(folder, manifest).keep(CONTENT, ANSWER)
+    assert kept_in(folder, manifest).read(CONTENT) == ANSWER
+
+
+def test_it_is_written_again_once_somebody_has_removed_it(folder: RunFolder) -> None:
+    kept = kept_in(folder)
+    for _ in range(2):
+        kept.keep(CONTENT, ANSWER)
+        assert kept.read(CONTENT) == ANSWER
+        (folder.path / FILE).unlink()
+
+
+def put_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-3]),
+        lambda path: path.write_bytes(b"\xff" * 100),
+        lambda path: path.write_bytes(b"[" * 10_000),
+        lambda path: path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "more": "x" * (1 << 17)})),
+        lambda path: path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "version": 2})),
+        lambda path: (path.unlink(), path.mkdir()),
+        put_pipe,
+    ],
+    ids=["absent", "empty", "cut short", "no JSON", "deep", "huge", "another version", "a folder", "a pipe"],
+)
+def test_what_is_no_such_file_is_as_if_nothing_had_been_answered(
+    folder: RunFolder, spoil: Callable[[Path], object]
+) -> None:
+    kept_in(folder).keep(CONTENT, ANSWER)
+    spoil(folder.path / FILE)
+    assert kept_in(folder).read(CONTENT) is None
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        None,
+        [],
+        {},
+        {**MEMBERS, "dataset": "default/others"},
+        {**MEMBERS, "successFile": None},
+        {**MEMBERS, "successFile": 5},
+        {**MEMBERS, "successFile": "5" * 31},
+        {**MEMBERS, "fingerprint": "F" * 32},
+        {**MEMBERS, "fingerprint": {}},
+        {name: value for name, value in MEMBERS.items() if name != "fingerprint"},
+        {name: value for name, value in MEMBERS.items() if name != "volume"},
+    ],
+)
+def test_members_that_make_no_sense_or_are_of_something_else_are_no_answer(members: Any) -> None:
+    assert parse_answer(MEMBERS, PLACE) == ANSWER
+    assert parse_answer(members, PLACE) is None
