@@ -1,5 +1,5 @@
-"""Values of JSON as Python's objects, with every integer as it stands, however long. A number that no float holds is an
-infinity, as for Python's own decoder.
+"""Values of JSON as Python's objects, with every integer as it stands. A number that no float holds is an infinity, and
+an integer of more than 4,300 digits is refused (``sys.set_int_max_str_digits``), as by Python's own decoder.
 
 orjson is imported by the first call: its import takes half of what that of the whole client would.
 """
@@ -18,7 +18,8 @@ _DIGITS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte if byte == 0x2D el
 
 
 def decode(text: bytes | bytearray) -> Any:
-    """The value of JSON ``text``. Raises ValueError."""
+    """The value of JSON ``text``. Raises ValueError, and RecursionError where a value with a long number is deeper than
+    the caller's stack has room for."""
     import orjson
 
     try:
@@ -40,10 +41,7 @@ def decode(text: bytes | bytearray) -> Any:
 
 def decode_slowly(text: bytes | bytearray) -> Any:
     """The same by Python's own decoder, which knows long integers, exponents beyond a float's and lone surrogates."""
-    try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    return json.loads(text.decode(), parse_constant=_refuse_constant)
 
 
 def _has_long_number(text: bytes | bytearray) -> bool:

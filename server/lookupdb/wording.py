@@ -58,7 +58,8 @@ def render_json(document: Any, *, default: Callable[[Any], Any] | None = None, o
     try:
         return orjson.dumps(document, default, option)
     except TypeError:
-        return orjson.dumps(_escape_texts(document), lambda value: _escape_texts(default and default(value)), option)
+        again = None if default is None else lambda value: _escape_texts(default(value))
+        return orjson.dumps(_escape_texts(document), again, option)
 
 
 def _escape_texts(value: Any) -> Any:

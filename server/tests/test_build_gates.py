@@ -21,7 +21,14 @@ from lookupdb.errors import NotEnoughRoom
 from lookupdb.manifest import ExcludedRows, RowSample
 from lookupdb.spec import ExpectedValue, Gates
 
-SERVED = {"here": b'{"b": [1, true], "a": "x"}', "text": b'"plain"', "one": b"1", "long": b"%d" % 2**64}
+SERVED = {
+    "here": b'{"b": [1, true], "a": "x"}',
+    "text": b'"plain"',
+    "one": b"1",
+    "long": b"%d" % 2**64,
+    "huge": b"9" * 5000,
+    "far": b"1e400",
+}
 NO_DIFFERENCE = SampledDifference(same=100)
 
 
@@ -106,6 +113,9 @@ def expecting(key: str, value: str) -> dict[str, Any]:
         pytest.param(expecting("one", "true"), facts(), True, id="expectedValues: true is not 1"),
         pytest.param(expecting("long", str(2**64)), facts(), False, id="expectedValues: the same long number"),
         pytest.param(expecting("long", str(2**64 + 1)), facts(), True, id="expectedValues: one that a float rounds"),
+        pytest.param(expecting("huge", "9" * 5000), facts(), False, id="expectedValues: the same digits, unread"),
+        pytest.param(expecting("far", "2e500"), facts(), True, id="expectedValues: both beyond a float"),
+        pytest.param(expecting("far", "1e400"), facts(), False, id="expectedValues: the same text"),
         pytest.param(expecting("text", '"plain"'), facts(), False, id="expectedValues: text"),
         pytest.param(expecting("text", '"plain"'), facts(value_format="raw"), False, id="expectedValues: raw"),
         pytest.param(expecting("text", ' "plain"'), facts(value_format="raw"), True, id="expectedValues: raw, a space"),

@@ -8,7 +8,9 @@ import pytest
 from support.clients import Kind, blocking
 from support.faulty_router import Action, Asked, batch, found_all, problem, scripted
 
-from lookupdb.client import InvalidAnswer, Unavailable, UnknownGeneration
+from lookupdb.client import InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
+from lookupdb.client.answers import KeysAnswer
+from lookupdb.client.many_keys import ManyKeys
 
 pytest_plugins = ["support.client_fixtures"]
 
@@ -38,6 +40,30 @@ def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
         with pytest.raises(Unavailable) as unavailable:
             client.get_many(keys)
         assert unavailable.value.keys == tuple(keys), "nothing is told of any"
+
+
+def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None:
+    """Of another router, while these are being replaced: what is known already is told. Nothing else refuses a part."""
+    refused = RequestRefused("the certificate is not trusted")
+    known = KeysAnswer({"a": 1}, {"b": None}, {}, ("g1",), 10)
+    plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=True).plan()
+    next(plan)
+    plan.send(known)
+    with pytest.raises(StopIteration) as end:
+        plan.send(refused)
+    results = end.value.value
+    assert (results.found, results.missing, results.unavailable) == ({"a": 1}, ["b"], ["c"])
+    for partial, answers, error in (
+        (False, [known], refused),
+        (True, [], refused),
+        (True, [known], RequestRefused("no such path", status=404)),
+    ):
+        plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=partial).plan()
+        next(plan)
+        for answer in answers:
+            plan.send(answer)
+        with pytest.raises(RequestRefused):
+            plan.send(error)
 
 
 @pytest.mark.parametrize("max_keys", [1000, 7])

@@ -186,6 +186,15 @@ def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, kernels: st
         assert repr(sorted(found.items())) == repr(sorted(expected.items())), "2 ** 64 == 2.0 ** 64"
 
 
+def test_a_deep_value_with_a_long_number_is_not_damaged(tmp_path: Path, kernels: str) -> None:
+    """It is the caller's stack that has no room."""
+    records = {"a": b"[" * 1000 + b"1" * 23 + b"]" * 1000, "b": b"[" * 100 + b"1" * 23 + b"]" * 100}
+    mapping = open_dataset(write_generation(tmp_path, records, value_format="json"))
+    with pytest.raises(RecursionError):
+        mapping["a"]
+    assert mapping["b"] == json.loads(records["b"])
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_values_of_any_size(tmp_path: Path, kernels: str, compression: Any) -> None:
     sizes = [0, 1, 100, 2000, 2025, 4096, 5000, 70_000, 3 << 20]

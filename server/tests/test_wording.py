@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.wording import format_command, format_count, strip_secrets
+from lookupdb.wording import format_command, format_count, render_json, strip_secrets
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,10 @@ def test_a_mistyped_url_is_shown_without_what_may_be_secret(url: str, shown: str
 )
 def test_what_is_no_secret_is_shown(url: str) -> None:
     assert strip_secrets(url) == url
+
+
+@pytest.mark.parametrize("text", ["plain", "\udcff"])
+def test_what_json_cannot_hold_is_no_null(text: str) -> None:
+    with pytest.raises(TypeError):
+        render_json({"a": text, "b": {1, 2}})
+    assert render_json({"a": text, "b": {1}}, default=sorted).endswith(b'"b":[1]}')

@@ -14,10 +14,10 @@ _IMMUTABLE: Final = (str, int, float, bool, bytes, type(None))
 
 
 def decode_json(text: bytes | bytearray) -> Any:
-    """The value of JSON ``text``; integers are exact, however long. Raises InvalidAnswer."""
+    """The value of JSON ``text``, as of ``exact_json``. Raises InvalidAnswer."""
     try:
         return exact_json.decode(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
 
 

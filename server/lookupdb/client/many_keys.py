@@ -110,6 +110,8 @@ class ManyKeys:
             elif isinstance(outcome, Unavailable) and self._partial:
                 merged.failure = outcome
                 merged.unavailable += part
+            elif isinstance(outcome, RequestRefused) and not outcome.status and self._partial and merged.has_answers:
+                merged.unavailable += part  # a connection was refused, such as by its certificate, and not the request
             else:
                 assert isinstance(outcome, LookupFailed)
                 raise self._widen(outcome, part)
@@ -146,6 +148,11 @@ class _Merged:
         self.missing += answer.missing
         self.unavailable += answer.unavailable
         self._generations.update(dict.fromkeys(answer.generations))
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether something is known of a key."""
+        return bool(self._generations)
 
     def add_cached(self, cached: dict[str, Any], generation: str | None) -> None:
         if generation is not None and cached:
