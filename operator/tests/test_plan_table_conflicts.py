@@ -3,13 +3,14 @@ second content under one version."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
-from operator_support.plan_routers import edit_label, edit_table, with_wrong_address
+from operator_support.plan_routers import edit_label, edit_table, with_version, with_wrong_address
 from operator_support.plan_samples import applied, condition, deleted, says, serving
 from operator_support.plan_world import NEVER, World
 
@@ -251,6 +252,28 @@ class TestWhatIsLeftAloneAndPutBack:
         world.start_operator()
         world.settle()
         assert _table(world).version == 3
+        assert _read(world) == [_written(world)] * 2
+
+    def test_goes_out_above_any_version_that_it_said_meanwhile(self) -> None:
+        world = serving()
+        repairs = Repairs(world._seconds)
+        edit_label(world)
+        _contest(world, edit_label, looks=200, seconds=2.0, repairs=repairs)
+        right = world.things[TABLE].manifest["data"][names.TABLE_FILE]
+        for version, noted in ((1, 2), (3, 3), (2, 3), (7, 7)):
+            edit_table(world, with_wrong_address)
+            edit_table(world, functools.partial(with_version, version=version))
+            world.invariants.edited.add(version)
+            _contest(world, lambda world: None, looks=1, seconds=1.0, repairs=repairs)
+            writes = world.writes
+            _contest(world, lambda world: None, looks=2, seconds=1.0, repairs=repairs)
+            assert (world.status.last_table, world.writes) == (noted, writes), "noted once"
+        _start_routers_anew(world)
+        assert {table["version"] for table in _read(world) if table} == {7}
+        edit_table(world, lambda text: right)
+        _contest(world, lambda world: None, looks=300, seconds=1.0, repairs=repairs)
+        assert (_table(world).version, world.status.last_table) == (8, 8)
+        world.settle()
         assert _read(world) == [_written(world)] * 2
 
     def test_is_not_noted_of_a_label_alone(self) -> None:

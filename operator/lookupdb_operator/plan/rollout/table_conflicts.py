@@ -34,17 +34,17 @@ def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
 
 
 def note_taken_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with one more version claimed, once, when that of its routing table is taken and the ConfigMap is left
-    alone. No table gets this one: that a higher one than the table's is claimed says that it is to have another."""
+    """``status`` with a higher version claimed than any that is seen, when that of its routing table is taken and the
+    ConfigMap is left alone; once, and again when a still higher one is seen. No table gets this one: that a higher one
+    than the table's is claimed says that it is to have another, and routers may have read what somebody has written."""
     table = status.table
-    if table is None or table_versions.known_table_version(status) > table.version:
-        return status
-    generations = find_generations(table, status)
-    if generations is None or not _is_left_alone(table, generations, situation):
+    generations = None if table is None else find_generations(table, status)
+    if table is None or generations is None or not _is_left_alone(table, generations, situation):
         return status
     if not _is_written_otherwise(table, generations, situation):
         return status
-    return replace(status, last_table=table.version + 1)
+    newest = max(table.version + 1, table_versions.newest_table_version(situation.observed))
+    return replace(status, last_table=max(status.last_table, newest))
 
 
 def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:
