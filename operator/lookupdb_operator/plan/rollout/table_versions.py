@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
+from typing import Final
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.status import DatasetStatus
+
+_HIGHEST_BELIEVED: Final = 10**14 - 1
+"""The highest version that is overtaken when somebody has written it by hand: one of 14 digits. It leaves more above it
+than there will ever be tables, of versions that are read of objects (15 digits), and that status can hold (2**53)."""
 
 
 def known_table_version(status: DatasetStatus) -> int:
@@ -18,13 +24,14 @@ def newest_table_version(observed: Observed) -> int:
     """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
     set back: a router takes up none but a newer one. What routers read is the text, in which somebody may have raised
     the version; it says nothing of status."""
-    text = max((existing.text_version for existing in observed.other_objects), default=0)
-    return max(written_table_version(observed), text, newest_read_version(observed))
+    texts = (existing.text_version for existing in observed.other_objects)
+    return max(written_table_version(observed), _find_highest(texts), newest_read_version(observed))
 
 
 def newest_read_version(observed: Observed) -> int:
-    """The highest version of a routing table that a router reports: 0 for none."""
-    return max((report.newest for report in observed.routers.values()), default=0)
+    """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is not
+    believed refuses all others until it is started anew."""
+    return _find_highest(report.newest for report in observed.routers.values())
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
@@ -38,8 +45,11 @@ def next_table_version(status: DatasetStatus, observed: Observed, now: datetime)
 
 
 def written_table_version(observed: Observed) -> int:
-    """The version of the routing table that is written: 0 for none."""
-    return max((existing.table_version for existing in observed.other_objects), default=0)
+    """The version of the routing table that is written: 0 for none. As nobody has edited it, it is the operator's own,
+    however high it is."""
+    objects = observed.other_objects
+    own = max((existing.table_version for existing in objects if not existing.changed), default=0)
+    return max(own, _find_highest(existing.table_version for existing in objects if existing.changed))
 
 
 def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
@@ -53,6 +63,12 @@ def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
 def is_edited(observed: Observed) -> bool:
     """Whether somebody has edited the ConfigMap of the routing table since it was written."""
     return any(existing.changed for existing in observed.other_objects if existing.table_version)
+
+
+def _find_highest(versions: Iterable[int]) -> int:
+    """The highest of ``versions``, of those that are believed though somebody may have written them by hand: 0 for
+    none."""
+    return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
 
 
 def _is_behind(status: DatasetStatus, observed: Observed) -> bool:

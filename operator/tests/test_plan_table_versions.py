@@ -1,0 +1,116 @@
+"""A version that somebody writes into the routing table by hand is overtaken; one that leaves too few above it is
+not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from operator_support.plan_routers import edit_table, with_version, with_wrong_address
+from operator_support.plan_samples import condition, serving
+from operator_support.plan_world import World
+
+from lookupdb import schema
+from lookupdb_operator import names
+from lookupdb_operator.model import Observed, RouterReport
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan.rollout import table_versions
+from lookupdb_operator.status import TableStatus
+from lookupdb_operator.status_json import check_bounds
+
+TABLE = "ConfigMap", "airports-routing-table"
+BELIEVED = 10**14 - 1
+
+
+def _table(world: World) -> TableStatus:
+    assert world.status.table is not None
+    return world.status.table
+
+
+def _written(world: World) -> dict[str, Any]:
+    content: dict[str, Any] = orjson.loads(world.things[TABLE].manifest["data"][names.TABLE_FILE])
+    return content
+
+
+def _read(world: World) -> list[dict[str, Any] | None]:
+    return [pod.table for pod in world.pods.values() if pod.component == names.ROUTER]
+
+
+def _raise_version(world: World, version: int, *, annotates: bool = False) -> None:
+    """Somebody edits the table and its version; routers have read it then."""
+    annotations = {names.TABLE_VERSION: str(version)} if annotates else {}
+    edit_table(world, lambda text: with_version(with_wrong_address(text), version), annotations=annotations)
+    world.invariants.edited.add(version)
+    world.step(60.0)
+    world.step(60.0)
+    assert _read(world) == [_written(world)] * 2
+
+
+def _start_routers_anew(world: World) -> None:
+    """They read what is there now."""
+    for pod in world.pods.values():
+        if pod.component == names.ROUTER:
+            world.crash(pod, 1.0)
+            pod.mounted = None
+    world.step(60.0)
+    world.step(60.0)
+
+
+class TestAVersionThatLeavesTooFewAboveIt:
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
+    @pytest.mark.parametrize("version", [BELIEVED + 1, 10**15 - 1, 20261126070000000])
+    def test_is_put_right_and_told_until_routers_are_started_anew(self, version: int, *, annotates: bool) -> None:
+        world = serving()
+        _raise_version(world, version, annotates=annotates)
+        for _ in range(5):
+            planned = world.reconcile()
+            world.step(60.0)
+        assert (_table(world).version, world.status.last_table, _written(world)["version"]) == (2, 2, 2)
+        told = condition(planned, "RolledOut")
+        assert (told.status, told.reason) == ("False", reasons.NOT_CONFIRMED)
+        assert f"table {version}" in told.message
+        writes = world.writes
+        for _ in range(20):
+            world.reconcile()
+            world.step(60.0)
+        assert world.writes == writes
+        _start_routers_anew(world)
+        world.settle()
+        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
+
+    def test_is_no_next_one_of_what_is_left_alone(self) -> None:
+        observed = serving().observe()
+        report = RouterReport(2**53, newest=2**53)
+        observed = replace(observed, routers={"a": report, "b": RouterReport(7, newest=7)})
+        assert table_versions.newest_read_version(observed) == 7
+        assert table_versions.newest_table_version(observed) == 7
+
+    def test_is_believed_where_it_is_the_operators_own(self) -> None:
+        """Nobody has edited it: status was lost."""
+        world = serving()
+        observed = _annotated(world, BELIEVED + 1, changed="")
+        assert table_versions.is_newer_written(world.status, observed)
+        assert not table_versions.is_newer_written(world.status, _annotated(world, BELIEVED + 1, changed="by hand"))
+
+
+def _annotated(world: World, version: int, *, changed: str) -> Observed:
+    """What is seen when the annotation of the routing table says ``version``; without status when nobody edited it."""
+    observed = world.observe()
+    others = (
+        replace(other, table_version=version, changed=changed) if other.table_version else other
+        for other in observed.other_objects
+    )
+    return replace(observed, other_objects=tuple(others))
+
+
+def test_the_highest_version_that_is_believed_is_overtaken_and_status_can_hold_that() -> None:
+    world = serving()
+    _raise_version(world, BELIEVED)
+    world.settle()
+    assert (_table(world).version, _read(world)) == (BELIEVED + 1, [_written(world)] * 2)
+    check_bounds(world.status.to_json(), schema.resource_schema()["properties"]["status"])
+    edit_table(world, with_wrong_address)
+    world.settle()
+    assert (_table(world).version, _read(world)) == (BELIEVED + 2, [_written(world)] * 2)
