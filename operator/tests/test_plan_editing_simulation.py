@@ -22,9 +22,13 @@ SEEDS_TO_FIND_A_MUTANT = 100
 RAISED_AND_PUT_BACK = (920034, 920250, 920361, 920394)
 """Lives in which a version that was raised by more than one was read and put back while the operator held back."""
 
+RAISED_WITHOUT_SERVERS = (910013, 910505)
+"""Lives in which routers read a version that was raised while a shard had too few servers."""
+
 
 def test_in_the_end_routers_answer_from_what_should_be_there() -> None:
     simulations = [EditingSimulation(seed, promotes=seed % 3 == 1, surges=seed % 3 == 2) for seed in range(30)]
+    simulations += [EditingSimulation(seed, promotes=True) for seed in RAISED_WITHOUT_SERVERS]
     for simulation in simulations:
         simulation.live(MOMENTS)
     assert sum(simulation.edits for simulation in simulations) > 60

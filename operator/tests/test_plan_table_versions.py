@@ -1,5 +1,5 @@
-"""A version that somebody writes into the routing table by hand is overtaken; one that leaves too few above it is
-not."""
+"""A version that somebody writes into the routing table by hand is overtaken, though a shard may have no server. One
+that leaves too few above it is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from operator_support.plan_world import World
 
 from lookupdb import schema
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, RouterReport
+from lookupdb_operator.model import Observed, RouterReport, Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.rollout import table_versions
 from lookupdb_operator.status import TableStatus
@@ -56,6 +56,13 @@ def _start_routers_anew(world: World) -> None:
             pod.mounted = None
     world.step(60.0)
     world.step(60.0)
+
+
+def _lose_server(world: World) -> None:
+    """The only server of a shard is gone."""
+    for pod in world.pods.values():
+        if pod.component == names.SHARDS and pod.labels[names.SHARD] == "0":
+            pod.ready, pod.trouble = False, Trouble(reasons.UNSCHEDULABLE, "no node takes it")
 
 
 class TestAVersionThatLeavesTooFewAboveIt:
@@ -114,3 +121,43 @@ def test_the_highest_version_that_is_believed_is_overtaken_and_status_can_hold_t
     edit_table(world, with_wrong_address)
     world.settle()
     assert (_table(world).version, _read(world)) == (BELIEVED + 2, [_written(world)] * 2)
+
+
+class TestWhileAShardHasNoServer:
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
+    def test_a_version_that_routers_have_read_is_overtaken_at_once(self, *, annotates: bool) -> None:
+        world = serving(replicas=1)
+        _lose_server(world)
+        _raise_version(world, 3, annotates=annotates)
+        world.asked = True
+        world.reconcile()
+        assert (_table(world).version, world.status.last_table) == (4, 4)
+        for _ in range(10):
+            world.reconcile()
+            world.step(10.0)
+        assert _read(world) == [_written(world)] * 2
+        assert _table(world).version == 4
+
+    def test_a_version_that_was_noted_is_overtaken_though_it_was_put_back(self) -> None:
+        world = serving(replicas=1)
+        _lose_server(world)
+        world.status = replace(world.status, last_table=3)
+        world.version += 1
+        planned = world.planner(_answered(world, 3), world.config, world.now)
+        assert planned.status.last_table == 4
+
+    def test_a_newer_table_of_which_status_knows_nothing_stays(self) -> None:
+        """The cluster was set back: routers would be sent to servers that are not there."""
+        world = serving(replicas=1)
+        observed = _answered(world, 3)
+        assert world.planner(observed, world.config, world.now).status.last_table == 4
+        _lose_server(world)
+        planned = world.planner(_answered(world, 3), world.config, world.now)
+        assert (planned.status.table, planned.status.last_table) == (world.status.table, 1)
+
+
+def _answered(world: World, version: int) -> Observed:
+    """What is seen when every router answers from table ``version``."""
+    observed = world.observe()
+    routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
+    return replace(observed, routers={pod.uid: RouterReport(version, newest=version) for pod in routers})
