@@ -1,5 +1,5 @@
 """Values of JSON as Python's objects, with every integer as it stands. A number that no float holds is an infinity, and
-an integer of more than 4,300 digits is refused (``sys.set_int_max_str_digits``), as by Python's own decoder.
+an integer of more than 4,300 digits is refused (sys.set_int_max_str_digits), as by Python's own decoder.
 
 orjson is imported by the first call: its import takes half of what that of the whole client would.
 """
