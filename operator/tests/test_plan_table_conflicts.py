@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from operator_support.plan_routers import edit_label, edit_table, with_version, with_wrong_address
 from operator_support.plan_samples import applied, condition, deleted, says, serving
 from operator_support.plan_world import NEVER, World
+from operator_support.world_tables import TABLE, read_tables, table_of, written_table
 
 from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import names
@@ -20,23 +20,6 @@ from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.loop.reports import list_event_reports
 from lookupdb_operator.model import Observed, Plan, RouterReport
 from lookupdb_operator.plan.rollout import cutover, references
-from lookupdb_operator.status import TableStatus
-
-TABLE = "ConfigMap", "airports-routing-table"
-
-
-def _table(world: World) -> TableStatus:
-    assert world.status.table is not None
-    return world.status.table
-
-
-def _written(world: World) -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads(world.things[TABLE].manifest["data"][names.TABLE_FILE])
-    return content
-
-
-def _read(world: World) -> list[dict[str, Any] | None]:
-    return [pod.table for pod in world.pods.values() if pod.component == names.ROUTER]
 
 
 def _start_routers_anew(world: World) -> None:
@@ -65,7 +48,7 @@ def _raise_version(world: World, version: int, *, annotates: bool = True) -> Non
         return with_wrong_address(text).replace('"version":1,', f'"version":{version},')
 
     edit_table(world, change, annotations={names.TABLE_VERSION: str(version)} if annotates else {})
-    assert _written(world)["version"] == version
+    assert written_table(world)["version"] == version
     world.invariants.edited.add(version)  # routers may take it
 
 
@@ -83,21 +66,25 @@ class TestWhatSomebodyHasEdited:
         edit(world)
         planned = world.reconcile()
         assert TABLE[0] + "/" + TABLE[1] in applied(planned)
-        assert (_table(world).version, world.status.last_table, _table(world).confirmed_at) == (2, 2, "")
-        assert (_written(world)["version"], says(planned)["RolledOut"]) == (2, "False Confirming")
+        assert (table_of(world).version, world.status.last_table, table_of(world).confirmed_at) == (
+            2,
+            2,
+            "",
+        )
+        assert (written_table(world)["version"], says(planned)["RolledOut"]) == (2, "False Confirming")
         world.settle()
-        assert _table(world).version == 2
-        assert _read(world) == [_written(world)] * 2
+        assert table_of(world).version == 2
+        assert read_tables(world) == [written_table(world)] * 2
         assert not world.look().ask_routers
 
     def test_is_healed_in_routers_that_have_read_it_while_no_operator_ran(self) -> None:
         world = serving()
-        right = _written(world)
+        right = written_table(world)
         edit_table(world, with_wrong_address)
         _start_routers_anew(world)
-        assert right not in _read(world)
+        assert right not in read_tables(world)
         world.settle()
-        assert _read(world) == [{**right, "version": 2}] * 2
+        assert read_tables(world) == [{**right, "version": 2}] * 2
 
     @pytest.mark.parametrize("edit", EDITS)
     def test_claims_one_version_though_operators_end_before_they_have_written_it(
@@ -108,11 +95,11 @@ class TestWhatSomebodyHasEdited:
         for _ in range(5):
             world.carry_out(world.look(), world.dataset, 0)
             world.start_operator()
-            assert _table(world).version == 2
-            assert _written(world)["version"] == 1
+            assert table_of(world).version == 2
+            assert written_table(world)["version"] == 1
         world.settle()
-        assert _read(world) == [_written(world)] * 2
-        assert _written(world)["version"] == 2
+        assert read_tables(world) == [written_table(world)] * 2
+        assert written_table(world)["version"] == 2
 
     @pytest.mark.parametrize("edit", EDITS)
     def test_claims_one_version_though_its_write_is_refused_again_and_again(
@@ -124,7 +111,7 @@ class TestWhatSomebodyHasEdited:
         for _ in range(20):
             world.reconcile()
             world.step(30.0)
-        assert (_table(world).version, _written(world)["version"]) == (2, 1)
+        assert (table_of(world).version, written_table(world)["version"]) == (2, 1)
 
     def test_claims_one_version_though_the_answer_of_its_write_is_lost(self) -> None:
         world = serving()
@@ -135,7 +122,7 @@ class TestWhatSomebodyHasEdited:
         planned = world.planner(seen, world.config, world.now)
         assert planned.status.table == world.status.table
         world.carry_out(planned, world.dataset)
-        assert _written(world)["version"] == 2
+        assert written_table(world)["version"] == 2
 
     def test_takes_nothing_from_what_serves_while_an_older_table_drains(self) -> None:
         world = serving(rollout={"drainSeconds": 30})
@@ -147,22 +134,26 @@ class TestWhatSomebodyHasEdited:
             planned = world.reconcile()
             assert not {name for name in deleted(planned) if name.startswith("StatefulSet")}
             world.step(10.0)
-        assert (_table(world).version, _table(world).rollout, world.status.generation) == (3, "r2", "g2")
+        assert (table_of(world).version, table_of(world).rollout, world.status.generation) == (
+            3,
+            "r2",
+            "g2",
+        )
         world.takes.table = 1
         world.settle()
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
         assert [rollout.rollout for rollout in world.status.rollouts] == ["r2"]
 
     def test_keeps_its_parts_when_a_rollout_goes_on_shard_by_shard(self) -> None:
         world = serving(shards=4, rollout={"drainSeconds": 5, "strategy": "PerShard"})
         world.edit(source={"url": "s3://data/v2.csv"})
-        world.settle(until=lambda: bool(_table(world).parts))
-        parts, version = _table(world).parts, _table(world).version
+        world.settle(until=lambda: bool(table_of(world).parts))
+        parts, version = table_of(world).parts, table_of(world).version
         edit_table(world, with_wrong_address)
         world.reconcile()
-        assert (_table(world).parts, _table(world).version) == (parts, version + 1)
+        assert (table_of(world).parts, table_of(world).version) == (parts, version + 1)
         world.settle(1000)
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
 
     def test_is_put_right_while_the_dataset_is_suspended(self) -> None:
         world = serving()
@@ -170,7 +161,7 @@ class TestWhatSomebodyHasEdited:
         world.settle()
         edit_table(world, with_wrong_address)
         world.settle()
-        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
+        assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)
 
     def test_is_told(self) -> None:
         world = serving()
@@ -188,7 +179,7 @@ class TestWhatSomebodyHasEdited:
         world.edit(replicas=1)
         edit_table(world, with_wrong_address)
         world.reconcile()
-        assert (_table(world).version, _table(world).replicas) == (2, 1)
+        assert (table_of(world).version, table_of(world).replicas) == (2, 1)
         assert not any(
             report.reason == "RoutingTableRenewed" for report in list_event_reports(serving().status, world.status)
         )
@@ -240,19 +231,23 @@ class TestWhatIsLeftAloneAndPutBack:
 
     def test_goes_out_under_another_version_when_the_operator_holds_back_no_more(self) -> None:
         world, repairs = self._put_back(looks=3)
-        assert (_table(world).version, world.status.last_table, _table(world).confirmed_at != "") == (1, 2, True)
+        assert (
+            table_of(world).version,
+            world.status.last_table,
+            table_of(world).confirmed_at != "",
+        ) == (1, 2, True)
         _contest(world, lambda world: None, looks=1, seconds=1.0, repairs=repairs)
-        assert (_table(world).version, world.status.last_table) == (1, 2)
+        assert (table_of(world).version, world.status.last_table) == (1, 2)
         _contest(world, lambda world: None, looks=300, seconds=1.0, repairs=repairs)
-        assert (_table(world).version, world.status.last_table) == (3, 3)
-        assert _read(world) == [_written(world)] * 2
+        assert (table_of(world).version, world.status.last_table) == (3, 3)
+        assert read_tables(world) == [written_table(world)] * 2
 
     def test_is_known_to_an_operator_that_starts_anew(self) -> None:
         world, _ = self._put_back(looks=1)
         world.start_operator()
         world.settle()
-        assert _table(world).version == 3
-        assert _read(world) == [_written(world)] * 2
+        assert table_of(world).version == 3
+        assert read_tables(world) == [written_table(world)] * 2
 
     def test_goes_out_above_any_version_that_it_said_meanwhile(self) -> None:
         world = serving()
@@ -269,18 +264,18 @@ class TestWhatIsLeftAloneAndPutBack:
             _contest(world, lambda world: None, looks=2, seconds=1.0, repairs=repairs)
             assert (world.status.last_table, world.writes) == (noted, writes), "noted once"
         _start_routers_anew(world)
-        assert {table["version"] for table in _read(world) if table} == {7}
+        assert {table["version"] for table in read_tables(world) if table} == {7}
         edit_table(world, lambda text: right)
         _contest(world, lambda world: None, looks=300, seconds=1.0, repairs=repairs)
-        assert (_table(world).version, world.status.last_table) == (8, 8)
+        assert (table_of(world).version, world.status.last_table) == (8, 8)
         world.settle()
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
 
     def test_is_not_noted_of_a_label_alone(self) -> None:
         world = serving()
         edit_label(world)
         _contest(world, edit_label, looks=200, seconds=2.0)
-        assert (_table(world).version, world.status.last_table) == (1, 1)
+        assert (table_of(world).version, world.status.last_table) == (1, 1)
 
 
 class TestALabelThatSomebodyHasEdited:
@@ -290,11 +285,11 @@ class TestALabelThatSomebodyHasEdited:
         world = serving()
         edit_label(world)
         edit_table(world, lambda text: text, annotations={names.TABLE_VERSION: version})
-        before = _table(world)
+        before = table_of(world)
         planned = world.reconcile()
         assert TABLE[0] + "/" + TABLE[1] in applied(planned)
         assert world.things[TABLE].edited is not world.things[TABLE].manifest
-        assert (_table(world), _written(world)["version"]) == (before, 1)
+        assert (table_of(world), written_table(world)["version"]) == (before, 1)
         assert says(planned)["RolledOut"] == "True UpToDate"
         assert not planned.ask_routers
 
@@ -312,7 +307,7 @@ class TestALabelThatSomebodyHasEdited:
         edit_label(world)
         edit_table(world, with_wrong_address)
         world.reconcile()
-        assert (_table(world).version, _written(world)["version"]) == (2, 2)
+        assert (table_of(world).version, written_table(world)["version"]) == (2, 2)
 
 
 class TestAVersionThatSomebodyHasRaised:
@@ -330,20 +325,20 @@ class TestAVersionThatSomebodyHasRaised:
             world.settle()
         _raise_version(world, version, annotates=annotates)
         _start_routers_anew(world)
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
         status = world.status
         planned = world.reconcile()
-        assert (_table(world).version, world.status.last_table) == (version + 1, version + 1)
+        assert (table_of(world).version, world.status.last_table) == (version + 1, version + 1)
         assert (world.status.generations, world.status.rollouts) == (status.generations, status.rollouts)
         assert says(planned)["Ready"] == "True Serving"
         world.settle()
-        assert (_table(world).version, world.status.generation) == (version + 1, "g1")
-        assert _read(world) == [_written(world)] * 2
+        assert (table_of(world).version, world.status.generation) == (version + 1, "g1")
+        assert read_tables(world) == [written_table(world)] * 2
 
     @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
     def test_is_overtaken_though_the_table_is_not_confirmed_yet(self, annotates: bool) -> None:
         world = serving()
-        world.status = replace(world.status, table=replace(_table(world), confirmed_at=""))
+        world.status = replace(world.status, table=replace(table_of(world), confirmed_at=""))
         world.version += 1
         _raise_version(world, 100, annotates=annotates)
         planned = world.planner(replace(world.observe(), routers={}), world.config, world.now)
@@ -357,13 +352,17 @@ class TestAVersionThatSomebodyHasRaised:
         _contest(world, edit_label, looks=200, seconds=2.0, repairs=repairs)
         _raise_version(world, 2, annotates=False)
         _start_routers_anew(world)
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
         world.edit(source={"url": "s3://data/v2.csv"})
         world.loses_nudge = lambda: True
         _contest(world, lambda world: None, looks=20, seconds=1.0, repairs=repairs)
-        assert (_table(world).rollout, _table(world).version, _table(world).confirmed_at) == ("r2", 3, "")
+        assert (
+            table_of(world).rollout,
+            table_of(world).version,
+            table_of(world).confirmed_at,
+        ) == ("r2", 3, "")
         world.settle()
-        assert _read(world) == [_written(world)] * 2
+        assert read_tables(world) == [written_table(world)] * 2
 
     def test_is_put_back_when_it_is_the_annotation_alone(self) -> None:
         world = serving()
@@ -374,7 +373,7 @@ class TestAVersionThatSomebodyHasRaised:
         assert (world.status.table, world.status.generations) == (before.table, before.generations)
         assert world.things[TABLE].manifest["metadata"]["annotations"][names.TABLE_VERSION] == "1"
         world.settle()
-        assert (_table(world).version, world.status.last_table) == (1, 1)
+        assert (table_of(world).version, world.status.last_table) == (1, 1)
 
 
 def test_an_operator_that_renders_another_label_writes_each_table_under_its_version(
@@ -382,7 +381,7 @@ def test_an_operator_that_renders_another_label_writes_each_table_under_its_vers
 ) -> None:
     world = serving()
     render = names.labels
-    before, written = _table(world), world.things[TABLE].manifest
+    before, written = table_of(world), world.things[TABLE].manifest
     world.start_operator()
     with monkeypatch.context() as newer:
         newer.setattr(names, "labels", lambda *of: {**render(*of), "app.kubernetes.io/version": "2"})
@@ -390,14 +389,14 @@ def test_an_operator_that_renders_another_label_writes_each_table_under_its_vers
         planned = world.reconcile()
         world.dataset.renderings.clear()  # worlds share them
     assert TABLE[0] + "/" + TABLE[1] in applied(planned)
-    assert _table(world) == before
+    assert table_of(world) == before
     assert world.things[TABLE].manifest["data"] == written["data"]
     assert world.things[TABLE].manifest["metadata"]["labels"]["app.kubernetes.io/version"] == "2"
 
 
 def _contradicted(world: World) -> Observed:
     """What is seen when every router says that it has other content under the version of the table."""
-    observed, version = world.observe(), _table(world).version
+    observed, version = world.observe(), table_of(world).version
     why = f"{describe_contradiction(version)}; a change needs a greater version"
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     return replace(observed, routers={pod.uid: RouterReport(version, why, version) for pod in routers})
@@ -405,7 +404,7 @@ def _contradicted(world: World) -> Observed:
 
 def _answered_by(world: World, *generations: str) -> Observed:
     """What is seen when workers of every router answer from ``generations``, under the version of the table."""
-    observed, version = world.observe(), _table(world).version
+    observed, version = world.observe(), table_of(world).version
     routers = [pod for pod in observed.pods if pod.component == names.ROUTER]
     report = RouterReport(version, newest=version, generations=frozenset(generations))
     return replace(observed, routers={pod.uid: report for pod in routers})
@@ -416,7 +415,7 @@ class TestARouterThatAnswersFromAnotherGeneration:
 
     def test_has_not_confirmed_and_says_from_which(self) -> None:
         world = serving()
-        table = _table(world)
+        table = table_of(world)
         for generations in (("g7",), ("g1", "g7")):
             observed = _answered_by(world, *generations)
             assert cutover.find_confirming_routers(observed, table) == frozenset()
@@ -435,7 +434,7 @@ class TestARouterThatAnswersFromAnotherGeneration:
 class TestARouterThatHasOtherContent:
     def test_has_not_confirmed(self) -> None:
         world = serving()
-        observed, table = _contradicted(world), _table(world)
+        observed, table = _contradicted(world), table_of(world)
         assert cutover.find_confirming_routers(observed, table) == frozenset()
         late = cutover.diagnose_late_routers(observed, table)
         assert [why for why in late.values() if why.startswith("version 1 is in effect with other content")]
@@ -450,12 +449,12 @@ class TestARouterThatHasOtherContent:
         assert says(planned)["RolledOut"] == "False Confirming"
         first = _contradicted(world)
         world.carry_out(planned, world.dataset)
-        assert (_table(world).version, _written(world)["version"]) == (2, 2)
+        assert (table_of(world).version, written_table(world)["version"]) == (2, 2)
         for _ in range(10):
             seen = replace(world.observe(), routers=first.routers)
             world.carry_out(world.planner(seen, world.config, world.now), world.dataset)
             world.step(10.0)
-        assert _table(world).version == 2
+        assert table_of(world).version == 2
         told = condition(
             world.planner(replace(world.observe(), routers=first.routers), world.config, world.now), "Degraded"
         )
@@ -473,4 +472,4 @@ class TestARouterThatHasOtherContent:
         assert world.look().apply == (), "nobody knows"
         world.asked = True  # as now and then
         world.settle()
-        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
+        assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)

@@ -4,38 +4,21 @@ that leaves too few above it is not."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import orjson
 import pytest
 from operator_support.plan_routers import edit_table, with_version, with_wrong_address
 from operator_support.plan_samples import condition, serving
 from operator_support.plan_world import World
+from operator_support.world_tables import read_tables, table_of, written_table
 
 from lookupdb import schema
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, RouterReport, Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.rollout import table_versions
-from lookupdb_operator.status import TableStatus
 from lookupdb_operator.status_json import check_bounds
 
-TABLE = "ConfigMap", "airports-routing-table"
 BELIEVED = 10**14 - 1
-
-
-def _table(world: World) -> TableStatus:
-    assert world.status.table is not None
-    return world.status.table
-
-
-def _written(world: World) -> dict[str, Any]:
-    content: dict[str, Any] = orjson.loads(world.things[TABLE].manifest["data"][names.TABLE_FILE])
-    return content
-
-
-def _read(world: World) -> list[dict[str, Any] | None]:
-    return [pod.table for pod in world.pods.values() if pod.component == names.ROUTER]
 
 
 def _raise_version(world: World, version: int, *, annotates: bool = False) -> None:
@@ -45,7 +28,7 @@ def _raise_version(world: World, version: int, *, annotates: bool = False) -> No
     world.invariants.edited.add(version)
     world.step(60.0)
     world.step(60.0)
-    assert _read(world) == [_written(world)] * 2
+    assert read_tables(world) == [written_table(world)] * 2
 
 
 def _start_routers_anew(world: World) -> None:
@@ -74,7 +57,7 @@ class TestAVersionThatLeavesTooFewAboveIt:
         for _ in range(5):
             planned = world.reconcile()
             world.step(60.0)
-        assert (_table(world).version, world.status.last_table, _written(world)["version"]) == (2, 2, 2)
+        assert (table_of(world).version, world.status.last_table, written_table(world)["version"]) == (2, 2, 2)
         told = condition(planned, "RolledOut")
         assert (told.status, told.reason) == ("False", reasons.NOT_CONFIRMED)
         assert f"table {version}" in told.message
@@ -85,7 +68,7 @@ class TestAVersionThatLeavesTooFewAboveIt:
         assert world.writes == writes
         _start_routers_anew(world)
         world.settle()
-        assert (_table(world).version, _read(world)) == (2, [_written(world)] * 2)
+        assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)
 
     def test_is_no_next_one_of_what_is_left_alone(self) -> None:
         observed = serving().observe()
@@ -116,11 +99,11 @@ def test_the_highest_version_that_is_believed_is_overtaken_and_status_can_hold_t
     world = serving()
     _raise_version(world, BELIEVED)
     world.settle()
-    assert (_table(world).version, _read(world)) == (BELIEVED + 1, [_written(world)] * 2)
+    assert (table_of(world).version, read_tables(world)) == (BELIEVED + 1, [written_table(world)] * 2)
     check_bounds(world.status.to_json(), schema.resource_schema()["properties"]["status"])
     edit_table(world, with_wrong_address)
     world.settle()
-    assert (_table(world).version, _read(world)) == (BELIEVED + 2, [_written(world)] * 2)
+    assert (table_of(world).version, read_tables(world)) == (BELIEVED + 2, [written_table(world)] * 2)
 
 
 class TestWhileAShardHasNoServer:
@@ -131,12 +114,12 @@ class TestWhileAShardHasNoServer:
         _raise_version(world, 3, annotates=annotates)
         world.asked = True
         world.reconcile()
-        assert (_table(world).version, world.status.last_table) == (4, 4)
+        assert (table_of(world).version, world.status.last_table) == (4, 4)
         for _ in range(10):
             world.reconcile()
             world.step(10.0)
-        assert _read(world) == [_written(world)] * 2
-        assert _table(world).version == 4
+        assert read_tables(world) == [written_table(world)] * 2
+        assert table_of(world).version == 4
 
     def test_a_version_that_was_noted_is_overtaken_though_it_was_put_back(self) -> None:
         world = serving(replicas=1)
