@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 MEDIA_TYPE: Final = "application/vnd.lookupdb.batch"
 MISSING: Final = -1
@@ -69,13 +69,13 @@ def _encode_question(keys: Sequence[str]) -> tuple[bytes, int]:
 
 
 def _cut(body: bytes | memoryview, at: int, keys: Sequence[str], sizes: Sequence[int]) -> FramedValues:
-    found: dict[str, bytes] = {}
+    found: dict[str, bytes | memoryview] = {}
     missing: list[str] = []
     unavailable: list[str] = []
     for key, size in zip(keys, sizes, strict=True):
         if size >= 0:
             end = at + size
-            found[key] = bytes(body[at:end])
+            found[key] = body[at:end]
             at = end
         elif size == MISSING:
             missing.append(key)
@@ -85,4 +85,6 @@ def _cut(body: bytes | memoryview, at: int, keys: Sequence[str], sizes: Sequence
             raise InvalidFrames(f"a value has the size {size}")
     if at != len(body):
         raise InvalidFrames(f"its values end at byte {at} of {len(body)}")
-    return FramedValues(found, missing, unavailable)
+    if isinstance(body, bytes):  # parts of which are bytes already
+        return FramedValues(cast("dict[str, bytes]", found), missing, unavailable)
+    return FramedValues({key: bytes(part) for key, part in found.items()}, missing, unavailable)
