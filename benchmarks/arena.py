@@ -157,20 +157,11 @@ class Arena:
         """Our router on the server's core, its four shards on the load generator's, all with these kernels."""
         return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
 
-    @cached_property
-    def uncompressed_router(self) -> Routed:
-        """The same, of four shards that are not compressed: as much as four Redis have."""
-        return self._route("none", self.generation(shards=SHARDS, compression="none"), SHARDS, "native")
-
-    @cached_property
-    def single_router(self) -> Routed:
-        """The same, of one shard that is not compressed: as much as a Redis has."""
-        return self._route("single", self.generation(compression="none"), 1, "native")
-
-    @cached_property
-    def raw_router(self) -> Routed:
-        """The same, of raw values: as a Redis has them."""
-        return self._route("raw", self.raw_generation(shards=1, compression="none"), 1, "native")
+    def variant_router(self, *, shards: int, compression: str = "zstd", raw: bool = False) -> Routed:
+        """The same, of so many shards, as they are by default or not compressed, of JSON or of raw values."""
+        generate = self.raw_generation if raw else self.generation
+        name = f"{'raw' if raw else 'json'}-{compression}-{shards}"
+        return self._route(name, generate(shards=shards, compression=compression), shards, "native")
 
     def _route(self, name: str, generation: Generation, shard_count: int, kernels: Kernels) -> Routed:
         if name not in self._routers:

@@ -121,10 +121,18 @@ def nutcracker_batch(load: Load, port: int) -> None:
 
 
 def redis_batch_decoded(load: Load, port: int) -> None:
-    """The same, and what the caller does with the bytes: parse them, by the quickest parser."""
+    """redis-py's mget, and what the caller does with the bytes: parse them, by the quickest parser."""
     import redis
 
     with redis.Redis(port=port) as client:
+        load.run(lambda keys: list(map(orjson.loads, client.mget(keys))), load.batches())
+
+
+def nutcracker_batch_decoded(load: Load, port: int) -> None:
+    """The same of nutcracker."""
+    import redis
+
+    with redis.Redis(port=port, protocol=2, driver_info=None) as client:
         load.run(lambda keys: list(map(orjson.loads, client.mget(keys))), load.batches())
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import processes
-from benchmarks.arena import Arena, Routed
+from benchmarks.arena import SHARDS, Arena, Routed
 from benchmarks.load.sample import Sample
 from benchmarks.machine import LOAD_CORE, SERVER_CORE, BenchError
 from benchmarks.processes import Server
@@ -26,6 +26,7 @@ from benchmarks.results import (
     REDIS_PY,
     REDIS_PY_DECODED,
     REDIS_PY_SHARDED,
+    REDIS_PY_SHARDED_DECODED,
     REQUESTS,
     URLLIB3,
     Result,
@@ -56,28 +57,32 @@ def coroutines(arena: Arena) -> list[Result]:
 
 
 def batch(arena: Arena) -> list[Result]:
-    """One caller that asks for 100 keys at a time, against redis-py's mget."""
-    kinds = {REDIS_PY: "redis_batch", REDIS_PY_DECODED: "redis_batch_decoded", OURS: "lookupdb_batch"}
-    sharded_kinds = {REDIS_PY_SHARDED: "nutcracker_batch", **kinds}
-    uncompressed_kinds = {REDIS_PY_SHARDED: "nutcracker_batch", OURS: "lookupdb_batch"}
-    raw_kinds = {REDIS_PY: "redis_batch", OURS: "lookupdb_batch_raw"}
-    parsed = "Client.get_many parses the values; redis-py's mget does not, or its caller does then."
-    as_redis = "Behind the router is one shard, not compressed: as much as Redis has."
-    as_four = "Behind the router are four shards, not compressed: as much as the four Redis have."
-    uncompressed = arena.uncompressed_router
+    """One caller that asks for 100 keys at a time, against redis-py's mget: as datasets are by default, compressed, and
+    of the same bytes as Redis has."""
+    one = {REDIS_PY: "redis_batch"}
+    four = {REDIS_PY_SHARDED: "nutcracker_batch"}
+    parsed_one = {**one, REDIS_PY_DECODED: "redis_batch_decoded"}
+    parsed_four = {**four, REDIS_PY_SHARDED_DECODED: "nutcracker_batch_decoded"}
+    json_one, json_four = arena.variant_router(shards=1), arena.router()
+    raw_one, raw_four = arena.variant_router(shards=1, raw=True), arena.variant_router(shards=SHARDS, raw=True)
+    plain_one = arena.variant_router(shards=1, compression="none")
+    plain_four = arena.variant_router(shards=SHARDS, compression="none")
     return [
-        _batch(arena, "client-batch", "", sharded_kinds, arena.router(), parsed),
-        _batch(arena, "client-batch-four", ", not compressed", uncompressed_kinds, uncompressed, f"{as_four} {parsed}"),
-        _batch(arena, "client-batch-single", ", one shard", kinds, arena.single_router, f"{as_redis} {parsed}"),
-        _batch(arena, "client-batch-raw", ", one shard, raw values", raw_kinds, arena.raw_router, as_redis),
+        _batch(arena, "client-batch-raw-one", ", raw values, one shard", one, raw_one, raw=True),
+        _batch(arena, "client-batch-raw", ", raw values, four shards", four, raw_four, raw=True),
+        _batch(arena, "client-batch-one", ", one shard", parsed_one, json_one),
+        _batch(arena, "client-batch", ", four shards", {**parsed_four, **one}, json_four),
+        _batch(arena, "client-batch-plain-one", ", one shard, not compressed", one, plain_one),
+        _batch(arena, "client-batch-plain", ", four shards, not compressed", four, plain_four),
     ]
 
 
-def _batch(arena: Arena, name: str, what: str, kinds: dict[str, str], router: Routed, note: str) -> Result:
+def _batch(arena: Arena, name: str, what: str, peers: dict[str, str], router: Routed, *, raw: bool = False) -> Result:
     size = arena.settings.batch
+    kinds = {**peers, OURS: "lookupdb_batch_raw" if raw else "lookupdb_batch"}
     sides = {side: rates(samples, size) for side, samples in _compare(arena, kinds, router).items()}
-    baselines = tuple(side for side in kinds if side != OURS)
-    return Result(name, f"Python: {size} keys a call{what}", "keys/s", sides, note, baselines)
+    note = "Values are bytes on both sides." if raw else "Client.get_many parses the values; redis-py's mget does not."
+    return Result(name, f"Python: {size} keys a call{what}", "keys/s", sides, note, tuple(peers))
 
 
 def get(arena: Arena) -> list[Result]:
