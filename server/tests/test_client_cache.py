@@ -11,6 +11,7 @@ from support.faulty_router import answer, batch, found_all, problem, scripted
 
 from lookupdb.client import Unavailable
 from lookupdb.client.cache import GenerationCache
+from lookupdb.client.json_values import decode_json
 from lookupdb.client.results import MISSING
 
 
@@ -24,6 +25,15 @@ def test_it_keeps_found_and_missing_keys_of_one_generation() -> None:
     assert cache.find("long", 10.5) is None, "what JSON of 64 bits cannot hold is not kept"
     assert cache.find_many(["a", "b", "c"], 10.5) == ({"a": {"x": [1]}, "b": MISSING}, "g1")
     assert cache.find_many(["c"], 10.5) is None
+
+
+def test_a_number_that_no_float_holds_is_not_kept() -> None:
+    """Nor what has one: orjson writes null in its place."""
+    cache = GenerationCache(10_000, 1.0)
+    texts = {"a": b"1e400", "b": b'{"x":[null,-1e400]}', "null": b"null", "deep": b'{"x":[null,{"y":1.5}]}'}
+    cache.learn("g1", {key: decode_json(text) for key, text in texts.items()}, [], sent_at=10.0)
+    assert [cache.find("a", 10.5), cache.find("b", 10.5)] == [None, None]
+    assert cache.find_many(texts, 10.5) == ({"null": None, "deep": {"x": [None, {"y": 1.5}]}}, "g1")
 
 
 def test_no_caller_can_change_what_another_one_gets() -> None:

@@ -56,6 +56,7 @@ def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None
     for partial, answers, error in (
         (False, [known], refused),
         (True, [], refused),
+        (True, [KeysAnswer({}, {}, {"a": None, "b": None}, ("g1",), 10)], refused),
         (True, [known], RequestRefused("no such path", status=404)),
     ):
         plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=partial).plan()

@@ -5,6 +5,7 @@ cache. orjson is imported by the first request, as of ``exact_json``.
 from __future__ import annotations
 
 import binascii
+import math
 from typing import Any, Final
 
 from lookupdb import exact_json
@@ -26,9 +27,22 @@ def encode_json(value: Any) -> bytes | None:
     import orjson
 
     try:
-        return orjson.dumps(value)
+        text = orjson.dumps(value)
     except TypeError:  # a long integer, a lone surrogate, or too deep
         return None
+    return None if b"null" in text and _has_infinity(value) else text  # which orjson writes as null
+
+
+def _has_infinity(value: Any) -> bool:
+    """Whether a value of JSON has a number that no float holds."""
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, float) and math.isinf(item):
+            return True
+        if isinstance(item, dict | list):
+            remaining += item.values() if isinstance(item, dict) else item
+    return False
 
 
 def decode_base64(text: object) -> bytes:

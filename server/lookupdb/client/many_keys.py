@@ -152,7 +152,7 @@ class _Merged:
     @property
     def has_answers(self) -> bool:
         """Whether something is known of a key."""
-        return bool(self._generations)
+        return bool(self.found or self.missing)
 
     def add_cached(self, cached: dict[str, Any], generation: str | None) -> None:
         if generation is not None and cached:
