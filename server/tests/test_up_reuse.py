@@ -7,6 +7,7 @@ import pytest
 from support.shards import write_generation
 
 from lookupdb import store
+from lookupdb.build.source.success_file import SourceNotWhole
 from lookupdb.errors import (
     BadSource,
     CorruptFile,
@@ -96,7 +97,9 @@ def test_what_may_pass_by_itself_is_worth_another_attempt(error: LookupdbError) 
     assert error.may_pass
 
 
-@pytest.mark.parametrize("kind", [BadSource, GateClosed, InvalidManifest], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [BadSource, GateClosed, InvalidManifest, SourceNotWhole], ids=lambda kind: kind.__name__
+)
 def test_what_manifest_and_source_have_again_is_not(kind: type[LookupdbError]) -> None:
     assert not kind("as it is").may_pass
 
@@ -109,8 +112,9 @@ def test_what_manifest_and_source_have_again_is_not(kind: type[LookupdbError]) -
         (BuilderKilled(9), "day 2", True),
         (BuilderKilled(9), None, False),
         (SourceNotReady("waiting"), "day 2", False),
+        (SourceNotWhole("half of day 3"), "day 2", True),
     ],
-    ids=["bad", "bad, not identified", "killed", "killed, not identified", "the success file is gone"],
+    ids=["bad", "bad, not identified", "killed", "killed, not identified", "the success file is gone", "not whole"],
 )
 def test_a_build_that_fails_at_the_start_answers_the_success_file_unless_it_is_made_again_anyway(
     error: LookupdbError, fingerprint: str | None, is_answered: bool

@@ -15,7 +15,7 @@ from support.waiting import soon
 from support.web import web_file
 
 from lookupdb.build.source.success_file import read_success_file
-from lookupdb.local import backoff
+from lookupdb.local import backoff, builds
 
 pytestmark = pytest.mark.long
 
@@ -238,6 +238,73 @@ async def test_a_start_builds_where_nothing_can_serve_though_the_success_file_is
     people.write(ada="Princess", alan="Reader")
     async with more_nights(tmp_path, looks) as people:
         assert await people.titles() == {"Princess", "Reader"}
+
+
+async def test_a_start_before_the_success_file_is_there_again_forgets_nothing(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    """Of a disk that is mounted late, say."""
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").write_text("email,")
+        people.finish()
+        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+    people.write(ada="Duchess", alan="Reader")
+    (tmp_path / "_SUCCESS").rename(tmp_path / "away")
+    for _ in range(2):
+        async with more_nights(tmp_path, looks) as people:
+            assert "waiting for the success file _SUCCESS" in people.watch.output
+            await people.is_looked_at()
+    async with more_nights(tmp_path, looks) as people:
+        (tmp_path / "away").rename(tmp_path / "_SUCCESS")
+        await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_batch_that_is_begun_as_the_builder_of_a_start_starts_is_not_served(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin() -> Callable[[], object]:
+        write_people(tmp_path, ada="Princess", alan="Professor")
+        return lambda: None
+
+    async with nights(tmp_path, looks) as people:
+        pass
+    people.write(ada="Duchess", alan="Professor")
+    people.finish()
+    during_the_next_build(monkeypatch, begin)
+    async with more_nights(tmp_path, looks) as people:
+        await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert await people.titles() == {"Countess", "Reader"}
+        assert people.watch.generations() == ["g1"]
+        people.write(ada="Princess", alan="Fellow")
+        people.finish()
+        await people.watch.says("cut over to g2")
+        assert await people.titles() == {"Princess", "Fellow"}
+
+
+async def test_a_start_that_ends_while_it_builds_has_answered_the_success_file(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        pass
+    people.write(ada="Duchess", alan="Professor")
+    people.finish()
+    building = asyncio.Event()
+
+    async def wait(*_: object, **__: object) -> None:
+        building.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builds.Builder, "run", wait)
+        running = asyncio.create_task(Watch(tmp_path).up.run())
+        await building.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    people.write(ada="Princess", alan="Professor")
+    async with more_nights(tmp_path, looks) as people:
+        assert f"{ANSWERED}; serving g1" in people.watch.output
+        assert await people.titles() == {"Countess", "Reader"}
 
 
 async def test_a_start_builds_what_another_manifest_asks_for(tmp_path: Path, looks: list[str | None]) -> None:

@@ -65,6 +65,10 @@ class BuildOptions:
     unless_success_file: str | None = None
     """Build nothing, and do not look at the source, if the success file has this identity and the store holds a
     generation of ``unless_fingerprint``, built to the same spec."""
+    seen_success_file: str | None = None
+    seen_fingerprint: str | None = None
+    """Build nothing if the source has another fingerprint, though the success file is still the one that it was seen
+    with: somebody may be writing the next one."""
     unless_refused: str | None = None
     """Build nothing if this generation was refused and another build would come to the same."""
     adopt: EarlierDataset | None = None

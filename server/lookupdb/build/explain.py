@@ -35,6 +35,7 @@ def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str
     pipeline.check_resources(spec, options)
     success_file = pipeline.find_success_file(spec, options)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
+    pipeline.check_seen(spec, options, success_file, source_fingerprint(objects))
     budget = BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     column_lines = list(describe_columns(spec, objects, budget))
     dataset = store.dataset(spec)

@@ -21,7 +21,7 @@ from lookupdb.build.scratch import scratch_folder
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
-from lookupdb.build.source.success_file import describe_success_file, read_success_file
+from lookupdb.build.source.success_file import describe_success_file, not_whole_error, read_success_file
 from lookupdb.build.write.dictionary import choose_dictionary
 from lookupdb.build.write.duplicates import DuplicateFilter
 from lookupdb.build.write.generation_writer import GenerationWriter, check_open_files
@@ -67,6 +67,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
             return _unchanged_report(spec, known, success_file, started_at)
     objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
     fingerprint = source_fingerprint(objects)
+    check_seen(spec, options, success_file, fingerprint)
     if fingerprint and _is_up_to_date(spec, dataset, options, fingerprint):
         return _unchanged_report(spec, fingerprint, success_file, started_at)
     active = existing_generations.find_active(dataset, options.active, options.active_records, spec.gates)
@@ -230,6 +231,14 @@ def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
     if spec.refresh.success_file is None:
         return None
     return read_success_file(spec, volume=options.volume, local_files=options.local_files)
+
+
+def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
+    """Raises SourceNotWhole if the source has changed since it was seen, and its success file has not. What is not
+    identified before it is fetched cannot be told."""
+    has_changed = fingerprint != options.seen_fingerprint and None not in (fingerprint, options.seen_fingerprint)
+    if has_changed and success_file is not None and success_file == options.seen_success_file:
+        raise not_whole_error(spec)
 
 
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:

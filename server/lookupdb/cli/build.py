@@ -130,6 +130,13 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     "(`successFile` of the last result).",
 )
 @option(
+    "--seen-success-file",
+    metavar="S",
+    help="With --seen-fingerprint: fail when the success file is still S, and the source has changed since it was seen "
+    "with it: somebody may be writing the next one.",
+)
+@option("--seen-fingerprint", metavar="F", help="What the source's fingerprint was then.")
+@option(
     "--unless-refused",
     type=GenerationAddress(),
     help="Build nothing when a gate has refused this generation, and nothing has changed since: it is refused again.",

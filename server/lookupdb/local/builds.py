@@ -14,8 +14,10 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.build import existing_generations
+from lookupdb.build.source.success_file import SourceNotWhole
 from lookupdb.errors import GateClosed, InvalidManifest, LookupdbError, SourceUnreadable
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
+from lookupdb.local.rebuilds import SuccessFileAnswer
 from lookupdb.manifest import Manifest, generation_number
 from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
@@ -66,7 +68,12 @@ class BuildRequest:
     volume: Path | None
 
     def arguments(
-        self, active: Manifest | None, unless: Manifest | None, unless_refused: str | None, generation: str | None
+        self,
+        active: Manifest | None,
+        unless: Manifest | None,
+        unless_refused: str | None,
+        generation: str | None,
+        observed: SuccessFileAnswer | None,
     ) -> list[str]:
         """Return the arguments of `lookupdb build`."""
         options = {
@@ -78,6 +85,8 @@ class BuildRequest:
             "--active-records": active and active.totals.records,  # the store may lose it
             "--unless-fingerprint": unless and unless.fingerprint,
             "--unless-success-file": unless and unless.success_file,
+            "--seen-success-file": observed and observed.success_file,
+            "--seen-fingerprint": observed and observed.fingerprint,
             "--unless-refused": unless_refused,
             "--generation": generation,
         }
@@ -158,19 +167,21 @@ class Builder:
         unless: Manifest | None = None,
         unless_refused: str | None = None,
         generation: str | None = None,
+        observed: SuccessFileAnswer | None = None,
     ) -> str | None:
         """Build ``generation``, or the next free one, and return its name; None when the source is still that of the
         generation ``unless``. Gates compare with ``active``, also where the store has lost it.
 
-        Raises BuildFailed, BuilderKilled, InvalidManifest when the manifest has become another dataset's, and
-        SourceNotReady when the success file is not there. When cancelled, the builder is interrupted and waited for,
+        Raises BuildFailed, BuilderKilled, InvalidManifest when the manifest has become another dataset's,
+        SourceNotReady when the success file is not there, and SourceNotWhole when it is still the one that was
+        ``observed``, and the source is not. When cancelled, the builder is interrupted and waited for,
         INTERRUPTION_SECONDS at most.
         """
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "lookupdb.cli.leash",  # it ends when `up` does, however that ends
-            *self._request.arguments(active, unless, unless_refused, generation),
+            *self._request.arguments(active, unless, unless_refused, generation, observed),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=child_environment(BUILDER_VARIABLES),
@@ -208,6 +219,8 @@ def _read_result(code: int, output: bytes, dataset: str) -> str | None:
         raise BuilderKilled(-code)
     report = _last_report(output)
     if code != 0:
+        if report.get("reason") == SourceNotWhole.reason:
+            raise SourceNotWhole(report["message"])
         what = "a gate refused it" if code == GateClosed.exit_code else "the build failed"
         raise BuildFailed(what, code, may_pass=report.get("outcome") != "failed" or report["mayPass"])
     if not report:

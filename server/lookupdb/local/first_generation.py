@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lookupdb.build.source.success_file import describe_success_file
+from lookupdb.build.source.success_file import SourceNotWhole, describe_success_file
 from lookupdb.errors import CorruptFile, LookupdbError
 from lookupdb.keys import has_same_normalization
 from lookupdb.local import builds
@@ -21,13 +21,14 @@ from lookupdb.local.serving import Serving
 from lookupdb.manifest import Manifest
 from lookupdb.store import StoredDataset
 
-_BUILD_FAILURES: Final = (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady)
+_BUILD_FAILURES: Final = (builds.BuildFailed, builds.BuilderKilled, builds.SourceNotReady, SourceNotWhole)
 _LOAD_FAILURES: Final = (ChildFailed, CorruptFile)
 
 
 class FirstGenerationLoader:
     """Begins with what is in ``dataset``, or what ``builder`` makes. Those that cannot be served are added to
-    ``unservable``. ``say`` gets the lines meant for the person."""
+    ``unservable``. ``keep`` gets how the success file is answered before anything is built for it, ``say`` the lines
+    meant for the person."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class FirstGenerationLoader:
         serving: Serving,
         observer: SourceObserver,
         unservable: set[str],
+        keep: Callable[[SuccessFileAnswer], None],
         say: Callable[[str], None],
     ) -> None:
         self._dataset = dataset
@@ -43,23 +45,31 @@ class FirstGenerationLoader:
         self._serving = serving
         self._observer = observer
         self._unservable = unservable
+        self._keep = keep
         self._say = say
 
     async def load(self, remembered: SuccessFileAnswer | None) -> tuple[str, SuccessFileAnswer | None]:
-        """Load the generation to begin with. Returns it, and how the success file is answered, None unless it is; an
-        earlier `up` has answered one by ``remembered``.
+        """Load the generation to begin with. Returns it, and which success file has been answered last, and how; None
+        where none has. An earlier `up` has answered one by ``remembered``.
 
         Raises LookupdbError where there is none: how the build has failed, or a server of what it has built.
         """
         reusable = self._find_reusable()
         success_file = None if reusable is None else await self._observer.find_success_file(self._serving.spec)
-        if reusable is None or success_file is None:
-            return await self._build_or_load(reusable, None)
-        answer = _find_answer(success_file, reusable, remembered)
-        if answer is not None and (generation := await self._load_answered(answer)) is not None:
-            return generation, answer
-        observed = await self._observer.observe_source(self._serving.spec, success_file)
-        return await self._build_or_load(reusable, observed)
+        observed = None
+        if reusable is not None and success_file is not None:
+            answer = _find_answer(success_file, reusable, remembered)
+            if answer is not None and (generation := await self._load_answered(answer)) is not None:
+                return generation, answer
+            observed = await self._observer.observe_source(self._serving.spec, success_file)
+        try:
+            generation = await self._build(reusable, observed)
+        except _BUILD_FAILURES as error:
+            generation = await self._load_last_good(error)
+            return generation, answer_failure(observed, error) or remembered or find_own_answer(self._serving.manifest)
+        if reusable is not None and observed is not None and generation == reusable.generation:
+            return generation, observed._replace(fingerprint=reusable.fingerprint)
+        return generation, find_own_answer(self._serving.manifest)
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._serving.spec.name}: {line}")
@@ -82,23 +92,14 @@ class FirstGenerationLoader:
                 return generation
         return None
 
-    async def _build_or_load(
-        self, reusable: Manifest | None, observed: SuccessFileAnswer | None
-    ) -> tuple[str, SuccessFileAnswer | None]:
-        """Load what is built, or what has been, as ``load`` does. The source was ``observed`` before."""
-        try:
-            generation = await self._build(reusable)
-        except _BUILD_FAILURES as error:
-            return await self._load_last_good(error), answer_failure(observed, error)
-        if reusable is not None and observed is not None and generation == reusable.generation:
-            return generation, observed._replace(fingerprint=reusable.fingerprint)
-        return generation, None  # its manifest tells
-
-    async def _build(self, reusable: Manifest | None) -> str:
-        """Load what is built now, or ``reusable`` if the source is still that one's, and return it."""
+    async def _build(self, reusable: Manifest | None, observed: SuccessFileAnswer | None) -> str:
+        """Load what is built now, or ``reusable`` if the source is still that one's, and return it. The source was
+        ``observed`` before."""
         built = None
+        if observed is not None and observed.fingerprint is not None:
+            self._keep(observed)  # what follows may be cut short
         if reusable is None or reusable.generation not in self._unservable:
-            built = await self._builder.run(reusable, reusable, self._dataset.newest_refused())
+            built = await self._builder.run(reusable, reusable, self._dataset.newest_refused(), observed=observed)
             if built is None:
                 assert reusable is not None, "nothing to compare with is always built"
                 self._tell(f"{reusable.generation} is whole and its source has not changed")
@@ -106,7 +107,7 @@ class FirstGenerationLoader:
                     return reusable.generation
         if built is None:
             self._tell("building anew")
-            built = await self._builder.run()
+            built = await self._builder.run(observed=observed)
             assert built is not None, "a build without a fingerprint to compare with always builds"
         await self._serving.load(built)
         return built
@@ -137,8 +138,12 @@ def _find_answer(
     """Return how ``success_file`` was answered; None also where ``reusable`` must be built anew from any source."""
     if not has_same_normalization(reusable.normalize, reusable.unicode):
         return None
-    own = reusable.success_file and SuccessFileAnswer(reusable.success_file, reusable.fingerprint)
-    return find_standing_answer(success_file, own or None, remembered)
+    return find_standing_answer(success_file, find_own_answer(reusable), remembered)
+
+
+def find_own_answer(manifest: Manifest) -> SuccessFileAnswer | None:
+    """Return the success file that ``manifest`` has been built under, as answered; None if it names none."""
+    return SuccessFileAnswer(manifest.success_file, manifest.fingerprint) if manifest.success_file else None
 
 
 def answer_failure(observed: SuccessFileAnswer | None, error: LookupdbError) -> SuccessFileAnswer | None:

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
-from lookupdb.build.source.success_file import describe_success_file, read_success_file
+from lookupdb.build.source.success_file import (
+    SourceNotWhole,
+    describe_success_file,
+    not_whole_error,
+    read_success_file,
+)
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.errors import LookupdbError, SourceUnreadable
+from lookupdb.errors import LookupdbError
 from lookupdb.local import bounds, builds
 from lookupdb.local.rebuilds import DesiredInputs, ServingInputs, SuccessFileAnswer
 from lookupdb.local.serving import Serving
@@ -21,12 +26,6 @@ NOT_REBUILT: Final = "not rebuilt"
 
 FindAnswer = Callable[[str, str], SuccessFileAnswer | None]
 """``RebuildSchedule.find_answer``."""
-
-
-class SourceNotWhole(SourceUnreadable):
-    """The source has changed, and its success file has not: somebody may be writing the next one."""
-
-    may_pass = False
 
 
 class SourceObserver:
@@ -166,10 +165,3 @@ class SourceObserver:
         if self._last_problem.startswith(NOT_REBUILT):
             self._say(f"{self._serving.spec.name}: manifest and source can be read again")
             self._last_problem = ""
-
-
-def not_whole_error(spec: DatasetSpec) -> SourceNotWhole:
-    """The error of a source that has changed under its success file."""
-    return SourceNotWhole(
-        f"the source has changed since {describe_success_file(spec)} was written, and is read when that is written anew"
-    )

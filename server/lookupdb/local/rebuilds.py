@@ -65,6 +65,17 @@ class ServingInputs(NamedTuple):
     workers: int
 
 
+class SuccessFileAnswer(NamedTuple):
+    """Which success file was answered last, and the fingerprint that the source had; None where it has none."""
+
+    success_file: str
+    fingerprint: str | None
+
+    def is_of_another(self, fingerprint: str) -> bool:
+        """Whether it is known that the source was another one than that with ``fingerprint``."""
+        return self.fingerprint not in (None, fingerprint)
+
+
 class DesiredInputs(NamedTuple):
     """What manifest and source ask for: a change of any of these is built at once, whatever has failed before."""
 
@@ -75,16 +86,10 @@ class DesiredInputs(NamedTuple):
     success_file: str | None = None
     """The identity of the file that says that the source is whole, if the manifest names one."""
 
-
-class SuccessFileAnswer(NamedTuple):
-    """Which success file was answered last, and the fingerprint that the source had; None where it has none."""
-
-    success_file: str
-    fingerprint: str | None
-
-    def is_of_another(self, fingerprint: str) -> bool:
-        """Whether it is known that the source was another one than that with ``fingerprint``."""
-        return self.fingerprint not in (None, fingerprint)
+    @property
+    def answer(self) -> SuccessFileAnswer | None:
+        """How the success file is answered once this is attempted, if there is one."""
+        return None if self.success_file is None else SuccessFileAnswer(self.success_file, self.serving.fingerprint)
 
 
 def find_standing_answer(success_file: str, *answers: SuccessFileAnswer | None) -> SuccessFileAnswer | None:
@@ -180,8 +185,8 @@ class RebuildSchedule:
         self._backoff.reset()
 
     def _note_answer(self, desired: DesiredInputs) -> None:
-        if desired.success_file is not None:
-            answer = SuccessFileAnswer(desired.success_file, desired.serving.fingerprint)
+        answer = desired.answer
+        if answer is not None:
             self._answers[desired.serving.content] = answer
             if answer.fingerprint is not None:
                 self.lasting_answer = (desired.serving.content, answer)

@@ -11,18 +11,20 @@ import logging
 import shlex
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from lookupdb import store
+from lookupdb.build.source.success_file import SourceNotWhole
 from lookupdb.errors import CorruptFile, LookupdbError, UsageError
 from lookupdb.local import bounds, builds
 from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.first_generation import FirstGenerationLoader
 from lookupdb.local.kept_answer import KeptAnswer
-from lookupdb.local.observer import SourceNotWhole, SourceObserver, not_whole_error
+from lookupdb.local.observer import SourceObserver
 from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, SuccessFileAnswer
 from lookupdb.local.router import HOST
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder
@@ -77,7 +79,7 @@ class Up:
         self._observer = SourceObserver(options.manifest, options.volume, options.max_servers, self._serving, say)
         self._kept_answer = KeptAnswer(self._folder, options.manifest, options.volume, self._tell)
         self._first_answer: SuccessFileAnswer | None = None
-        """How the start has answered the success file, unless the manifest of what serves tells."""
+        """How which success file had been answered last at the start."""
         self._overridden: dict[str, Backoff] = {}
         """The generations with overridden gates that were tried in vain, and when they are tried again."""
         self._unservable: set[str] = set()
@@ -130,13 +132,14 @@ class Up:
 
     async def _load_first_generation(self) -> str:
         """Raises LookupdbError."""
-        loader = FirstGenerationLoader(
-            self._dataset, self._builder, self._serving, self._observer, self._unservable, self._say
-        )
         content = self._spec.content_hash()
+        keep = partial(self._kept_answer.keep, content)
+        loader = FirstGenerationLoader(
+            self._dataset, self._builder, self._serving, self._observer, self._unservable, keep, self._say
+        )
         generation, self._first_answer = await loader.load(self._kept_answer.read(content))
         if self._first_answer is not None:
-            self._kept_answer.keep(content, self._first_answer)
+            keep(self._first_answer)
         return generation
 
     def _override_gates(self) -> None:
@@ -297,9 +300,8 @@ class Up:
             unless,
             self._dataset.newest_refused(),
             builds.next_generation(self._dataset, active.generation),
+            desired.answer,
         )
-        if built is not None:
-            self._check_built(built, spec, desired)
         generation = built or (unless or active).generation
         if is_older(generation, active.generation):
             raise LookupdbError(f"the builder has built {generation}, which is older than {active.generation}")
@@ -324,18 +326,6 @@ class Up:
         active = self._serving.manifest
         is_whole = active.generation not in self._unservable and self._serving.damage is None
         return active if is_whole and desired.serving.content == active.content else None
-
-    def _check_built(self, generation: str, spec: DatasetSpec, desired: DesiredInputs) -> None:
-        """Raises SourceNotWhole, and removes what was built, if the source has changed under its success file since
-        the look. Raises StoreError."""
-        if desired.success_file is None or desired.serving.fingerprint is None:
-            return
-        manifest = self._dataset.manifest(generation)
-        seen = (desired.success_file, desired.serving.content)
-        if (manifest.success_file, manifest.content) != seen or manifest.fingerprint == desired.serving.fingerprint:
-            return
-        self._dataset.remove(generation)
-        raise not_whole_error(spec)
 
     async def _replace(self, generation: str, spec: DatasetSpec) -> None:
         """Serve ``generation`` in place of the active one, which goes on if that fails. Raises LookupdbError."""

@@ -73,11 +73,11 @@ def during_the_next_build(monkeypatch: pytest.MonkeyPatch, change: Callable[[], 
     """While the next builder runs, what ``change`` does is so; then what it returns undoes it."""
     build = builds.Builder.run
 
-    async def run(self: builds.Builder, *options: object) -> str | None:
+    async def run(self: builds.Builder, *options: object, **named: object) -> str | None:
         monkeypatch.setattr(builds.Builder, "run", build)
         undo = change()
         try:
-            return await build(self, *options)  # type: ignore[arg-type]
+            return await build(self, *options, **named)  # type: ignore[arg-type]
         finally:
             undo()
 

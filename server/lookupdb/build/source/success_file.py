@@ -17,12 +17,19 @@ import orjson
 from lookupdb.build.source.listing import find_files, is_identified, refuse_local_files
 from lookupdb.build.source.location import LocatedFile
 from lookupdb.build.source.remote_objects import remote_errors
-from lookupdb.errors import BadSource, SourceMissing
+from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.spec import DatasetSpec
 from lookupdb.wording import strip_secrets
 
 _MAX_BYTES: Final = 1 << 20
 """Read of a file that its server does not identify: it says that it is there, and is not the data."""
+
+
+class SourceNotWhole(SourceUnreadable):
+    """The source has changed, and its success file has not: somebody may be writing the next one."""
+
+    reason = "SourceNotWhole"
+    may_pass = False
 
 
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
@@ -47,6 +54,13 @@ def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bo
     if not is_identified(file.description):
         identity["content"] = _hash_begin(file)
     return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def not_whole_error(spec: DatasetSpec) -> SourceNotWhole:
+    """The error of a source that has changed under its success file."""
+    return SourceNotWhole(
+        f"the source has changed since {describe_success_file(spec)} was written, and is read when that is written anew"
+    )
 
 
 def describe_success_file(spec: DatasetSpec) -> str:
