@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.shards import write_generation
-from support.up_stack import Stack, build_people, people, write_people
+from support.up_stack import MANIFEST, Stack, build_people, people, write_people
 from support.up_watch import Watch, damage, watching
 from support.waiting import soon
 
@@ -126,6 +126,26 @@ async def test_what_is_damaged_while_the_source_is_bad_is_built_once_it_is_mende
         write_people(tmp_path, ada="Duchess")
         await watch.says("cut over to g2")
         assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+async def test_what_is_damaged_while_the_source_is_bad_gives_way_to_what_was_before(tmp_path: Path) -> None:
+    async with watching(tmp_path, MANIFEST.replace("keepGenerations: 2", "keepGenerations: 3")) as watch:
+        for generation, title in (("g2", "Duchess"), ("g3", "Princess")):
+            write_people(tmp_path, ada=title)
+            await watch.says(f"cut over to {generation}")
+        damage(tmp_path, "g2")
+        damage(tmp_path, "g3")
+        (tmp_path / "people.csv").write_text("email,")
+        await watch.says("a gate refused it; g3 keeps serving")
+        kill_server(watch)
+        await watch.says("people: g3 cannot be served any more: ")
+        await watch.says("people: g3 is damaged; serving g2, the last good generation\npeople: g2 cannot be served\n")
+        await watch.says("people: g3 is damaged; serving g1, the last good generation")
+        await watch.says("cut over to g1")
+        assert await asyncio.to_thread(watch.title) == "Countess"
+        write_people(tmp_path, ada="Empress")
+        await watch.says("cut over to g4")
+        assert await asyncio.to_thread(watch.title) == "Empress"
 
 
 async def test_servers_that_cannot_start_for_another_reason_have_nothing_built(

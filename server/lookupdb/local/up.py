@@ -194,6 +194,8 @@ class Up:
         elif desired is not None and decision is not Decision.REST:
             await self._refresh(desired, schedule, is_again=decision is Decision.BUILD_AGAIN)
             self._keep_answer(schedule)
+        elif self._serving.damage:
+            await self._serve_last_good()
 
     def _keep_answer(self, schedule: RebuildSchedule) -> None:
         if schedule.lasting_answer is not None:
@@ -214,6 +216,7 @@ class Up:
         """Cut over to a newer generation that a gate had refused, and that a person has let through since."""
         active = self._serving.manifest.generation
         waiting = [generation for generation, backoff in self._overridden.items() if not backoff.is_due()]
+        waiting += self._unservable
         generation = builds.find_overridden_generation(self._dataset, spec, active, waiting)
         if generation is None:
             return
@@ -251,6 +254,23 @@ class Up:
             if pause is not None:
                 other = f"{generation} was built from another source than the one seen last"
                 self._say(f"{name}: {other}, which is tried again in {pause:,.0f} s")
+
+    async def _serve_last_good(self) -> None:
+        """Cut over to the newest generation that can be served, if there is one: what is active is damaged, and cannot
+        be built anew now. Raises LookupdbError."""
+        spec = self._serving.spec
+        self._unservable.add(self._serving.manifest.generation)
+        while manifest := builds.find_reusable_generation(self._dataset, spec, unservable=self._unservable):
+            generation = manifest.generation
+            self._tell(f"{self._serving.describe_active()}; serving {generation}, the last good generation")
+            try:
+                await self._serving.replace(generation, spec)
+            except (ChildFailed, CorruptFile) as error:
+                self._tell(f"{generation} cannot be served\n{error}")
+                self._unservable.add(generation)
+            else:
+                self._tell(f"cut over to {generation}")
+                return
 
     def _describe_reason(self, is_again: bool) -> str:
         """Why is built, and what is served meanwhile."""
