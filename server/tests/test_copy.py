@@ -98,6 +98,12 @@ def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Sto
     assert all("g2 copied (101 records, 3 shards); spec.adopt: {uid: 'local'}" in line for line in lines)
 
 
+def test_a_scratch_folder_that_may_not_be_written_to_is_told_and_not_the_store(stores: Stores) -> None:
+    error = stores.copy("--scratch", "/sys").exception  # where nobody may make anything, root neither
+    assert "cannot write to the scratch folder /sys: " in str(error)
+    assert "give this user the right, or another folder" in str(error)
+
+
 @pytest.mark.parametrize("source", ["directory", "s3"])
 def test_passes_from_one_kind_of_store_to_another(
     stores: Stores, s3_url: str, source: str, monkeypatch: pytest.MonkeyPatch

@@ -232,7 +232,7 @@ class TestFailures:
         write_generation(folder, content("g1"))
         with open_dataset(folder, refresh_seconds=0) as mapping:
             (folder / "active.json").mkdir()
-            with pytest.raises(StoreError, match=r"cannot open .*people-local: Is a directory"):
+            with pytest.raises(StoreError, match=r"cannot open .*people-local/active\.json: Is a directory"):
                 mapping.reload()
             self.keeps(mapping, caplog, "Is a directory")
 

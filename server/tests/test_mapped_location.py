@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.shards import write_generation
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
 from lookupdb.mapped import open_dataset
 from lookupdb.mapped.location import GenerationFolder, StoreFolder, SyncedFolder, locate
+from lookupdb.store.announcement import Announcement
 
 RECORDS = {"a": b"1"}
 
@@ -203,6 +205,28 @@ def test_a_refused_generation_answers_only_who_names_it(tmp_path: Path) -> None:
     with open_dataset(refused) as mapping:
         assert mapping["a"] == b"2"
         assert mapping.manifest.refused is not None
+
+
+def test_an_announced_generation_that_may_not_be_looked_at_is_named_and_not_taken_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Path.stat
+
+    def look_but_not_into_g1(path: Path, **options: bool) -> os.stat_result:
+        if path.parent.name == "g1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, **options)
+
+    write_generation(tmp_path, RECORDS, generation="g1")
+    write_generation(tmp_path, RECORDS, generation="g2")
+    announcement = Announcement("default", "sample", "local", "g1", 1, "2026-01-01T00:00:00Z")
+    (tmp_path / "active.json").write_bytes(announcement.to_json())
+    monkeypatch.setattr(Path, "stat", look_but_not_into_g1)
+    manifest = tmp_path / "g1" / "manifest.json"
+    with pytest.raises(StoreError, match=f"cannot open {manifest}: Permission denied\n.*give this user the right"):
+        open_dataset(tmp_path)
+    with pytest.raises(StoreError, match=f"cannot open {manifest}: "):
+        open_dataset(tmp_path / "g1")
 
 
 def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:

@@ -16,7 +16,15 @@ from support.gateways import fake_gateway, use_token
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
+from lookupdb.errors import (
+    CorruptFile,
+    FolderDenied,
+    GenerationExists,
+    GenerationMissing,
+    StoreDenied,
+    StoreError,
+    UsageError,
+)
 from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, open_store
 from lookupdb.store.bucket import Bucket, ObjectState
@@ -322,6 +330,16 @@ class TestDirectory:
 
 
 class TestObjects:
+    def test_a_scratch_folder_that_may_not_be_written_to_is_told_and_not_the_store(
+        self, bucket: Bucket, scratch: Path
+    ) -> None:
+        dataset, folder = BucketDataset(bucket, ADDRESS), Path("/sys")  # where nobody may make anything, root neither
+        (shard, *_) = publish(dataset, "g1", CONTENT, scratch).shards
+        with pytest.raises(FolderDenied, match=f" to {folder}: "), dataset.shard("g1", shard, folder):
+            pass
+        with pytest.raises(FolderDenied, match=f"cannot write to the scratch folder {folder}"):
+            dataset.claim("g2", folder)
+
     def test_a_dead_builders_claim_is_taken_over(self, bucket: Bucket, scratch: Path) -> None:
         path = f"{ADDRESS.path}/g1"
         bucket.objects.put(f"{path}/claim.json", b"{}")

@@ -18,7 +18,7 @@ from lookupdb.cli.options import GenerationAddress, log_format, option
 from lookupdb.cli.outcome import say_of_failure
 from lookupdb.errors import LookupdbError, NotEnoughRoom, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import Store, StoreAddress, credentials
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count, render_json, strip_secrets
 
@@ -149,7 +149,7 @@ def _copy(
 ) -> CopiedGeneration:
     place = target.dataset_at(StoreAddress(target.cluster, address.namespace, address.name, address.uid))
     with ExitStack() as stack:
-        with store_errors(f"cannot use {scratch}"):
+        with folder_errors(f"cannot write to the scratch folder {scratch}"):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lookupdb-copy-", dir=scratch))
         progress.begin_phase(f"copying {address}", None, "bytes")
         copied = copy_generation(source.dataset_at(address), place, generation, Path(folder), progress.advance)

@@ -9,11 +9,11 @@ from types import TracebackType, new_class
 from typing import Any, Final, Self
 
 from lookupdb import native
-from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
+from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.mapped.follower import Follower, open_target
 from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, choose_make_files
-from lookupdb.mapped.location import GenerationFolder, Location, locate
+from lookupdb.mapped.location import GenerationFolder, Location, locate, unopened_error
 from lookupdb.mapped.look_alikes import KeySet, MappedItemsView, MappedValuesView, ValueSequence
 
 REFRESH_SECONDS: Final = 0.1
@@ -209,7 +209,7 @@ def _open(location: Location, opener: Opener) -> MappedFiles:
     except LookupdbError:
         raise
     except OSError as error:
-        raise StoreError(f"cannot open {location.path}: {error.strerror or error}") from error
+        raise unopened_error(location.path, error) from error
     assert files is not None
     return files
 

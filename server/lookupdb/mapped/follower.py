@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any, Final, Protocol
 
-from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
+from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError
 from lookupdb.mapped.generation import MappedFiles, Opener, OpenGeneration, identify_manifest
-from lookupdb.mapped.location import Identity, Location
+from lookupdb.mapped.location import Identity, Location, unopened_error
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Follower:
         return True
 
     def _open_target(self, present: OpenGeneration) -> MappedFiles | None:
-        """``open_target``, and no OSError: GenerationMissing if the folder is gone, else StoreError."""
+        """``open_target``, and no OSError: GenerationMissing if the folder is gone, else StoreError, NotEnoughRoom."""
         path = self.location.path
         try:
             return open_target(self.location, self.opener, present)
@@ -124,7 +124,7 @@ class Follower:
                 hint="what is open goes on answering; open what is there now",
             ) from error
         except OSError as error:
-            raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+            raise unopened_error(path, error) from error
 
     def _note_success(self, identity: Identity) -> None:
         self._seen = identity if _is_settled(identity) else None

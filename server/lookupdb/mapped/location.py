@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
-from lookupdb.errors import CorruptFile, GenerationMissing, StoreError, UsageError
+from lookupdb.disk import opening_error
+from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class StoreFolder:
         if announced is None:
             return self._find_newest()
         folder = self.path / announced
-        return folder if (folder / FILE_NAME).exists() else self._replace_lost(announced)
+        return folder if _is_there(folder / FILE_NAME) else self._replace_lost(announced)
 
     def _read_announced(self) -> str | None:
         try:
@@ -158,6 +159,20 @@ def _may_answer(folder: Path) -> bool:
     return manifest.refused is None and sizes == [shard.bytes for shard in manifest.shards]
 
 
+def _is_there(path: Path) -> bool:
+    """Raises OSError where that cannot be told: some versions of Python take what may not be looked at for missing."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def unopened_error(path: Path, error: OSError) -> StoreError | NotEnoughRoom:
+    """The error of a dataset at ``path`` that cannot be opened. It names what the system did, which may lie beneath."""
+    return opening_error(Path(os.fsdecode(error.filename or path)), error.errno or 0)
+
+
 def identify(status: os.stat_result) -> Identity:
     """The identity of what has this ``status``."""
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
@@ -172,7 +187,7 @@ def locate(place: str | os.PathLike[str]) -> Location:
     """The location that ``place`` names: the path of one of the three kinds of folders, or a dataset's name, ``people``
     or ``team/people``, where LOOKUPDB_SYNC_DIR says in which folder datasets are.
 
-    Raises UsageError, GenerationMissing, StoreError.
+    Raises UsageError, GenerationMissing, StoreError, NotEnoughRoom.
     """
     if isinstance(place, str) and (scheme := _URL.match(place)):
         raise _url_error(scheme[1])
@@ -181,7 +196,7 @@ def locate(place: str | os.PathLike[str]) -> Location:
     try:
         return _locate_at(path, place)
     except OSError as error:
-        raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+        raise unopened_error(path, error) from error
 
 
 def _find_named(name: str) -> Path | None:
@@ -195,13 +210,13 @@ def _find_named(name: str) -> Path | None:
 def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
     if path.name == CURRENT and path.is_symlink():
         return SyncedFolder(path.parent)
-    if (path / FILE_NAME).exists():
+    if _is_there(path / FILE_NAME):
         return GenerationFolder(path)
     if (path / CURRENT).is_symlink():
         return SyncedFolder(path)
     if not path.is_dir():
         raise _missing_folder_error(path, place)
-    if (path / ANNOUNCEMENT).exists() or list_generations(path):
+    if _is_there(path / ANNOUNCEMENT) or list_generations(path):
         return StoreFolder(path)
     raise GenerationMissing(
         f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT} or g1, g2, … in it",

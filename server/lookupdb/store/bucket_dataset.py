@@ -21,7 +21,7 @@ from lookupdb.store.dataset import (
     sort_generations,
     verify_shard_file,
 )
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
 from lookupdb.store.lease import CLAIM, Lease, PublicationDecided
 from lookupdb.store.object_store import Version, object_version
@@ -135,7 +135,7 @@ class BucketDataset(StoredDataset):
         target = scratch / f"{uuid.uuid4().hex}-{shard.file}"
         try:
             doing = f"cannot copy {self.url}/{generation}/{shard.file} to {scratch}"
-            with store_errors(doing), target.open("wb") as file:
+            with folder_errors(doing), target.open("wb") as file:
                 for chunk in self.read(generation, shard):
                     file.write(chunk)
             verify_shard_file(target, shard)

@@ -33,7 +33,7 @@ from lookupdb.errors import GenerationExists, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files
-from lookupdb.store.directory import store_errors
+from lookupdb.store.directory import folder_errors
 from lookupdb.store.lease import CLAIM, Lease, LeaseState
 from lookupdb.store.retry import call_with_retries
 
@@ -53,7 +53,7 @@ class BucketClaim(BuildClaim):
         """Whether no copy has failed yet."""
         self.generation = prefix.rpartition("/")[2]
         self.folder = scratch / "generation"
-        with store_errors(f"cannot write to the scratch folder {scratch}"):
+        with folder_errors(f"cannot write to the scratch folder {scratch}"):
             self.folder.mkdir()
 
     def publish(self, manifest: Manifest) -> Manifest:
