@@ -426,6 +426,17 @@ def test_a_signal_ends_it_with_the_result_so_far(
     until(lambda: not any(map(is_running, senders)), "no sender is left")
 
 
+def test_files_are_written_though_nobody_reads_what_is_printed(url: str, key_file: str, tmp_path: Path) -> None:
+    files = [tmp_path / "result.json", tmp_path / "report.svg"]
+    words = ["--rate", "20", "--warmup", "0", "--duration", "1", "--json", str(files[0]), "--report", str(files[1])]
+    with _start(url, key_file, *words) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait(60)
+    assert orjson.loads(files[0].read_bytes())["isInterrupted"] is False
+    assert files[1].read_text()
+
+
 def test_a_signal_ends_it_while_it_waits_for_keys(url: str) -> None:
     command = [sys.executable, "-m", "lookupdb", "load", url, "--keys", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -237,14 +237,16 @@ def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Pa
     line = render_json(end.document)
     is_for_machines = Path("-") in json_files
     say = say_of_failure if is_failure else click.echo
-    say(line if is_for_machines else render_summary(end.document))
-    for path in json_files:
-        if str(path) != "-":
-            _write_file(path, line + b"\n")
-    for path in reports:
-        from lookupdb.load.plots import render_report
+    try:
+        say(line if is_for_machines else render_summary(end.document))
+    finally:  # also when nobody reads that any more
+        for path in json_files:
+            if str(path) != "-":
+                _write_file(path, line + b"\n")
+        for path in reports:
+            from lookupdb.load.plots import render_report
 
-        _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode())
+            _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode())
 
 
 def _check_writable(path: Path) -> None:
