@@ -14,7 +14,7 @@ from lookupdb.local.kept_answer import FILE, KeptAnswer, parse_answer
 from lookupdb.local.rebuilds import SuccessFileAnswer
 from lookupdb.local.run_state import RunFolder
 
-SUCCESS_FILE, FINGERPRINT, CONTENT = "5" * 32, "f" * 32, "c" * 32
+SUCCESS_FILE, FINGERPRINT, CONTENT, GATES = "5" * 32, "f" * 32, "c" * 32, "a" * 32
 ANSWER = SuccessFileAnswer(SUCCESS_FILE, FINGERPRINT)
 PLACE = {"dataset": "default/people", "volume": None}
 MEMBERS = {**PLACE, "successFile": SUCCESS_FILE, "fingerprint": FINGERPRINT}
@@ -35,30 +35,37 @@ def kept_in(folder: RunFolder, manifest: str = "people.yaml", volume: str | None
 @pytest.mark.parametrize("answer", [ANSWER, SuccessFileAnswer(SUCCESS_FILE, None)])
 def test_the_next_up_reads_what_was_kept_last(folder: RunFolder, answer: SuccessFileAnswer) -> None:
     kept = kept_in(folder)
-    kept.keep(CONTENT, SuccessFileAnswer("0" * 32, FINGERPRINT))
-    kept.keep(CONTENT, answer)
-    assert kept_in(folder).read(CONTENT) == answer
+    kept.keep(CONTENT, GATES, SuccessFileAnswer("0" * 32, FINGERPRINT))
+    kept.keep(CONTENT, GATES, answer)
+    assert kept_in(folder).read(CONTENT, GATES) == answer
     assert [path.name for path in folder.path.iterdir() if path.name != "lock"] == [FILE], "nothing unfinished"
 
 
 def test_it_is_for_what_the_manifest_has_built_from_one_place(folder: RunFolder) -> None:
-    kept_in(folder).keep(CONTENT, ANSWER)
-    assert kept_in(folder).read("d" * 32) is None
-    assert kept_in(folder, manifest="elsewhere/people.yaml").read(CONTENT) is None
-    assert kept_in(folder, volume="elsewhere").read(CONTENT) is None
+    kept_in(folder).keep(CONTENT, GATES, ANSWER)
+    assert kept_in(folder).read("d" * 32, GATES) is None
+    assert kept_in(folder, manifest="elsewhere/people.yaml").read(CONTENT, GATES) is None
+    assert kept_in(folder, volume="elsewhere").read(CONTENT, GATES) is None
+
+
+def test_what_was_bad_and_is_not_identified_is_for_the_gates_that_have_judged_it(folder: RunFolder) -> None:
+    """What is identified is built again only if it is still the same."""
+    for answer, found in ((ANSWER, ANSWER), (SuccessFileAnswer(SUCCESS_FILE, None), None)):
+        kept_in(folder).keep(CONTENT, GATES, answer)
+        assert kept_in(folder).read(CONTENT, "b" * 32) == found
 
 
 def test_it_is_kept_of_a_path_that_is_no_utf_8(folder: RunFolder) -> None:
     manifest = os.fsdecode(b"people-\xff.yaml")
-    kept_in(folder, manifest).keep(CONTENT, ANSWER)
-    assert kept_in(folder, manifest).read(CONTENT) == ANSWER
+    kept_in(folder, manifest).keep(CONTENT, GATES, ANSWER)
+    assert kept_in(folder, manifest).read(CONTENT, GATES) == ANSWER
 
 
 def test_it_is_written_again_once_somebody_has_removed_it(folder: RunFolder) -> None:
     kept = kept_in(folder)
     for _ in range(2):
-        kept.keep(CONTENT, ANSWER)
-        assert kept.read(CONTENT) == ANSWER
+        kept.keep(CONTENT, GATES, ANSWER)
+        assert kept.read(CONTENT, GATES) == ANSWER
         (folder.path / FILE).unlink()
 
 
@@ -85,9 +92,9 @@ def put_pipe(path: Path) -> None:
 def test_what_is_no_such_file_is_as_if_nothing_had_been_answered(
     folder: RunFolder, spoil: Callable[[Path], object]
 ) -> None:
-    kept_in(folder).keep(CONTENT, ANSWER)
+    kept_in(folder).keep(CONTENT, GATES, ANSWER)
     spoil(folder.path / FILE)
-    assert kept_in(folder).read(CONTENT) is None
+    assert kept_in(folder).read(CONTENT, GATES) is None
 
 
 @pytest.mark.parametrize(
@@ -107,5 +114,5 @@ def test_what_is_no_such_file_is_as_if_nothing_had_been_answered(
     ],
 )
 def test_members_that_make_no_sense_or_are_of_something_else_are_no_answer(members: Any) -> None:
-    assert parse_answer(MEMBERS, PLACE) == ANSWER
-    assert parse_answer(members, PLACE) is None
+    assert parse_answer(MEMBERS, PLACE, GATES) == ANSWER
+    assert parse_answer(members, PLACE, GATES) is None

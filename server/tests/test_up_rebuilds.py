@@ -252,26 +252,26 @@ def test_what_nothing_identifies_and_was_bad_is_not_read_again_under_its_success
 
 
 def test_an_answer_lasts_over_a_restart(nights: Nights) -> None:
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S1", "day 1"))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S1", "day 1"))
     nights.see("S2", "day 1")
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", "day 1"))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", "day 1"))
     nights.see("S3", "day 3")
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S3", "day 3")), "before it is built"
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S3", "day 3")), "before it is built"
     nights.schedule.note_failure(may_pass=True)
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S3", "day 3"))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S3", "day 3"))
 
 
 def test_an_answer_of_what_nothing_identifies_lasts_once_it_is_not_tried_again(nights: Nights) -> None:
     nights.see("S2", None)
     nights.schedule.note_failure(may_pass=True)
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S1", "day 1"))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S1", "day 1"))
     nights.schedule.note_failure(may_pass=False)
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", None))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", None))
 
 
 def test_a_success_file_that_was_answered_before_the_first_look_is_answered(nights: Nights) -> None:
     nights.restart(SuccessFileAnswer("S2", "day 1"))
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", "day 1"))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", "day 1"))
     assert nights.see("S2", "half of day 3") is Decision.REST
     assert nights.see("S3", "day 3") is Decision.BUILD
 
@@ -285,7 +285,7 @@ def test_what_was_attempted_before_the_first_look_is_attempted_again(nights: Nig
 def test_what_nothing_identifies_and_was_bad_before_the_first_look_is_not_read_again(nights: Nights) -> None:
     nights.restart(SuccessFileAnswer("S2", None))
     assert nights.see("S2", None, looks=3) is Decision.REST
-    assert nights.schedule.lasting_answer == ("content", SuccessFileAnswer("S2", None))
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", None))
     assert nights.see("S3", None) is Decision.BUILD
 
 

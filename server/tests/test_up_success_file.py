@@ -159,6 +159,25 @@ async def test_a_success_file_tells_of_a_source_that_its_server_does_not_identif
             assert "are not watched" not in people.watch.output
 
 
+async def test_a_start_builds_what_other_gates_let_through_though_nothing_identifies_it(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
+    success_file = (tmp_path / "_SUCCESS").absolute()
+    with web_file(rows % b"Countess") as file:
+        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+        async with nights(tmp_path, looks, manifest) as people:
+            file.content = b"email,title\nada@example.com,Duchess\n"
+            (tmp_path / "people.yaml").write_text(manifest.replace("gates: {", "gates: {minRecords: 2, "))
+            people.finish()
+            await people.watch.says("a gate refused it; g1 keeps serving")
+        async with more_nights(tmp_path, looks) as people:
+            assert "was answered before" in people.watch.output
+        (tmp_path / "people.yaml").write_text(manifest)
+        async with more_nights(tmp_path, looks) as people:
+            assert await asyncio.to_thread(people.watch.title) == "Duchess"
+
+
 async def test_a_start_reads_nothing_under_a_success_file_that_an_earlier_up_has_answered(
     tmp_path: Path, looks: list[str | None]
 ) -> None:

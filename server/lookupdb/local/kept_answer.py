@@ -35,13 +35,13 @@ class KeptAnswer:
         """The last that were to be written."""
         self._write = RetriedWrite(FILE, self._write_members, say)
 
-    def read(self, content: str) -> SuccessFileAnswer | None:
-        """Return what was kept for what has the hash ``content``, None if nothing was."""
-        return parse_answer(self._folder.read(FILE), {**self._place, "content": content})
+    def read(self, content: str, gates: str) -> SuccessFileAnswer | None:
+        """Return what was kept for what has the hash ``content``, and is judged by ``gates``, None if nothing was."""
+        return parse_answer(self._folder.read(FILE), {**self._place, "content": content}, gates)
 
-    def keep(self, content: str, answer: SuccessFileAnswer) -> None:
+    def keep(self, content: str, gates: str, answer: SuccessFileAnswer) -> None:
         """Write ``answer`` unless it is there. Raises nothing: it is tried again."""
-        kept = {"successFile": answer.success_file, "fingerprint": answer.fingerprint}
+        kept = {"gates": gates, "successFile": answer.success_file, "fingerprint": answer.fingerprint}
         members = {**self._place, "content": content, **kept}
         if members != self._members or not self._folder.has_file(self._folder.path / FILE):
             self._members = members
@@ -57,12 +57,15 @@ class KeptAnswer:
             self._folder.write(FILE, self._members)
 
 
-def parse_answer(members: object, place: dict[str, Any]) -> SuccessFileAnswer | None:
-    """Return the answer that ``members`` of a file tell; None unless they have those of ``place``, and make sense."""
+def parse_answer(members: object, place: dict[str, Any], gates: str) -> SuccessFileAnswer | None:
+    """Return the answer that ``members`` of a file tell; None unless they have those of ``place``, and make sense. What
+    nothing identifies was bad, and is built again where other ``gates`` judge it."""
     if not isinstance(members, dict) or any(members.get(name, members) != value for name, value in place.items()):
         return None
     success_file, fingerprint = members.get("successFile"), members.get("fingerprint", "")
     if not _is_identity(success_file) or not (fingerprint is None or _is_identity(fingerprint)):
+        return None
+    if fingerprint is None and members.get("gates") != gates:
         return None
     return SuccessFileAnswer(success_file, fingerprint)
 

@@ -129,9 +129,9 @@ class RebuildSchedule:
         self._unsettled_looks = 0
         self._backoff = Backoff(now)
         """Of what was attempted last."""
-        self.lasting_answer: tuple[str, SuccessFileAnswer] | None = None
-        """The last answer, with the content hash that it is for, which the next `up` is to heed. Not that of an attempt
-        at what nothing identifies, which may yet be made again."""
+        self.lasting_answer: tuple[str, str, SuccessFileAnswer] | None = None
+        """The last answer, with the hashes of the content and the gates that it is for, which the next `up` is to heed.
+        Not that of an attempt at what nothing identifies, which may yet be made again."""
         self._note_answer(active)
         if answer is not None:
             self._resume(active, answer)
@@ -141,7 +141,7 @@ class RebuildSchedule:
         serving = active.serving._replace(fingerprint=answer.fingerprint)
         desired = active._replace(serving=serving, success_file=answer.success_file)
         self._note_answer(desired)
-        self.lasting_answer = (serving.content, answer)
+        self.lasting_answer = (serving.content, active.gates, answer)
         if answer.fingerprint is None:
             self._attempted = desired
 
@@ -189,7 +189,7 @@ class RebuildSchedule:
         if answer is not None:
             self._answers[desired.serving.content] = answer
             if answer.fingerprint is not None:
-                self.lasting_answer = (desired.serving.content, answer)
+                self.lasting_answer = (desired.serving.content, desired.gates, answer)
 
     def note_failure(self, *, may_pass: bool) -> float | None:
         """What was attempted last has failed. Returns the seconds until it is due again, None where it is not before
@@ -199,7 +199,7 @@ class RebuildSchedule:
             self._backoff.reset()
             answer = self._answers.get(attempted.serving.content)
             if answer is not None:
-                self.lasting_answer = (attempted.serving.content, answer)
+                self.lasting_answer = (attempted.serving.content, attempted.gates, answer)
             return None
         return self._backoff.note_failure(may_pass=may_pass)
 

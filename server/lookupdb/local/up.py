@@ -132,12 +132,12 @@ class Up:
 
     async def _load_first_generation(self) -> str:
         """Raises LookupdbError."""
-        content = self._spec.content_hash()
-        keep = partial(self._kept_answer.keep, content)
+        content, gates = self._spec.content_hash(), self._spec.gates.content_hash()
+        keep = partial(self._kept_answer.keep, content, gates)
         loader = FirstGenerationLoader(
             self._dataset, self._builder, self._serving, self._observer, self._unservable, keep, self._say
         )
-        generation, self._first_answer = await loader.load(self._kept_answer.read(content))
+        generation, self._first_answer = await loader.load(self._kept_answer.read(content, gates))
         if self._first_answer is not None:
             keep(self._first_answer)
         return generation
