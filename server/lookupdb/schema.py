@@ -42,6 +42,7 @@ _SHOWN_PROBLEMS: Final = 20
 _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
 """Of a name that is compared with those of fields, which takes its time. No field's is as long."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TYPES: Final = {
     "string": "text",
     "integer": "a whole number",
@@ -107,7 +108,8 @@ def _complete(resource: dict[str, Any]) -> dict[str, Any]:
         errors = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
         problems = [partial(_describe_error, error) for error in errors]
     if not problems:
-        problems = [partial(str, problem) for problem in _broken_rules(resource, schema, "")]
+        found = [*_surrogates(resource, "")] or _broken_rules(resource, schema, "")
+        problems = [partial(str, problem) for problem in found]
     if problems:
         raise InvalidManifest(f"{_find_name(resource)}: {_describe_some(problems)}", hint=_EVERY_FIELD)
     return resource
@@ -305,6 +307,19 @@ def _is_quantity(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _surrogates(value: Json, path: str) -> Iterator[str]:
+    """Report text that is no UTF-8: an escape of YAML makes such."""
+    if isinstance(value, str) and _SURROGATE.search(value):
+        yield f"{path}: {_shorten(value)} has half of a surrogate pair: write the character itself"
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield from _surrogates(name, path)
+            yield from _surrogates(child, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _surrogates(item, f"{path}[{number}]")
 
 
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:

@@ -257,6 +257,21 @@ def test_a_message_is_of_bounded_length(changes: dict[str, Any], said: str) -> N
     assert len(caught.value.message) < 2000
 
 
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"gates": {"requiredKeys": ["a", "b\ud800"]}}, r"spec\.gates\.requiredKeys\[1\]: 'b\\ud800'"),
+        ({"source": {"url": "\ud83d\ude00.csv"}}, r"spec\.source\.url: '\\ud83d\\ude00\.csv'"),
+        ({"serving": {"resources": {"requests": {"\udfff": "1"}}}}, r"spec\.serving\.resources\.requests: '\\udfff'"),
+    ],
+    ids=["half", "escaped as of JSON", "a name"],
+)
+def test_text_that_is_no_utf_8_is_refused(changes: dict[str, Any], where: str) -> None:
+    """YAML's escapes make such, also of two halves."""
+    with pytest.raises(InvalidManifest, match=f"{where} has half of a surrogate pair: write the character itself"):
+        spec.parse_resource(resource(**changes))
+
+
 def test_a_manifest_within_itself_is_refused() -> None:
     within: list[Any] = []
     within.append(within)
