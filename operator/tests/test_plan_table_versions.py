@@ -138,6 +138,19 @@ class TestWhileAShardHasNoServer:
         planned = world.planner(_answered(world, 3), world.config, world.now)
         assert (planned.status.table, planned.status.last_table) == (world.status.table, 1)
 
+    def test_what_is_to_be_written_with_other_content_goes_out_above_it_all_the_same(self) -> None:
+        """A version never has two contents: routers that start read what is written now."""
+        world = serving(replicas=1)
+        _lose_server(world)
+        world.status = replace(
+            world.status, generations=tuple(replace(one, records=one.records + 1) for one in world.status.generations)
+        )
+        world.version += 1
+        planned = world.planner(_answered(world, 3), world.config, world.now)
+        assert planned.status.last_table == 4
+        world.carry_out(planned, world.dataset)
+        assert written_table(world)["version"] == 4
+
 
 def _answered(world: World, version: int) -> Observed:
     """What is seen when every router answers from table ``version``."""

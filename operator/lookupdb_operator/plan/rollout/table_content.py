@@ -17,9 +17,7 @@ from lookupdb_operator.plan import clock
 from lookupdb_operator.plan.generation import promotion, rollback
 from lookupdb_operator.plan.rollout import candidate, references, rollouts, shard_windows, table_conflicts
 from lookupdb_operator.plan.rollout.table_versions import (
-    edited_table_version,
     is_edited,
-    known_table_version,
     newest_read_version,
     newest_table_version,
     next_table_version,
@@ -136,12 +134,10 @@ def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Si
     observed = situation.observed
     # What somebody has edited may say any version: what there is of it is looked into.
     find_newest = newest_read_version if is_edited(observed) else newest_table_version
-    newest = find_newest(observed)
-    if newest > table.version and _is_servable(table.replicas, status, situation):
+    if find_newest(observed) > table.version and _is_servable(table.replicas, status, situation):
         return True
-    # Routers answer from a newer table meanwhile, and that has other servers perhaps: status was set back.
-    if newest > max(known_table_version(status), edited_table_version(observed)):
-        return False
+    # Else routers go on with a newer table, which has other servers perhaps: status was set back. But what has another
+    # content now than it was written with has another version, too.
     return table_conflicts.is_version_taken(status, situation)
 
 

@@ -52,12 +52,6 @@ def written_table_version(observed: Observed) -> int:
     return max(own, _find_highest(existing.table_version for existing in objects if existing.changed))
 
 
-def edited_table_version(observed: Observed) -> int:
-    """The highest version that the text of a ConfigMap says that somebody has edited, and that routers may have read: 0
-    for none."""
-    return _find_highest(existing.text_version for existing in observed.other_objects if existing.changed)
-
-
 def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
     """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. Where somebody has
     edited the ConfigMap, the version may be edited, too: that alone tells of no such status."""
