@@ -241,6 +241,8 @@ class RouterReport:
     """Whether it reports that none of its workers has a table: it answers nobody."""
     generations: frozenset[str] = frozenset()
     """The active generations of the tables that its workers answer from."""
+    digests: frozenset[str] = frozenset()
+    """Those of the texts of the tables that its workers answer from (``digest_table``); older routers report none."""
     missing_keys: frozenset[str] = frozenset()
     """Fingerprints of keys that it needs, and that are not mounted or are not what they are called."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -306,9 +307,15 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
         await cluster.close()
 
 
-def worker(version: int | None, error: str | None = None, uid: str = "ds-1", generation: str | None = None) -> Json:
+def worker(
+    version: int | None,
+    error: str | None = None,
+    uid: str = "ds-1",
+    generation: str | None = None,
+    **others: Any,
+) -> Json:
     report = {"datasetUid": uid if version else None, "tableVersion": version, "tableSeen": 5, "error": error}
-    report |= {"generation": generation}
+    report |= {"generation": generation, **others}
     return {"index": 0, "state": "ready", "report": report}
 
 
@@ -323,6 +330,11 @@ def worker(version: int | None, error: str | None = None, uid: str = "ds-1", gen
             {"workers": [worker(4, generation="g1"), worker(4, generation="g2"), worker(4, generation="g1")]},
             RouterReport(4, newest=4, generations=frozenset({"g1", "g2"})),
             id="of which generations",
+        ),
+        pytest.param(
+            {"workers": [worker(4, tableDigest="0123456789abcdef"), worker(4), worker(None, tableDigest=None)]},
+            RouterReport(None, "a worker has no routing table yet", newest=4, digests=frozenset({"0123456789abcdef"})),
+            id="with which content",
         ),
         pytest.param(
             {"workers": [worker(4, "s0: no answer"), worker(4, f"{describe_contradiction(4)}; so")]},
@@ -357,11 +369,28 @@ async def test_what_a_router_answers_from(answer: Json, expected: RouterReport) 
     assert "authorization" not in server.asked[0].headers
 
 
+NO_DIGESTS: list[object] = [
+    "",
+    "0123456789ABCDEF",
+    "0123456789abcdef\n",
+    "0" * 5000,
+    7,
+    ["0123456789abcdef"],
+    {},
+    True,
+]
+
+
+def _answer_with(digest: object) -> web.Response:
+    return web.json_response({"workers": [worker(4, tableDigest=digest)]})
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
         (lambda: web.json_response({"pid": 1}), "not answer as a router does"),
         (lambda: web.Response(text="hello"), "not answer as a router does"),
+        *((functools.partial(_answer_with, digest), "not answer as a router does") for digest in NO_DIGESTS),
         (lambda: web.Response(status=503), "answers 503"),
         (lambda: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "answers 302"),
     ],

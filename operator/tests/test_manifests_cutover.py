@@ -41,6 +41,12 @@ def test_a_router_reads_what_was_written() -> None:
     ]
 
 
+def test_a_router_reports_of_what_was_written_what_the_operator_expects() -> None:
+    of = everything()
+    written = manifests.render_routing_table(of, table(of, version=9), {"g12": generation(of)})
+    assert _parsed(written).digest == manifests.content_mark(written)
+
+
 def test_a_table_names_as_many_servers_as_it_says_not_as_the_spec_does() -> None:
     of = airports(replicas=5)
     read = _parsed(manifests.render_routing_table(of, table(of, replicas=2, workers=3), {"g12": generation(of)}))

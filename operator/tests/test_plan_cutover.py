@@ -9,6 +9,7 @@ import orjson
 import pytest
 from operator_support.plan_samples import applied, condition, deleted, rebuilt, says, serving, trouble, unconfirmed
 from operator_support.plan_world import NEVER, World
+from operator_support.world_tables import written_table
 
 from lookupdb_operator import names
 from lookupdb_operator.model import RouterReport
@@ -75,7 +76,7 @@ class TestConfirming:
         world = unconfirmed(serving())
         late, other = _routers(world)
         assert world.status.table is not None
-        world.pods[other].table = {**(world.pods[other].table or {}), "version": 2, "active": "g2"}
+        world.pods[other].table = written_table(world)
         world.now += timedelta(seconds=70)
         planned = world.look()
         assert says(planned)["RolledOut"] == "False NotConfirmed"
@@ -139,7 +140,7 @@ class TestConfirming:
     def test_a_router_that_says_that_it_has_no_table_and_is_not_ready_keeps_nobody_waiting(self) -> None:
         world = unconfirmed(serving())
         late, other = (world.pods[name] for name in _routers(world))
-        other.table = {**(other.table or {}), "version": 2, "active": "g2"}
+        other.table = written_table(world)
         late.ready, late.table = False, None
         table = world.look().status.table
         assert table is not None

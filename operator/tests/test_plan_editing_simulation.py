@@ -18,6 +18,7 @@ from lookupdb_operator.plan import plan
 pytestmark = pytest.mark.long
 
 MOMENTS = 100
+ROUNDS = 6
 SEEDS_TO_FIND_A_MUTANT = 100
 RAISED_AND_PUT_BACK = (920034, 920250, 920361, 920394)
 """Lives in which a version that was raised by more than one was read and put back while the operator held back."""
@@ -36,6 +37,13 @@ def test_in_the_end_routers_answer_from_what_should_be_there() -> None:
     assert sum(simulation.held for simulation in simulations) > 200
 
 
+def test_what_routers_have_read_is_overtaken_though_it_was_put_back_before_anybody_looked() -> None:
+    simulations = [EditingSimulation(seed, surges=seed % 3 == 2, hides=True) for seed in range(20)]
+    for simulation in simulations:
+        simulation.live(MOMENTS)
+    _live_unnoticed(plan, 20)
+
+
 def test_what_is_edited_while_the_operator_holds_back_is_overtaken_though_it_is_put_back() -> None:
     _live_contested(plan, (*range(12), *RAISED_AND_PUT_BACK))
     EditingSimulation(920320, promotes=True).live_contested(MOMENTS)
@@ -43,7 +51,7 @@ def test_what_is_edited_while_the_operator_holds_back_is_overtaken_though_it_is_
 
 def _believes_that_nobody_refuses_a_table(observed: Observed, config: Config, now: datetime) -> Plan:
     """Takes a router that answers from what somebody has edited, under the same version, for one that has confirmed."""
-    reports = {uid: replace(report, problem="") for uid, report in observed.routers.items()}
+    reports = {uid: replace(report, problem="", digests=frozenset()) for uid, report in observed.routers.items()}
     return plan(replace(observed, routers=reports), config, now)
 
 
@@ -52,10 +60,18 @@ def _sees_no_edits(observed: Observed, config: Config, now: datetime) -> Plan:
     return plan(replace(observed, other_objects=others), config, now)
 
 
+def _goes_by_versions_alone(observed: Observed, config: Config, now: datetime) -> Plan:
+    """Takes a router that says the right version for one that has the table, whatever it has read under it."""
+    reports = {uid: replace(report, digests=frozenset()) for uid, report in observed.routers.items()}
+    return plan(replace(observed, routers=reports), config, now)
+
+
 def _goes_by_annotations_alone(observed: Observed, config: Config, now: datetime) -> Plan:
     """Reads no version in a text, and takes a router that says the right one for one that has the table."""
     others = tuple(replace(other, text_version=0) for other in observed.other_objects)
-    reports = {uid: replace(report, generations=frozenset()) for uid, report in observed.routers.items()}
+    reports = {
+        uid: replace(report, generations=frozenset(), digests=frozenset()) for uid, report in observed.routers.items()
+    }
     return plan(replace(observed, other_objects=others, routers=reports), config, now)
 
 
@@ -69,6 +85,11 @@ MUTANTS = [
 def test_the_simulation_finds_a_plan_that(mutant: Planner) -> None:
     with pytest.raises(AssertionError):
         _live(mutant)
+
+
+def test_the_simulation_of_hidden_edits_finds_a_plan_that_goes_by_versions_alone() -> None:
+    with pytest.raises(AssertionError):
+        _live_unnoticed(_goes_by_versions_alone, SEEDS_TO_FIND_A_MUTANT)
 
 
 def _forgets_what_it_has_left_alone(observed: Observed, config: Config, now: datetime) -> Plan:
@@ -95,6 +116,13 @@ def test_the_simulation_of_contests_finds_a_plan_that(mutant: Planner) -> None:
 def _live_contested(planner: Planner, seeds: Iterable[int]) -> None:
     for seed in seeds:
         EditingSimulation(seed, planner).live_contested(MOMENTS)
+
+
+def _live_unnoticed(planner: Planner, lives: int) -> None:
+    simulations = [EditingSimulation(seed, planner, surges=seed % 3 == 2) for seed in range(lives)]
+    for simulation in simulations:
+        simulation.live_unnoticed(ROUNDS)
+    assert sum(simulation.taken for simulation in simulations) > lives * ROUNDS / 2
 
 
 def _live(planner: Planner) -> None:

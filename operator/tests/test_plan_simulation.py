@@ -171,7 +171,9 @@ def _believes_routers_unasked(observed: Observed, config: Config, now: datetime)
     """Neither those that are to confirm a table nor those that are behind, for which a drain begins anew."""
     table = observed.dataset.status.table
     version = table.version if table else None
-    every = {pod.uid: RouterReport(version) for pod in observed.pods if pod.component == names.ROUTER}
+    every = {
+        pod.uid: RouterReport(version, newest=version or 0) for pod in observed.pods if pod.component == names.ROUTER
+    }
     return _believes_the_clock_on_the_wall(replace(observed, routers=every), config, now)
 
 

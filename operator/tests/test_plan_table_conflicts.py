@@ -19,7 +19,7 @@ from lookupdb_operator import names
 from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.loop.reports import list_event_reports
 from lookupdb_operator.model import Observed, Plan, RouterReport
-from lookupdb_operator.plan.rollout import cutover, references
+from lookupdb_operator.plan.rollout import references, router_reports
 
 
 def _start_routers_anew(world: World) -> None:
@@ -418,11 +418,11 @@ class TestARouterThatAnswersFromAnotherGeneration:
         table = table_of(world)
         for generations in (("g7",), ("g1", "g7")):
             observed = _answered_by(world, *generations)
-            assert cutover.find_confirming_routers(observed, table) == frozenset()
-            late = cutover.diagnose_late_routers(observed, table)
+            assert router_reports.find_confirming_routers(observed, table, "") == frozenset()
+            late = router_reports.diagnose_late_routers(observed, table, "")
             assert set(late.values()) == {f"it answers from table 1, of {', '.join(generations)}"}
-        assert len(cutover.find_confirming_routers(_answered_by(world, "g1"), table)) == 2
-        assert len(cutover.find_confirming_routers(_answered_by(world), table)) == 2  # an older router
+        assert len(router_reports.find_confirming_routers(_answered_by(world, "g1"), table, "")) == 2
+        assert len(router_reports.find_confirming_routers(_answered_by(world), table, "")) == 2  # an older router
 
     def test_is_overtaken(self) -> None:
         world = serving()
@@ -435,11 +435,11 @@ class TestARouterThatHasOtherContent:
     def test_has_not_confirmed(self) -> None:
         world = serving()
         observed, table = _contradicted(world), table_of(world)
-        assert cutover.find_confirming_routers(observed, table) == frozenset()
-        late = cutover.diagnose_late_routers(observed, table)
+        assert router_reports.find_confirming_routers(observed, table, "") == frozenset()
+        late = router_reports.diagnose_late_routers(observed, table, "")
         assert [why for why in late.values() if why.startswith("version 1 is in effect with other content")]
-        assert not cutover.is_contradicted(observed, replace(table, version=2))
-        assert not cutover.is_contradicted(replace(observed, routers={}), table)
+        assert not router_reports.is_contradicted(observed, replace(table, version=2), "")
+        assert not router_reports.is_contradicted(replace(observed, routers={}), table, "")
 
     def test_is_given_the_next_version_once(self) -> None:
         world = serving()

@@ -16,6 +16,7 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb.route.table import cutover
+from lookupdb.route.table.routing_table import digest_table
 from lookupdb.route.table.watcher import TableWatcher
 
 KEYS = [f"k{i}" for i in range(60)]
@@ -329,6 +330,44 @@ async def test_an_older_version_is_refused_and_said_so(router: Router, entries: 
     router.write(table_file(entries["g2"], version=5))
     await soon(lambda: router.status["error"] is None, "all is well again")
     assert await router.core.find("k1") == b"g2"
+
+
+async def test_it_reports_the_digest_of_the_text_that_it_answers_from(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    """Somebody has given an edited table the version of the next one: only the digest tells, until that is read."""
+    router.watcher.start()
+    assert router.status["tableDigest"] is None
+    first, edited = table_file(entries["g1"]), table_file(entries["g1"], version=2, notes="edited by hand")
+    edited = edited.replace(b'"records":', b'"records":1')
+    router.write(first)
+    await router.in_effect(1)
+    assert router.status["tableDigest"] == digest_table(first)
+    async with Load(router.core):
+        router.write(edited)
+        await router.in_effect(2)
+        assert router.status["tableDigest"] == digest_table(edited)
+        for refused, why in ((first, "is older"), (table_file(entries["g1"], version=2), "with other content")):
+            router.write(refused)
+            await soon(lambda why=why: why in (router.status["error"] or ""), "it is refused")  # type: ignore[misc]
+            assert router.status["tableVersion"] == 2
+            assert router.status["tableDigest"] == digest_table(edited)
+        overtaking = table_file(entries["g1"], version=3)
+        router.write(overtaking)
+        await router.in_effect(3)
+        assert router.status["tableDigest"] == digest_table(overtaking)
+        assert router.status["error"] is None
+    assert router.core.count("keys_unavailable") == 0
+
+
+async def test_of_texts_that_say_the_same_it_reports_the_last_one(
+    router: Router, entries: dict[str, dict[str, Any]]
+) -> None:
+    await started(router, entries["g1"])
+    spaced = table_file(entries["g1"]) + b"\n"
+    router.write(spaced)
+    await soon(lambda: router.status["tableDigest"] == digest_table(spaced), "it has read the other text")
+    assert (router.core.count("reloads"), router.core.count("reloads_refused")) == (1, 0)
 
 
 async def test_a_table_of_another_dataset_is_refused_by_a_router_of_one_the_first_too(

@@ -13,6 +13,7 @@ from lookupdb.route.table.routing_table import (
     MAX_BYTES,
     InvalidTable,
     ShardEntry,
+    digest_table,
     parse_table,
 )
 
@@ -54,6 +55,16 @@ def test_a_shard_of_a_mixed_table_may_name_the_generation_of_its_entry() -> None
     parsed = table(explicit)
     assert not parsed.is_mixed
     assert parsed == table(entry([[A]]))
+
+
+def test_the_digest_is_that_of_the_text_and_no_part_of_what_it_says() -> None:
+    """Of 16 digits of its SHA-256: routers and operators of other versions compare it."""
+    assert digest_table(b"{}\n") == "ca3d163bab055381"
+    text = table_file(entry([[A]]))
+    same = text + b"\n"
+    assert parse_table(text) == parse_table(same)
+    assert [parse_table(one).digest for one in (text, same)] == [digest_table(text), digest_table(same)]
+    assert digest_table(text) != digest_table(same)
 
 
 def test_the_oldest_of_a_mixed_table_is_found_across_time_zones() -> None:

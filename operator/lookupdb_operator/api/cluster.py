@@ -6,6 +6,7 @@ Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any, Final, Literal
 import aiohttp
 import orjson
 
+from lookupdb.route.table.routing_table import DIGEST_DIGITS
 from lookupdb.route.table.succession import tells_contradiction
 from lookupdb_operator import kinds, manifests, names
 from lookupdb_operator.api.client import APPLY_PATCH, METADATA_ONLY, AlreadyExists, Api, ApiError, Conflict, NotFound
@@ -24,6 +26,7 @@ from lookupdb_operator.status import DatasetStatus
 
 _ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
 _ROUTER_ANSWER_AT_MOST: Final = 1 << 20
+_TABLE_DIGEST: Final = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
 _EVENT_MESSAGE_AT_MOST: Final = 1024
 _EVENTS_A_PAGE: Final = 500
 _PAGES_OF_EVENTS: Final = 4
@@ -275,6 +278,7 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         reports = [worker["report"] or {} for worker in workers]
         versions = [report.get("tableVersion") for report in reports]
         generations = frozenset(str(report["generation"]) for report in reports if report.get("generation"))
+        digests = frozenset(_read_digest(report) for report in reports if report.get("tableDigest") is not None)
         missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
         foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
         problems = [str(report["error"]) for report in reports if report.get("error")]
@@ -288,7 +292,16 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
     newest = max(known, default=0)
     is_whole = bool(known) and len(known) == len(versions)
     problem = problem or ("" if is_whole else "a worker has no routing table yet")
-    return RouterReport(min(known) if is_whole else None, problem, newest, not known, generations, missing)
+    return RouterReport(min(known) if is_whole else None, problem, newest, not known, generations, digests, missing)
+
+
+def _read_digest(report: Mapping[str, Any]) -> str:
+    """The digest of the table that a worker answers from. Raises ValueError when it is none: such a router has not
+    confirmed anything."""
+    digest = report["tableDigest"]
+    if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
+        raise ValueError("tableDigest is no digest")
+    return digest
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:

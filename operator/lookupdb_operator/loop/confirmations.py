@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan.rollout import cutover, references
+from lookupdb_operator.plan.rollout import references, router_reports
 from lookupdb_operator.watch.cache import Key
 
 _Mark = tuple[str, int, str]
@@ -52,8 +52,9 @@ class Confirmations:
             return 0.0
         mark = dataset.uid, table.version, table.confirmed_at
         known, now = self._confirmations.get(dataset.key), self._clock()
-        routers = cutover.find_confirming_routers(observed, table) if observed.routers else None
-        if known is None or known.mark != mark or cutover.is_router_behind(observed, table):
+        # By versions alone: a router that has other content under this one opens the table again, which begins anew.
+        routers = router_reports.find_confirming_routers(observed, table, "") if observed.routers else None
+        if known is None or known.mark != mark or router_reports.is_router_behind(observed, table):
             known = _Confirmation(mark, now, now, routers)
         has_another = known.routers is not None and not (routers or frozenset()) <= known.routers
         since = now if has_another and now - known.first < references.STALE_MOUNT_SECONDS else known.since

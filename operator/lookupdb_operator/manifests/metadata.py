@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.route.table.routing_table import digest_table
 from lookupdb_operator import names
 from lookupdb_operator.manifests.fields import hash_applied_fields
 from lookupdb_operator.model import Manifest, ObservedDataset
@@ -87,10 +88,10 @@ def write_mark(manifest: Mapping[str, Any]) -> str:
 
 
 def content_mark(manifest: Mapping[str, Any]) -> str:
-    """What tells the contents of two routing tables apart: the digest of the text that routers read, and of nothing
-    else that ``manifest``, or what the API server holds, has. Empty when it has no such text."""
+    """What tells the contents of two routing tables apart: the digest of the text that routers read, as they report it,
+    and of nothing else that ``manifest``, or what the API server holds, has. Empty when it has no such text."""
     text = (manifest.get("data") or {}).get(names.TABLE_FILE)
-    return "" if text is None else digest(text)
+    return "" if text is None else digest_table(text.encode())
 
 
 def read_table_version(manifest: Mapping[str, Any]) -> int:

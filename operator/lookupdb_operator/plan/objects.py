@@ -13,7 +13,7 @@ from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRe
 from lookupdb_operator.plan import lifecycle, password_keys, reasons
 from lookupdb_operator.plan.build import build_job
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
-from lookupdb_operator.plan.rollout import cutover, pushes, rollouts, suspension, table_conflicts
+from lookupdb_operator.plan.rollout import pushes, rollouts, router_reports, suspension, table_conflicts
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -198,7 +198,7 @@ def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Man
         return ()
     return tuple(
         manifests.render_nudge(observed.dataset, pod, table.version)
-        for pod in cutover.list_live_routers(observed)
+        for pod in router_reports.list_live_routers(observed)
         if pod.table_version != str(table.version)
     )
 

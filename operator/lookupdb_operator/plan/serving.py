@@ -20,7 +20,7 @@ from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, loss_advice
 from lookupdb_operator.plan.reasons import Assessment, Verdict
-from lookupdb_operator.plan.rollout import cutover, pushes, references, rollouts, shard_windows
+from lookupdb_operator.plan.rollout import cutover, pushes, references, rollouts, router_reports, shard_windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
@@ -109,7 +109,7 @@ def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
 
 def count_ready_routers(observed: Observed) -> int:
     """How many routers take requests."""
-    return sum(pod.ready for pod in cutover.list_live_routers(observed))
+    return sum(pod.ready for pod in router_reports.list_live_routers(observed))
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
@@ -176,9 +176,11 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
             trouble = loss_advice.with_advice(trouble, rollout.generation, status, situation)
             yield pushes.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
-        yield _with_pod_trouble(reasons.NO_ROUTER_READY, "No router is ready", cutover.list_live_routers(observed))
+        yield _with_pod_trouble(
+            reasons.NO_ROUTER_READY, "No router is ready", router_reports.list_live_routers(observed)
+        )
         return
-    for pod in cutover.list_live_routers(observed):
+    for pod in router_reports.list_live_routers(observed):
         if pod.trouble is not None and not pod.ready:
             yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
             return
@@ -203,7 +205,7 @@ def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
 
 
 def _is_settling(status: DatasetStatus, situation: Situation) -> bool:
-    is_troubled = any(pod.trouble is not None for pod in cutover.list_live_routers(situation.observed))
+    is_troubled = any(pod.trouble is not None for pod in router_reports.list_live_routers(situation.observed))
     return not is_troubled and remaining_settling(status, situation.now) > 0
 
 

@@ -22,14 +22,18 @@ class EditingSimulation(Simulation):
     """One life of a dataset whose routing table is edited, and at times fought about until the operator holds back. In
     the end every router answers from what should be there, whatever it has read before."""
 
-    def __init__(self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False) -> None:
+    def __init__(
+        self, seed: int, planner: Planner = plan, *, promotes: bool = False, surges: bool = False, hides: bool = False
+    ) -> None:
+        """With ``hides``, versions are raised and put back before anybody looks, too, though routers have read them."""
         super().__init__(seed, planner, promotes=promotes, surges=surges)
         self._edits = random.Random(f"edits {seed}")
         self._raises = random.Random(f"raises {seed}")
+        self._hides = random.Random(f"hides {seed}") if hides else None
         self._fights_until = self.world.now
         self._repairs: tuple[Any, Repairs] | None = None
         self._looked_at: Observed | None = None
-        self.edits = self.raises = self.held = 0
+        self.edits = self.raises = self.held = self.taken = 0
 
     def live(self, moments: int) -> Life:
         """A life of ``moments`` with faults, then one without. In the end somebody puts back what was edited, before
@@ -69,6 +73,24 @@ class EditingSimulation(Simulation):
         world.settle(CONVERGES_WITHIN)
         self._check_routers()
 
+    def live_unnoticed(self, rounds: int) -> None:
+        """A life in which nothing fails, and the operator is at rest each time that a version is raised and put back
+        before it looks; then the spec changes, and routers may have the very version of the next table."""
+        world, lots = self.world, random.Random(f"unnoticed {self._raises.random()}")
+        world.loses_nudge = lambda: lots.random() < 0.8
+        world.settle(CONVERGES_WITHIN)
+        for _ in range(rounds):
+            self._raise_unnoticed(lots)
+            if lots.random() < 0.2:
+                self._crash_router()
+            for _ in range(lots.randrange(100)):
+                world.reconcile()
+                world.step(lots.choice([0.5, 1.0, 2.0]))
+            if lots.random() < 0.5:
+                world.settle(CONVERGES_WITHIN)
+        world.settle(CONVERGES_WITHIN)
+        self._ask_routers()
+
     def _put_back(self) -> None:
         """By hand: as the operator has written it, though not by itself."""
         written = self.world.invariants.tables[self.world.invariants.last_version]
@@ -103,6 +125,8 @@ class EditingSimulation(Simulation):
             self._fight()
             if self._raises.random() < 0.03:
                 self._raise_version()
+            if self._hides is not None and self._hides.random() < 0.05:
+                self._raise_unnoticed(self._hides)
         super().act()
 
     def _planned(self, observed: Observed, config: Any, now: Any) -> Any:
@@ -142,6 +166,20 @@ class EditingSimulation(Simulation):
         annotations = pick([{}, {names.TABLE_VERSION: str(version)}])
         edit_table(self.world, lambda text: with_version(with_wrong_address(text), version), annotations=annotations)
         self.raises += 1
+
+    def _raise_unnoticed(self, lots: random.Random) -> None:
+        """A version that was raised is put back before the operator looks. Then what serves changes, though its
+        generation stays."""
+        thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]
+        before, was_edited = thing.manifest, thing.edited
+        self._raise_version()
+        self.world.step(90.0 * lots.random())
+        thing.manifest, thing.edited, thing.changed = before, was_edited, self.world.now
+        routers = [pod for pod in self.world.pods.values() if pod.component == names.ROUTER and pod.table is not None]
+        versions = {pod.table["version"] for pod in routers if pod.table is not None}
+        self.taken += bool(versions & self.world.invariants.edited)
+        number, changed = lots.choice([1, 2]), lots.choice(["replicas", "workers"])
+        self.world.edit(**({"replicas": number} if changed == "replicas" else {"serving": {"workers": number}}))
 
     def _edit_table(self) -> None:
         thing = self.world.things["ConfigMap", names.routing_table(self.world.dataset.name)]

@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 from benchmarks.operator_load.api_protocol import build_result
 
+from lookupdb.route.table.routing_table import digest_table
 from lookupdb_operator import names
 from operator_support.kube import Kube, Object
 
@@ -90,8 +91,11 @@ class Kubelet:
 
     async def _admin(self, _request: web.Request) -> web.Response:
         tables = [item for item in self.kube.all("ConfigMap") if names.TABLE_FILE in item.get("data", {})]
-        version = orjson.loads(tables[0]["data"][names.TABLE_FILE])["version"] if tables else None
-        return web.json_response({"workers": [{"report": {"tableVersion": version}}]})
+        if not tables:
+            return web.json_response({"workers": [{"report": {"tableVersion": None, "tableDigest": None}}]})
+        text = tables[0]["data"][names.TABLE_FILE]
+        report = {"tableVersion": orjson.loads(text)["version"], "tableDigest": digest_table(text.encode())}
+        return web.json_response({"workers": [{"report": report}]})
 
 
 @contextlib.asynccontextmanager

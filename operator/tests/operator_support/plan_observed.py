@@ -22,7 +22,7 @@ from operator_support.plan_objects import (
     ref,
 )
 from operator_support.plan_passwords import missing_keys
-from operator_support.plan_routers import diagnose_refusal
+from operator_support.plan_routers import diagnose_refusal, digest_held
 
 if TYPE_CHECKING:
     from operator_support.plan_world import World
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def observe_report(world: World, pod: Process) -> RouterReport:
     if pod.table is not None:
         version, missing, of = pod.table["version"], missing_keys(world, pod), frozenset({str(pod.table["active"])})
-        return RouterReport(version, diagnose_refusal(pod), newest=version, generations=of, missing_keys=missing)
+        digests = frozenset({digest_held(pod.table)} if world.reports_digest(pod) else ())
+        return RouterReport(version, diagnose_refusal(pod), version, False, of, digests, missing)
     if pod.down_until is not None:
         return RouterReport(None, "it does not answer")
     return RouterReport(None, "a worker has no routing table yet", is_empty=True)

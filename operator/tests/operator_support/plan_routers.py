@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from lookupdb.route.table.routing_table import digest_table
 from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import names
 from operator_support.plan_objects import NAME, Process, Thing
@@ -98,6 +99,12 @@ def diagnose_refusal(pod: Process) -> str:
     if pod.table is None or pod.mounted is None or pod.table["version"] != pod.mounted["version"]:
         return ""
     return "" if pod.table == pod.mounted else f"{describe_contradiction(pod.table['version'])}; a change needs another"
+
+
+def digest_held(table: dict[str, Any]) -> str:
+    """What a router reports that has read ``table``, as the operator writes it: whoever edits one changes what it
+    says."""
+    return digest_table(orjson.dumps(table) + b"\n")
 
 
 def _proves(world: World, before: dict[str, Any], after: dict[str, Any]) -> bool:

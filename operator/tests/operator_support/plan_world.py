@@ -125,6 +125,8 @@ class World:
     turns: Turns = field(default_factory=Turns)
     loses_nudge: Callable[[], bool] = lambda: False
     """Whether a kubelet does not sync a pod's volumes though the pod was annotated."""
+    reports_digest: Callable[[Process], bool] = lambda pod: True
+    """Whether a router says which text it has read; older ones do not."""
     most_servers: int | None = None
     """How many shard pods there may be; None: any number."""
     also_steps: Callable[[float], None] = lambda seconds: None

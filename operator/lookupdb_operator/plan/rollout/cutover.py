@@ -1,5 +1,5 @@
 """The way from one routing table to the next: it is written, routers confirm it, and lookups that began on an older one
-end. This module also says which routers' reports count, and judges RolledOut.
+end. This module also judges RolledOut.
 
 A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
 in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import names
-from lookupdb_operator.model import Observed, Pod, RouterReport, Trouble
+from lookupdb_operator.model import Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, promotion
@@ -23,9 +22,11 @@ from lookupdb_operator.plan.rollout import (
     previous,
     references,
     rollouts,
+    router_reports,
     shard_windows,
     starting,
     suspension,
+    table_conflicts,
 )
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
@@ -40,13 +41,12 @@ SLOW_POLL_SECONDS: Final = 5.0
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with its routing table confirmed, when every router that may answer reports its version, and none that
-    it has that with other content. Its
-    generation is active from then on, and has served, unless another one still serves some shards. When none was active
-    before, the oldest that serves is."""
+    it has that with other content. Its generation is active from then on, and has served, unless another one still
+    serves some shards. When none was active before, the oldest that serves is."""
     table, observed = status.table, situation.observed
     if table is not None and table.confirmed_at:
         return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
-    if table is None or not list_answering_routers(observed) or diagnose_late_routers(observed, table):
+    if table is None or not router_reports.list_answering_routers(observed) or find_late_routers(status, situation):
         return status
     confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
     status = replace(status, table=confirmed)
@@ -78,19 +78,20 @@ def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     kept: lookups that it begins have to drain, too. Also when a router has the same version with other content; and
     when what is active was edited: routers tell it again."""
     table = status.table
-    is_edited = table is not None and (_is_edited(table, status) or is_contradicted(situation.observed, table))
-    if table is not None and table.confirmed_at and is_edited:
+    if table is not None and table.confirmed_at and _is_edited(table, status, situation):
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
     if table is None or not references.is_draining(status):
         return status
-    if not is_router_behind(situation.observed, table):
+    if not router_reports.is_router_behind(situation.observed, table):
         return status
     return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
 
 
-def _is_edited(table: TableStatus, status: DatasetStatus) -> bool:
-    """Whether what is active is not what became so when ``table`` was confirmed. Nobody knows that of one of several
-    generations, but that something was."""
+def _is_edited(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a router has other content under the version of ``table``, or what is active is not what became so when
+    that was confirmed. Nobody knows the latter of one of several generations, but that something was."""
+    if table_conflicts.is_contradicted(table, status, situation):
+        return True
     return not status.generation if table.is_mixed else status.generation != table.generation
 
 
@@ -103,7 +104,7 @@ def remaining_drain(table: TableStatus, situation: Situation) -> float:
     seconds = desired.drain_seconds
     if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
         seconds = max(seconds, desired.router_drain_seconds)
-    if has_router_down(observed):
+    if router_reports.has_router_down(observed):
         seconds = max(seconds, references.STALE_MOUNT_SECONDS)
     seen = observed.dataset.status.table
     is_seen = seen is not None and (seen.version, seen.confirmed_at) == (table.version, table.confirmed_at)
@@ -134,88 +135,12 @@ def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
     return max(slowest, remaining_drain(table, situation))
 
 
-def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
-    """Routers that are not about to go."""
-    return tuple(
-        pod
-        for pod in observed.pods
-        if pod.component == ROUTER and not pod.deleting and pod.phase not in ("Succeeded", "Failed")
-    )
-
-
-def list_answering_routers(observed: Observed) -> tuple[Pod, ...]:
-    """Routers that may be answering from some table. One that takes requests counts, whatever is wrong with it. One
-    that has not started, or that ends again and again, does not: it reads the table when it starts."""
-    return tuple(pod for pod in list_live_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
-
-
-def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
-    if pod.ready or pod.phase != "Running":
-        return pod.ready
-    if report is None or report.newest:
-        return True
-    # What a container died of stays in a pod's status long after it runs again: only of one that does not answer when
-    # it is asked either does it say that nobody is there.
-    return pod.trouble is None and not report.is_empty
-
-
-def has_router_down(observed: Observed) -> bool:
-    """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
-    kubelet syncs what is mounted a while later."""
-    answering_uids = {pod.uid for pod in list_answering_routers(observed)}
-    return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
-
-
-def is_router_behind(observed: Observed, table: TableStatus) -> bool:
-    """Whether a router answers from an older table than ``table``."""
-    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
-    return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
-
-
-def is_contradicted(observed: Observed, table: TableStatus) -> bool:
-    """Whether a router answers from another table of the version of ``table``, and refuses this one."""
-    if not observed.routers:  # as at most looks: they were not asked
-        return False
-    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
-    return any(report is not None and _contradicts(report, table) for report in reports)
-
-
-def _contradicts(report: RouterReport, table: TableStatus) -> bool:
-    """Whether ``report`` says so, or that a generation answers of which this version is not: what the router is given
-    may be the other table still."""
-    if describe_contradiction(table.version) in report.problem:
-        return True
-    answers = report.table_version == report.newest == table.version
-    return answers and not report.generations <= {table.generation}
-
-
-def find_confirming_routers(observed: Observed, table: TableStatus) -> frozenset[str]:
-    """The uids of the routers that say that they answer from ``table``."""
-    reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
-    return frozenset(uid for uid, report in reports if report is not None and _confirms(report, table))
-
-
-def _confirms(report: RouterReport, table: TableStatus) -> bool:
-    return report.table_version == table.version and not _contradicts(report, table)
-
-
-def diagnose_late_routers(observed: Observed, table: TableStatus) -> Mapping[str, str]:
-    """Pod → why it does not answer from ``table`` yet, of routers that may be answering."""
-    late: dict[str, str] = {}
-    for pod in list_answering_routers(observed):
-        report = observed.routers.get(pod.uid)
-        if report is None:
-            late[pod.name] = "it was not asked yet"
-        elif report.table_version is None:
-            late[pod.name] = report.problem or "it has no routing table"
-        elif not _confirms(report, table):
-            late[pod.name] = report.problem or _describe_answers(report)
-    return late
-
-
-def _describe_answers(report: RouterReport) -> str:
-    of = f", of {', '.join(sorted(report.generations))}" if report.generations else ""
-    return f"it answers from table {report.table_version}{of}"
+def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[str, str]:
+    """Pod → why it does not answer from the routing table of ``status`` yet, of routers that may be answering."""
+    table = status.table
+    assert table is not None, "there is no routing table to answer from"
+    digest = table_conflicts.find_digest(table, status, situation)
+    return router_reports.diagnose_late_routers(situation.observed, table, digest)
 
 
 def assess(status: DatasetStatus, situation: Situation) -> Assessment:
@@ -274,7 +199,7 @@ def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
     # of another spec, which serves because what is of this one was rolled back from, is not, however well it serves.
     truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
     if references.is_draining(status):
-        drains = _describe_draining(table, situation)
+        drains = _describe_draining(table, status, situation)
         return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
     return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
 
@@ -313,7 +238,7 @@ def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Sit
         verdict = _judge_confirming(table, status, situation)
         return replace(verdict, message=f"{progress}{verdict.message}")
     if references.is_draining(status):
-        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, situation)}")
+        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, status, situation)}")
     overdue = leftovers.diagnose_leftovers(status, table, situation)
     if overdue is not None:
         return Verdict("False", overdue.reason, f"{progress}{reasons.write_sentence(overdue.reason, overdue.message)}")
@@ -331,10 +256,10 @@ def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situ
     )
 
 
-def _describe_draining(table: TableStatus, situation: Situation) -> str:
+def _describe_draining(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
     if remaining_drain(table, situation) > 0:
         return f"what served before drains since {table.confirmed_at}."
-    late = diagnose_late_routers(situation.observed, table)
+    late = find_late_routers(status, situation)
     late_names = ", ".join(sorted(late)[:3])
     return (
         f"what served before stays until {late_names} say that they answer from table {table.version}."
@@ -352,7 +277,7 @@ def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | Non
     table = status.table
     if table is None or not references.is_confirmation_overdue(status, situation):
         return None
-    late = diagnose_late_routers(situation.observed, table)
+    late = find_late_routers(status, situation)
     late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
     return Trouble(
         reasons.NOT_CONFIRMED,

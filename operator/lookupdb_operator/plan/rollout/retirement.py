@@ -20,7 +20,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
     table = status.table
     if table is None or not references.is_draining(status) or cutover.remaining_drain(table, situation) > 0:
         return status
-    if cutover.diagnose_late_routers(situation.observed, table):
+    if cutover.find_late_routers(status, situation):
         return status
     target = rollouts.target_rollout(status, situation)
     staying = tuple(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.plan.rollout import cutover, table_versions
+from lookupdb_operator.plan.rollout import router_reports, table_versions
 from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, TableStatus
@@ -28,7 +28,7 @@ def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
     if generations is None:
         return False
     is_noted = table_versions.known_table_version(status) > table.version
-    is_read = cutover.is_contradicted(situation.observed, table)
+    is_read = is_contradicted(table, status, situation)
     is_taken = is_noted or is_read or _is_written_otherwise(table, generations, situation)
     return is_taken and not _is_left_alone(table, generations, situation)
 
@@ -45,6 +45,19 @@ def note_taken_version(status: DatasetStatus, situation: Situation) -> DatasetSt
         return status
     newest = max(table.version + 1, table_versions.newest_table_version(situation.observed))
     return replace(status, last_table=max(status.last_table, newest))
+
+
+def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a router says that it answers from another table of the version of ``table``, which is that of
+    ``status``."""
+    return router_reports.is_contradicted(situation.observed, table, find_digest(table, status, situation))
+
+
+def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
+    """What routers report that have read ``table`` as it should be written; empty when nobody was asked, or when what
+    it references is not known."""
+    generations = find_generations(table, status) if situation.observed.routers else None
+    return "" if generations is None else table_content(situation.ingredients, table, generations)
 
 
 def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:

@@ -69,6 +69,8 @@ class Cutover:
         self._retiring: list[LiveTable] = []
         self._error: str | None = None
         self._seen_version: int | None = None
+        self._digest: str | None = None
+        """Of the text of the table in effect: of the last one, if several said the same."""
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._ready_timer: asyncio.TimerHandle | None = None
@@ -86,6 +88,8 @@ class Cutover:
         self._abandon()
         if current is None or table != current.table:
             self._next = self._connect(table)
+        else:
+            self._digest = table.digest
         self._close_unused()
         self._consider()
 
@@ -98,12 +102,14 @@ class Cutover:
             self._on_change()
 
     def status(self) -> dict[str, Any]:
-        """What this worker reports: whose table and which version is in effect, the version seen, and what is wrong."""
+        """What this worker reports: whose table and which version is in effect, the digest of its text, the version
+        seen, and what is wrong."""
         live = self._lookups.live
         reported = self._next or live
         return {
             "datasetUid": live.table.dataset.uid if live else None,
             "tableVersion": live.table.version if live else None,
+            "tableDigest": self._digest,
             "tableSeen": self._seen_version,
             "generation": live.table.active if live else None,
             "shardGenerations": live.mixture if live else None,
@@ -188,6 +194,7 @@ class Cutover:
 
     def _take_over(self, new: LiveTable) -> None:
         old, self._lookups.live, self._next = self._lookups.live, new, None
+        self._digest = new.table.digest
         counters = self._counters
         counters[_RELOADS] += 1
         counters[_VERSION] = new.table.version
