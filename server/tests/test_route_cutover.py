@@ -336,12 +336,10 @@ async def test_it_reports_the_digest_of_the_text_that_it_answers_from(
     router: Router, entries: dict[str, dict[str, Any]]
 ) -> None:
     """Somebody has given an edited table the version of the next one: only the digest tells, until that is read."""
-    router.watcher.start()
     assert router.status["tableDigest"] is None
     first, edited = table_file(entries["g1"]), table_file(entries["g1"], version=2, notes="edited by hand")
     edited = edited.replace(b'"records":', b'"records":1')
-    router.write(first)
-    await router.in_effect(1)
+    await started(router, entries["g1"])
     assert router.status["tableDigest"] == digest_table(first)
     async with Load(router.core):
         router.write(edited)
