@@ -77,6 +77,19 @@ class TestWhatSomebodyHasEdited:
         assert read_tables(world) == [written_table(world)] * 2
         assert not world.look().ask_routers
 
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
+    def test_never_has_the_version_that_was_claimed_before_and_not_written_yet(self, *, annotates: bool) -> None:
+        """Whatever is there when routers read it next: kubelets may give them the edit later."""
+        world = serving()
+        world.edit(replicas=1)
+        world.carry_out(world.look(), world.dataset, steps=0)
+        assert (world.status.last_table, written_table(world)["version"]) == (2, 1)
+        _raise_version(world, 2, annotates=annotates)
+        world.reconcile()
+        assert (table_of(world).version, written_table(world)["version"]) == (3, 3)
+        world.settle()
+        assert read_tables(world) == [written_table(world)] * 2
+
     def test_is_healed_in_routers_that_have_read_it_while_no_operator_ran(self) -> None:
         world = serving()
         right = written_table(world)

@@ -70,6 +70,19 @@ class TestAVersionThatLeavesTooFewAboveIt:
         world.settle()
         assert (table_of(world).version, read_tables(world)) == (2, [written_table(world)] * 2)
 
+    @pytest.mark.parametrize("annotates", [True, False], ids=["with its annotation", "in the text alone"])
+    def test_makes_one_next_version_while_that_cannot_be_written(self, *, annotates: bool) -> None:
+        world = serving()
+        _raise_version(world, BELIEVED + 1, annotates=annotates)
+        world.refuses = lambda manifest: "field is immutable" if manifest["kind"] == "ConfigMap" else ""
+        for _ in range(20):
+            world.reconcile()
+            world.step(0.5)
+        assert (table_of(world).version, world.status.last_table) == (2, 2)
+        world.refuses = lambda manifest: ""
+        world.reconcile()
+        assert written_table(world)["version"] == 2
+
     def test_is_no_next_one_of_what_is_left_alone(self) -> None:
         observed = serving().observe()
         report = RouterReport(2**53, newest=2**53)

@@ -70,14 +70,16 @@ def _is_written_otherwise(
     table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
 ) -> bool:
     """Whether the ConfigMap has other content than should be there, under the version of ``table``. In what somebody
-    has edited, the version may be edited, too: it was written if it was confirmed, and a higher one may have been
-    read. Of labels and annotations alone routers read nothing: they are put right under the same version."""
+    has edited, the version may be edited, too: it was written if it was confirmed, and this or a higher one may have
+    been read. One that is not overtaken would say so of each next one, too, while that cannot be written. Of labels
+    and annotations alone routers read nothing: they are put right under the same version."""
     name = names.routing_table(situation.dataset.name)
     objects = situation.observed.other_objects
     live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
     if live is None:
         return False
-    is_edited = live.changed and (table.confirmed_at or max(live.table_version, live.text_version) > table.version)
+    newest = table_versions.find_highest((live.table_version, live.text_version))
+    is_edited = live.changed and (table.confirmed_at or newest >= table.version)
     if not is_edited and live.table_version != table.version:
         return False
     stamps = table_stamps(situation.ingredients, table, generations)

@@ -25,13 +25,13 @@ def newest_table_version(observed: Observed) -> int:
     set back: a router takes up none but a newer one. What routers read is the text, in which somebody may have raised
     the version; it says nothing of status."""
     texts = (existing.text_version for existing in observed.other_objects)
-    return max(written_table_version(observed), _find_highest(texts), newest_read_version(observed))
+    return max(written_table_version(observed), find_highest(texts), newest_read_version(observed))
 
 
 def newest_read_version(observed: Observed) -> int:
     """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is not
     believed refuses all others until it is started anew."""
-    return _find_highest(report.newest for report in observed.routers.values())
+    return find_highest(report.newest for report in observed.routers.values())
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
@@ -49,7 +49,7 @@ def written_table_version(observed: Observed) -> int:
     however high it is."""
     objects = observed.other_objects
     own = max((existing.table_version for existing in objects if not existing.changed), default=0)
-    return max(own, _find_highest(existing.table_version for existing in objects if existing.changed))
+    return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
 
 
 def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
@@ -65,9 +65,9 @@ def is_edited(observed: Observed) -> bool:
     return any(existing.changed for existing in observed.other_objects if existing.table_version)
 
 
-def _find_highest(versions: Iterable[int]) -> int:
-    """The highest of ``versions``, of those that are believed though somebody may have written them by hand: 0 for
-    none."""
+def find_highest(versions: Iterable[int]) -> int:
+    """The highest of ``versions``, of those that are believed, and overtaken, though somebody may have written them by
+    hand: 0 for none."""
     return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
 
 
