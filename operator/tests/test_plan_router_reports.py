@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from operator_support.plan_invariants import Broken
 from operator_support.plan_routers import digest_held, edit_table, with_version, with_wrong_address
 from operator_support.plan_samples import condition, says, serving, unconfirmed
 from operator_support.plan_world import World
@@ -158,3 +159,18 @@ def test_a_router_that_always_reports_another_text_is_overtaken_ever_more_seldom
     assert says(planned)["RolledOut"] == "False NotConfirmed"
     assert "other content than was written" in condition(planned, "RolledOut").message
     assert {rollout.rollout for rollout in world.status.rollouts} == {"r1", "r2"}, "what served before stays"
+
+
+def test_the_model_cluster_keeps_the_servers_of_each_of_two_tables_of_one_version() -> None:
+    """Else a life in which what only an edit names is deleted would pass."""
+    world = serving()
+    right = read_tables(world)[0]
+    assert right is not None
+    sets = {("r1", 0): 2, ("r1", 1): 2}
+    world.invariants.serving((right,), sets, world.now)
+    entry = right["generations"][0]
+    endpoints = [*entry["shards"][0]["endpoints"], "airports-r1-s0-2.airports-r1.default.svc:7000"]
+    edited = {**right, "generations": [{**entry, "shards": [{"endpoints": endpoints}, entry["shards"][1]]}]}
+    for tables in ((right, edited), (edited, right)):
+        with pytest.raises(Broken, match="names 3"):
+            world.invariants.serving(tables, sets, world.now)

@@ -38,8 +38,9 @@ class Invariants:
     """Rollout → its template."""
     generations: dict[str, str] = field(default_factory=dict)
     """Rollout → the generation that its servers serve."""
-    needs: dict[tuple[int, str], tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
-    """Version and rollout of a table → rollout, shard and number of servers of all that the table references."""
+    needs: dict[int, tuple[dict[str, Any], tuple[tuple[str, int, int], ...]]] = field(default_factory=dict)
+    """The id of each table that was in effect → that very table, and the rollouts, shards and servers that it names. An
+    edit names others under the same version."""
     may_mix: bool = False
     """Whether a rollout may ever have gone on shard by shard."""
     tables: dict[int, str] = field(default_factory=dict)
@@ -392,18 +393,21 @@ class Invariants:
         again, it lacks one server: routers ask the others, as they do when any one is lost."""
         self.lookups = [(table, until) for table, until in self.lookups if until > now]
         in_effect = (*tables, *(table for table, _ in self.lookups))
-        of_name = {(table["version"], table["generations"][0]["rollout"]): table for table in in_effect}
-        for name, table in of_name.items():
-            if name not in self.needs:
-                self.needs[name] = tuple(_list_needs(table["generations"]))
-            for rollout, shard, servers in self.needs[name]:
+        for table in {id(table): table for table in in_effect}.values():
+            for rollout, shard, servers in self._needs_of(table):
                 kept = sets.get((rollout, shard), 0)
                 needed = max(1, servers - 1) if (rollout, shard) in self.unscaled else servers
                 if kept < needed:
                     raise Broken(
                         f"{rollout} shard {shard} has {kept} servers,"
-                        f" and routing table {name[0]}, which is in effect, names {servers}"
+                        f" and routing table {table['version']}, which is in effect, names {servers}"
                     )
+
+    def _needs_of(self, table: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
+        known = self.needs.get(id(table))
+        if known is None or known[0] is not table:
+            known = self.needs[id(table)] = table, tuple(_list_needs(table["generations"]))
+        return known[1]
 
 
 def _check_surge(before: DatasetStatus, after: DatasetStatus, dataset: ObservedDataset) -> None:
