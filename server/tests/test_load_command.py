@@ -437,6 +437,17 @@ def test_files_are_written_though_nobody_reads_what_is_printed(url: str, key_fil
     assert files[1].read_text()
 
 
+def test_a_file_that_cannot_be_written_does_not_lose_the_others(url: str, key_file: str, tmp_path: Path) -> None:
+    files = [Path("/dev/full"), tmp_path / "result.json", tmp_path / "report.svg"]  # a disk that has no room
+    words = ["--rate", "20", "--warmup", "0", "--duration", "1"]
+    words += ["--json", str(files[0]), "--json", str(files[1]), "--report", str(files[2])]
+    with _start(url, key_file, *words) as process:
+        _, message = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "/dev/full cannot be written: No space left on device" in message
+    assert all(file.stat().st_size for file in files[1:])
+
+
 def test_a_signal_ends_it_while_it_waits_for_keys(url: str) -> None:
     command = [sys.executable, "-m", "lookupdb", "load", url, "--keys", "-"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

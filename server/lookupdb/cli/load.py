@@ -240,13 +240,20 @@ def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Pa
     try:
         say(line if is_for_machines else render_summary(end.document))
     finally:  # also when nobody reads that any more
-        for path in json_files:
-            if str(path) != "-":
-                _write_file(path, line + b"\n")
-        for path in reports:
-            from lookupdb.load.plots import render_report
+        _write_files(end, line, [path for path in json_files if str(path) != "-"], reports)
 
-            _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode())
+
+def _write_files(end: LoadEnd, line: bytes, json_files: Sequence[Path], reports: Sequence[Path]) -> None:
+    """Write as many as can be written. Raises UsageError for the first that cannot."""
+    failures: list[UsageError] = []
+    for path in json_files:
+        _write_file(path, line + b"\n", failures)
+    for path in reports:
+        from lookupdb.load.plots import render_report
+
+        _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode(), failures)
+    if failures:
+        raise failures[0]
 
 
 def _check_writable(path: Path) -> None:
@@ -265,8 +272,9 @@ def _check_writable(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: {place} is not writable for this user", hint="give another file")
 
 
-def _write_file(path: Path, content: bytes) -> None:
+def _write_file(path: Path, content: bytes, failures: list[UsageError]) -> None:
+    """Add to ``failures`` why it cannot be written."""
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
+        failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))
