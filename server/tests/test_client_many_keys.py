@@ -53,6 +53,11 @@ def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None
         plan.send(refused)
     results = end.value.value
     assert (results.found, results.missing, results.unavailable) == ({"a": 1}, ["b"], ["c"])
+    plan = ManyKeys(["a", "b"], 2, max_keys=2, partial=True, cached=({"a": 1}, "g1")).plan()
+    next(plan)
+    with pytest.raises(StopIteration) as end:
+        plan.send(refused)
+    assert (end.value.value.found, end.value.value.unavailable) == ({"a": 1}, ["b"]), "which was known before"
     for partial, answers, error in (
         (False, [known], refused),
         (True, [], refused),

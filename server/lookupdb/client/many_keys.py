@@ -95,6 +95,7 @@ class ManyKeys:
         while remaining:
             part = _take_part(remaining, self.max_keys)
             outcome = yield Part(part, name)
+            is_something_known = bool(cached) or merged.has_answers
             if isinstance(outcome, KeysAnswer):
                 merged.add(outcome)
                 if not is_mixed and outcome.generation is None:
@@ -110,7 +111,7 @@ class ManyKeys:
             elif isinstance(outcome, Unavailable) and self._partial:
                 merged.failure = outcome
                 merged.unavailable += part
-            elif isinstance(outcome, RequestRefused) and not outcome.status and self._partial and merged.has_answers:
+            elif isinstance(outcome, RequestRefused) and not outcome.status and self._partial and is_something_known:
                 merged.unavailable += part  # a connection was refused, such as by its certificate, and not the request
             else:
                 assert isinstance(outcome, LookupFailed)
