@@ -229,6 +229,12 @@ def test_an_announced_generation_that_may_not_be_looked_at_is_named_and_not_take
         open_dataset(tmp_path / "g1")
 
 
+def test_a_name_that_no_file_can_have_is_told_as_missing(tmp_path: Path) -> None:
+    for name in ("a\0b", "half of a pair \ud800"):
+        with pytest.raises(GenerationMissing, match="there is no folder"):
+            locate(tmp_path / name)
+
+
 def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may read all")

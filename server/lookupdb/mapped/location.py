@@ -163,7 +163,7 @@ def _is_there(path: Path) -> bool:
     """Raises OSError where that cannot be told: some versions of Python take what may not be looked at for missing."""
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that no file can have
         return False
     return True
 
