@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from support.shards import write_generation
 from support.up_stack import MANIFEST, Stack, build_people, people, write_people
-from support.up_watch import Watch, damage, watching
+from support.up_watch import damage, kill_server, watching
 from support.waiting import soon
 
+from lookupdb.local import backoff
 from lookupdb.local.damage import FAILED_STARTS, DamageWatch
 from lookupdb.local.environment import SERVER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
@@ -100,11 +101,6 @@ def damage_first(directory: Path) -> None:
     damage(directory, "g1")
 
 
-def kill_server(watch: Watch) -> None:
-    (server,) = watch.up._serving._active.servers()  # type: ignore[union-attr]
-    os.kill(server["pid"], signal.SIGKILL)
-
-
 @pytest.mark.parametrize("harm", [damage_first, lose_store])
 async def test_what_is_damaged_and_dies_is_built_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     async with watching(tmp_path) as watch:
@@ -146,6 +142,27 @@ async def test_what_is_damaged_while_the_source_is_bad_gives_way_to_what_was_bef
         write_people(tmp_path, ada="Empress")
         await watch.says("cut over to g4")
         assert await asyncio.to_thread(watch.title) == "Empress"
+
+
+async def test_what_was_before_and_does_not_start_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
+    async with watching(tmp_path) as watch:
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("cut over to g2")
+        (tmp_path / "people.csv").write_text("email,")
+        await watch.says("a gate refused it; g2 keeps serving")
+        broken = {**child_environment(SERVER_VARIABLES), "PYTHONHOME": "/nowhere"}
+        with monkeypatch.context() as patch:
+            patch.setattr("lookupdb.local.child.child_environment", lambda _: broken)
+            damage(tmp_path, "g2")
+            kill_server(watch)
+            await watch.says(
+                "people: g2 is damaged; serving g1, the last good generation\npeople: g1 cannot be served\n"
+            )
+        await watch.says("cut over to g1")
+        assert await asyncio.to_thread(watch.title) == "Countess"
 
 
 async def test_servers_that_cannot_start_for_another_reason_have_nothing_built(

@@ -82,6 +82,8 @@ class Up:
         """How which success file had been answered last at the start."""
         self._overridden: dict[str, Backoff] = {}
         """The generations with overridden gates that were tried in vain, and when they are tried again."""
+        self._last_good: dict[str, Backoff] = {}
+        """The generations that were to take the place of what is damaged, in vain, and when they are tried again."""
         self._unservable: set[str] = set()
         """The generations that an earlier attempt or an earlier `up` has built, and that could not be served."""
 
@@ -257,18 +259,21 @@ class Up:
 
     async def _serve_last_good(self) -> None:
         """Cut over to the newest generation that can be served, if there is one: what is active is damaged, and cannot
-        be built anew now. Raises LookupdbError."""
+        be built anew now. What does not start, for want of memory say, is tried again. Raises LookupdbError."""
         spec = self._serving.spec
         self._unservable.add(self._serving.manifest.generation)
-        while manifest := builds.find_reusable_generation(self._dataset, spec, unservable=self._unservable):
+        waiting = {generation for generation, backoff in self._last_good.items() if not backoff.is_due()}
+        while manifest := builds.find_reusable_generation(self._dataset, spec, unservable=self._unservable | waiting):
             generation = manifest.generation
             self._tell(f"{self._serving.describe_active()}; serving {generation}, the last good generation")
             try:
                 await self._serving.replace(generation, spec)
             except (ChildFailed, CorruptFile) as error:
-                self._tell(f"{generation} cannot be served\n{error}")
-                self._unservable.add(generation)
+                pause = self._last_good.setdefault(generation, Backoff()).note_failure(may_pass=False)
+                self._tell(f"{generation} cannot be served\n{error}\n  tried again in {pause:,.0f} s")
+                waiting.add(generation)
             else:
+                self._last_good.clear()
                 self._tell(f"cut over to {generation}")
                 return
 

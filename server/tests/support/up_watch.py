@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -101,3 +103,9 @@ def damage(directory: Path, generation: str) -> None:
     damaged = shard.with_name("damaged")
     damaged.write_bytes(bytes(shard.stat().st_size))
     damaged.replace(shard)
+
+
+def kill_server(watch: Watch) -> None:
+    """Kill the one shard server of what is active."""
+    (server,) = watch.up._serving._active.servers()  # type: ignore[union-attr]
+    os.kill(server["pid"], signal.SIGKILL)
