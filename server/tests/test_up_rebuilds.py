@@ -220,9 +220,12 @@ def test_an_attempt_answers_a_success_file_however_it_ends(nights: Nights) -> No
     assert nights.see("S3", "day 3") is Decision.BUILD
 
 
-def test_a_source_that_still_changes_does_not_answer_a_success_file(nights: Nights) -> None:
+def test_the_first_look_answers_a_success_file(nights: Nights) -> None:
+    """What the second one would find is the next batch."""
     assert nights.see("S2", "day 2", looks=1) is Decision.REST
-    assert nights.schedule.find_answer("content", "S2") is None
+    assert nights.schedule.lasting_answer == ("content", "open", SuccessFileAnswer("S2", "day 2"))
+    assert nights.see("S2", "half of day 3", looks=1) is Decision.BUILD
+    assert nights.schedule.find_answer("content", "S2") == SuccessFileAnswer("S2", "day 2")
 
 
 def test_what_was_let_through_answers_its_success_file_and_none_that_came_after_it(nights: Nights) -> None:

@@ -7,15 +7,17 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.up_stack import MANIFEST, write_people
-from support.up_watch import Watch, damage, during_the_next_build, running_watch, watching
+from support.up_watch import Watch, damage, during_the_next_build, kill_server, running_watch, watching
 from support.waiting import soon
 from support.web import web_file
 
 from lookupdb.build.source.success_file import read_success_file
 from lookupdb.local import backoff, builds
+from lookupdb.local.rebuilds import DesiredInputs
 
 pytestmark = pytest.mark.long
 
@@ -139,6 +141,50 @@ async def test_a_batch_that_is_begun_as_the_builder_starts_is_not_cut_over_to(
         people.finish()
         await people.watch.says("cut over to g2")
         assert await people.titles() == {"Princess", "Fellow"}
+
+
+async def test_a_batch_that_is_begun_between_two_looks_is_not_served(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        observe, begun = people.watch.up._observer.observe, asyncio.Event()
+        answered = people.watch.up._serving.manifest.success_file
+
+        async def begin_after_the_first(*arguments: Any) -> DesiredInputs | None:
+            desired = await observe(*arguments)
+            if desired and desired.success_file != answered and not begun.is_set():
+                people.write(ada="Princess", alan="Professor")
+                begun.set()
+            return desired
+
+        monkeypatch.setattr(people.watch.up._observer, "observe", begin_after_the_first)
+        people.write(ada="Duchess", alan="Professor")
+        people.finish()
+        await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        await people.is_looked_at()
+        assert begun.is_set()
+        assert people.watch.generations() == ["g1"]
+
+
+@pytest.mark.parametrize("title", ["Countess", "Duchess"], ids=["the same", "the next"])
+async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_source_unless_that_has_changed(
+    tmp_path: Path, looks: list[str | None], title: str
+) -> None:
+    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
+    success_file = (tmp_path / "_SUCCESS").absolute()
+    with web_file(rows % b"Countess") as file:
+        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+        async with nights(tmp_path, looks, manifest) as people:
+            file.content = rows % title.encode()
+            damage(tmp_path, "g1")
+            kill_server(people.watch)
+            await people.watch.says("people: building anew; g1 is damaged")
+            if title == "Countess":
+                await people.watch.says("cut over to g2")
+                assert await people.titles() == {"Countess", "Reader"}
+            else:
+                await people.watch.says("the source has changed since the success file")
+                assert people.watch.generations() == ["g1"]
 
 
 async def test_a_success_file_tells_of_a_source_that_its_server_does_not_identify(
@@ -276,6 +322,44 @@ async def test_a_start_before_the_success_file_is_there_again_forgets_nothing(
     async with more_nights(tmp_path, looks) as people:
         (tmp_path / "away").rename(tmp_path / "_SUCCESS")
         await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_start_forgets_nothing_of_a_success_file_that_is_there_again_when_its_builder_looks(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_back() -> Callable[[], object]:
+        (tmp_path / "away").rename(tmp_path / "_SUCCESS")
+        return lambda: None
+
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").write_text("email,")
+        people.finish()
+        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+    people.write(ada="Duchess", alan="Reader")
+    (tmp_path / "_SUCCESS").rename(tmp_path / "away")
+    during_the_next_build(monkeypatch, put_back)
+    async with more_nights(tmp_path, looks) as people:
+        assert "the source has changed since the success file _SUCCESS was written" in people.watch.output
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_start_whose_builder_alone_sees_an_answered_success_file_keeps_that_answer(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_back() -> Callable[[], object]:
+        (tmp_path / "away").rename(tmp_path / "_SUCCESS")
+        return lambda: people.write(ada="Duchess", alan="Reader")
+
+    async with nights(tmp_path, looks) as people:
+        people.finish()
+        await people.is_looked_at()
+    (tmp_path / "_SUCCESS").rename(tmp_path / "away")
+    during_the_next_build(monkeypatch, put_back)
+    async with more_nights(tmp_path, looks) as people:
+        assert "g1 is whole and its source has not changed" in people.watch.output
+        await people.is_looked_at()
+        assert people.watch.generations() == ["g1"]
         assert await people.titles() == {"Countess", "Reader"}
 
 

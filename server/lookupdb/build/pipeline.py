@@ -82,6 +82,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
             if fingerprint is None:  # only the content identifies it
                 fingerprint = source_fingerprint(files)
                 assert fingerprint, "what was fetched is identified"
+                check_seen(spec, options, success_file, fingerprint)
                 if _is_up_to_date(spec, dataset, options, fingerprint):
                     return _unchanged_report(spec, fingerprint, success_file, started_at)
                 adoption.check_refusal(spec, dataset, options.unless_refused, fingerprint, active)
@@ -235,7 +236,7 @@ def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
 
 def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
     """Raises SourceNotWhole if the source has changed since it was seen, and its success file has not. What is not
-    identified before it is fetched cannot be told."""
+    identified before it is fetched can be told only then."""
     has_changed = fingerprint != options.seen_fingerprint and None not in (fingerprint, options.seen_fingerprint)
     if has_changed and success_file is not None and success_file == options.seen_success_file:
         raise not_whole_error(spec)

@@ -56,20 +56,23 @@ class FirstGenerationLoader:
         """
         reusable = self._find_reusable()
         success_file = None if reusable is None else await self._observer.find_success_file(self._serving.spec)
-        observed = None
+        observed, expected = None, None if reusable is None else remembered
         if reusable is not None and success_file is not None:
             answer = _find_answer(success_file, reusable, remembered)
             if answer is not None and (generation := await self._load_answered(answer)) is not None:
                 return generation, answer
-            observed = await self._observer.observe_source(self._serving.spec, success_file)
+            expected = observed = await self._observer.observe_source(self._serving.spec, success_file)
+        if observed is not None and observed.fingerprint is not None:
+            self._keep(observed)  # what follows may be cut short
         try:
-            generation = await self._build(reusable, observed)
+            generation = await self._build(reusable, expected)
         except _BUILD_FAILURES as error:
             generation = await self._load_last_good(error)
             return generation, answer_failure(observed, error) or remembered or find_own_answer(self._serving.manifest)
-        if reusable is not None and observed is not None and generation == reusable.generation:
-            return generation, observed._replace(fingerprint=reusable.fingerprint)
-        return generation, find_own_answer(self._serving.manifest)
+        answer = None
+        if reusable is not None and generation == reusable.generation:
+            answer = remembered if observed is None else observed._replace(fingerprint=reusable.fingerprint)
+        return generation, answer or find_own_answer(self._serving.manifest)
 
     def _tell(self, line: str) -> None:
         self._say(f"{self._serving.spec.name}: {line}")
@@ -92,14 +95,13 @@ class FirstGenerationLoader:
                 return generation
         return None
 
-    async def _build(self, reusable: Manifest | None, observed: SuccessFileAnswer | None) -> str:
-        """Load what is built now, or ``reusable`` if the source is still that one's, and return it. The source was
-        ``observed`` before."""
+    async def _build(self, reusable: Manifest | None, expected: SuccessFileAnswer | None) -> str:
+        """Load what is built now, or ``reusable`` if the source is still that one's, and return it. ``expected``
+        is what it was under its success file: for an earlier `up`, where that is not there now, and may be for the
+        builder."""
         built = None
-        if observed is not None and observed.fingerprint is not None:
-            self._keep(observed)  # what follows may be cut short
         if reusable is None or reusable.generation not in self._unservable:
-            built = await self._builder.run(reusable, reusable, self._dataset.newest_refused(), observed=observed)
+            built = await self._builder.run(reusable, reusable, self._dataset.newest_refused(), observed=expected)
             if built is None:
                 assert reusable is not None, "nothing to compare with is always built"
                 self._tell(f"{reusable.generation} is whole and its source has not changed")
@@ -107,7 +109,7 @@ class FirstGenerationLoader:
                     return reusable.generation
         if built is None:
             self._tell("building anew")
-            built = await self._builder.run(observed=observed)
+            built = await self._builder.run(observed=expected)
             assert built is not None, "a build without a fingerprint to compare with always builds"
         await self._serving.load(built)
         return built

@@ -138,11 +138,11 @@ class SourceObserver:
 
     async def check_source(self, spec: DatasetSpec, desired: DesiredInputs) -> None:
         """Raises SourceNotWhole if ``spec`` names a success file and the source is not the one that is ``desired``,
-        BadSource if it cannot be read. What nothing identifies cannot be told."""
+        BadSource if it cannot be read. Of what nothing identifies the builder tells, which fetches it."""
         fingerprint = desired.serving.fingerprint
         if spec.refresh.success_file is None or fingerprint is None:
             return
-        if await self._find_fingerprint(spec) != fingerprint:
+        if await self._find_fingerprint(spec) not in (None, fingerprint):
             raise not_whole_error(spec)
 
     def report_not_rebuilt(self, reason: str, next_step: str = "") -> None:

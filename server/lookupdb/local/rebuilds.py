@@ -3,8 +3,8 @@
 desired    what manifest and source ask for
 attempted  what was desired when a build last began, unless that serves
 serving    what is served; None once the files of the active generation are damaged
-answered   which success files have been answered: their source was found to serve, or was attempted; the last one
-           also over a restart
+answered   which success files have been answered: a look has seen the source under them; the last one also over a
+           restart
 due        whether the pause after an attempt is over
 
 What a success file, where the manifest names one, has the look do:
@@ -13,7 +13,8 @@ What a success file, where the manifest names one, has the look do:
 success file                                                            source
 ======================================================================  ==============================================
 not there                                                               not read: nothing is desired
-answered, for what the manifest has built                               not read: as it was when that was answered
+answered, for what the manifest has built                               not read: as it was when that was answered. What
+                                                                        changes under it is the next one, half written
 another, or the manifest has something else built                       read
 ======================================================================  ==============================================
 
@@ -88,7 +89,7 @@ class DesiredInputs(NamedTuple):
 
     @property
     def answer(self) -> SuccessFileAnswer | None:
-        """How the success file is answered once this is attempted, if there is one."""
+        """How the success file is answered once this has been seen, if there is one."""
         return None if self.success_file is None else SuccessFileAnswer(self.success_file, self.serving.fingerprint)
 
 
@@ -159,9 +160,9 @@ class RebuildSchedule:
         self._previous = desired or previous
         if desired is None:
             return Decision.REST  # nothing has been seen, of a source that goes on changing neither
+        self._note_answer(desired)
         if desired.serving == serving:
             self._begin(None)
-            self._note_answer(desired)
         if desired.serving == serving or (desired == self._attempted and not self._backoff.is_due()):
             self._unsettled_looks = 0
             return Decision.REST
@@ -172,7 +173,6 @@ class RebuildSchedule:
         if desired == self._attempted:
             return Decision.BUILD_AGAIN
         self._begin(desired)
-        self._note_answer(desired)
         return Decision.BUILD
 
     def note_override(self, active: DesiredInputs) -> None:
