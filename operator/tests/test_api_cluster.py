@@ -1,12 +1,9 @@
-"""Requests to the API server and to routers, as they go over the wire, and what is made of the answers."""
+"""Requests to the API server, as they go over the wire, and what is made of the answers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from operator_support.authorities import without_authorities
+from operator_support.recording_server import connected, serving
 
-from lookupdb.route.table.succession import describe_contradiction
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import (
     Api,
@@ -31,7 +28,7 @@ from lookupdb_operator.api.client import (
 )
 from lookupdb_operator.api.cluster import Cluster, WarningEvent
 from lookupdb_operator.manifests import render_image_probe
-from lookupdb_operator.model import ObjectRef, RouterReport
+from lookupdb_operator.model import ObjectRef
 from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import DatasetStatus
 
@@ -50,59 +47,6 @@ CONFIG_MAP: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"names
 def _no_authorities() -> Iterator[None]:
     with without_authorities():
         yield
-
-
-@dataclass
-class Asked:
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
-    body: Any
-
-
-@dataclass
-class Server:
-    """Answers the next of ``answers``, or an empty object."""
-
-    port: int = 0
-    asked: list[Asked] = field(default_factory=list)
-    answers: list[web.Response] = field(default_factory=list)
-
-    def then(self, body: Any, status: int = 200, **headers: str) -> None:
-        self.answers.append(web.json_response(body, status=status, headers=headers))
-
-    async def handle(self, request: web.Request) -> web.Response:
-        body = await request.json() if request.can_read_body else None
-        query, headers = dict(request.query), {name.lower(): value for name, value in request.headers.items()}
-        self.asked.append(Asked(request.method, request.path, query, headers, body))
-        return self.answers.pop(0) if self.answers else web.json_response({})
-
-
-@contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
-    server = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.port = runner.addresses[0][1]
-    try:
-        yield server
-    finally:
-        await runner.cleanup()
-
-
-@contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Server, Cluster]]:
-    async with serving() as server:
-        api = Api(Configuration(host=f"http://127.0.0.1:{server.port}", api_key={"BearerToken": "Bearer t"}))
-        cluster = Cluster(api, admin_port=server.port)
-        try:
-            yield server, cluster
-        finally:
-            await cluster.close()
 
 
 async def test_apply() -> None:
@@ -305,102 +249,6 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
         assert "does not answer" in report.problem
     finally:
         await cluster.close()
-
-
-def worker(
-    version: int | None,
-    error: str | None = None,
-    uid: str = "ds-1",
-    generation: str | None = None,
-    **others: Any,
-) -> Json:
-    report = {"datasetUid": uid if version else None, "tableVersion": version, "tableSeen": 5, "error": error}
-    report |= {"generation": generation, **others}
-    return {"index": 0, "state": "ready", "report": report}
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        pytest.param(
-            {"workers": [worker(4), worker(3, "s0: no answer")]}, RouterReport(3, "s0: no answer", newest=4), id="min"
-        ),
-        pytest.param({"workers": [worker(4), worker(4)]}, RouterReport(4, newest=4), id="all"),
-        pytest.param(
-            {"workers": [worker(4, generation="g1"), worker(4, generation="g2"), worker(4, generation="g1")]},
-            RouterReport(4, newest=4, generations=frozenset({"g1", "g2"})),
-            id="of which generations",
-        ),
-        pytest.param(
-            {"workers": [worker(4, tableDigest="0123456789abcdef"), worker(4), worker(None, tableDigest=None)]},
-            RouterReport(None, "a worker has no routing table yet", newest=4, digests=frozenset({"0123456789abcdef"})),
-            id="with which content",
-        ),
-        pytest.param(
-            {"workers": [worker(4, "s0: no answer"), worker(4, f"{describe_contradiction(4)}; so")]},
-            RouterReport(4, "version 4 is in effect with other content; so", newest=4),
-            id="what does not end by itself is told first",
-        ),
-        pytest.param(
-            {"workers": [worker(4), worker(None)]},
-            RouterReport(None, "a worker has no routing table yet", newest=4),
-            id="none",
-        ),
-        pytest.param(
-            {"workers": [{"index": 0, "report": None}]},
-            RouterReport(None, "a worker has no routing table yet", is_empty=True),
-            id="new",
-        ),
-        pytest.param(
-            {"workers": []}, RouterReport(None, "a worker has no routing table yet", is_empty=True), id="no workers"
-        ),
-        pytest.param(
-            {"workers": [worker(4), worker(9, uid="ds-0")]},
-            RouterReport(None, "it answers from the routing table of another dataset, ds-0"),
-            id="of the dataset that had this name before",
-        ),
-    ],
-)
-async def test_what_a_router_answers_from(answer: Json, expected: RouterReport) -> None:
-    async with connected() as (server, cluster):
-        server.then(answer)
-        assert await cluster.ask_router("127.0.0.1", "ds-1") == expected
-    assert server.asked[0].path == "/status"
-    assert "authorization" not in server.asked[0].headers
-
-
-NO_DIGESTS: list[object] = [
-    "",
-    "0123456789ABCDEF",
-    "0123456789abcdef\n",
-    "0" * 5000,
-    7,
-    ["0123456789abcdef"],
-    {},
-    True,
-]
-
-
-def _answer_with(digest: object) -> web.Response:
-    return web.json_response({"workers": [worker(4, tableDigest=digest)]})
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (lambda: web.json_response({"pid": 1}), "not answer as a router does"),
-        (lambda: web.Response(text="hello"), "not answer as a router does"),
-        *((functools.partial(_answer_with, digest), "not answer as a router does") for digest in NO_DIGESTS),
-        (lambda: web.Response(status=503), "answers 503"),
-        (lambda: web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"}), "answers 302"),
-    ],
-)
-async def test_what_is_no_router(answer: Callable[[], web.Response], told: str) -> None:
-    async with connected() as (server, cluster):
-        server.answers.append(answer())
-        report = await cluster.ask_router("127.0.0.1", "ds-1")
-    assert report.table_version is None
-    assert told in report.problem
 
 
 async def test_a_token_that_was_rotated_is_read_again(tmp_path: Path) -> None:
