@@ -218,6 +218,7 @@ KINDS: Final[dict[str, Callable[[Load, int], None]]] = {
         lookupdb_async,
         redis_batch,
         nutcracker_batch,
+        nutcracker_batch_decoded,
         redis_batch_decoded,
         redis_async,
         requests_get,
