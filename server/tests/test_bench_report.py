@@ -1,9 +1,15 @@
 """The benchmarks' report: what it compares, and how it reckons."""
 
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import MagicMock
+
 import pytest
 from benchmarks import report, targets
+from benchmarks.load import python_clients
 from benchmarks.load.sample import Sample
 from benchmarks.results import ONE_WORKER, OURS, PYTHON, REDIS, TWO_WORKERS, Result, Side, rates, single
+from benchmarks.rows import clients
 
 
 def _load(rate: float, server_busy: float, keys: int = 1) -> Side:
@@ -48,6 +54,22 @@ def test_two_workers_are_judged_by_their_rates() -> None:
     verdict = next(v for v in targets.verdicts({"workers": _result("workers", **sides)}) if v.value)
     assert verdict.value == pytest.approx(1.8)
     assert verdict.word == "reached"
+
+
+@pytest.mark.parametrize("row", [clients.coroutines, clients.batch, clients.get])
+def test_a_row_of_clients_names_loads_that_there_are(
+    row: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def compare(arena: object, kinds: dict[str, str], router: object = None) -> dict[str, list[Sample]]:
+        asked.extend(kinds.values())
+        return {side: [Sample(1, seconds=1, load_busy=0, p50_us=1, p99_us=1)] for side in kinds}
+
+    monkeypatch.setattr(clients, "_compare", compare)
+    row(MagicMock())
+    assert asked
+    assert set(asked) <= set(python_clients.KINDS)
 
 
 def test_a_target_names_a_large_threshold_in_full() -> None:
