@@ -32,6 +32,7 @@ from support.up_stack import (
 )
 from support.web import web_file
 
+import lookupdb
 from lookupdb.errors import LookupFailed, Unavailable
 from lookupdb.local import client
 from lookupdb.local.run_state import state_file
@@ -76,6 +77,10 @@ def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(pe
     with redis.Redis(port=port, socket_timeout=60) as redis_client:
         assert redis_client.get(" Ada@Example.com") == b'{"title":"Countess"}'
         assert redis_client.mget("ada@example.com", "nobody@example.com") == [b'{"title":"Countess"}', None]
+    stack.says("# in Python")
+    (place,) = re.findall(r"lookupdb\.open\('(.+)'\)", stack.output)
+    with lookupdb.open(place) as mapping:
+        assert mapping["ada@example.com"] == {"title": "Countess"}
     pids = stack.pids
     assert all(is_running(pid) for pid in pids)
     assert stack.stop(signal.SIGINT) == 0

@@ -156,7 +156,8 @@ class Up:
         get = format_command("get", *self._data_flag(), _format_dataset(spec), key)
         self._say(
             f"\n  curl {url}/v1/lookup/{quote(key, safe='')}\n  {get}\n"
-            f"  {shlex.join(['redis-cli', '-p', str(self._serving.resp_port), 'GET', key])}\n\n"
+            f"  {shlex.join(['redis-cli', '-p', str(self._serving.resp_port), 'GET', key])}\n"
+            f"  lookupdb.open({self._dataset.url!r})  # in Python, on this machine\n\n"
             f"  Shard servers and admin ports: {self._folder.state_file}; logs: {self._folder.path}/*.log\n"
             "  Ctrl-C stops it all."
         )
