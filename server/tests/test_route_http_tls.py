@@ -14,6 +14,7 @@ import ssl
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,16 @@ class TestProtocol:
         while piece := client.recv(1 << 16):
             answers += piece
         assert answers.count(b"200 OK") == 3
+        client.raw.close()
+
+    def test_client_may_send_while_it_receives(self, server: Server) -> None:
+        client = connect(server).handshake()
+        http = Client(client)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as pool:
+            receiving = pool.submit(lambda: [http.response().status for _ in range(2000)])
+            for _ in range(2000):
+                client.sendall(LOOKUP)
+            assert receiving.result(60) == [200] * 2000
         client.raw.close()
 
     def test_large_values_come_whole(self, server: Server) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import socket
 import ssl
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -91,13 +92,19 @@ def client_context(client: tuple[Path, Path] | None = None, trusted: Identity | 
 
 
 class TlsSocket:
-    """As a client's socket; ``shutdown`` says close_notify, and the stream's end. Pieces are sent as they are given."""
+    """As a client's socket; ``shutdown`` says close_notify, and the stream's end. Pieces are sent as they are given.
+
+    One thread may send while another receives, as with a socket: OpenSSL itself allows one at a time, and what it
+    encrypts while it decrypts is a bad record to the server.
+    """
 
     def __init__(self, raw: socket.socket, context: ssl.SSLContext | None = None) -> None:
         self.raw = raw
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = (context or client_context()).wrap_bio(self._incoming, self._outgoing, server_hostname=HOST)
         self._peeked = b""
+        self._lock = threading.Lock()
+        """Of ``tls`` and its buffers; never held while waiting for bytes."""
         self.was_told_of_the_end = False
         """The server's stream ended with close_notify."""
 
@@ -114,19 +121,22 @@ class TlsSocket:
                 return self
 
     def _flush(self) -> None:
-        if data := self._outgoing.read():
+        with self._lock:
+            data = self._outgoing.read()
+        if data:
             self.raw.sendall(data)
 
     def _feed(self) -> bool:
         data = self.raw.recv(1 << 18)
-        if data:
+        with self._lock:
             self._incoming.write(data)
         return bool(data)
 
     def sendall(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[self.tls.write(view) :]
+            with self._lock:
+                view = view[self.tls.write(view) :]
             self._flush()
 
     def send(self, data: bytes) -> int:
@@ -136,7 +146,8 @@ class TlsSocket:
     def recv(self, size: int, flags: int = 0) -> bytes:
         while not self._peeked:
             try:
-                self._peeked = self.tls.read(1 << 18)
+                with self._lock:
+                    self._peeked = self.tls.read(1 << 18)
                 if not self._peeked:
                     self.was_told_of_the_end = True
                     return b""
@@ -152,7 +163,7 @@ class TlsSocket:
         return data
 
     def shutdown(self, how: int) -> None:
-        with contextlib.suppress(ssl.SSLError):
+        with contextlib.suppress(ssl.SSLError), self._lock:
             self.tls.unwrap()
         self._flush()
         self.raw.shutdown(how)
