@@ -49,6 +49,16 @@ def _break(world: World, reason: str) -> None:
             pod.ready, pod.trouble = False, Trouble(reason, "as it says")
 
 
+def _hang(world: World, suffix: str) -> None:
+    """Servers of r2 are made anew, and never get ready; nothing tells why."""
+    world.takes.start = NEVER
+    for pod in world.pods.values():
+        if "-r2-" in pod.name and pod.name.endswith(suffix):
+            world.stop(pod)
+    world.step(world.takes.stop)
+    world.step()
+
+
 def _until_waits(world: World, generation: str) -> None:
     """Until ``generation`` waits, all routers answer from its table, and nothing more is to be done."""
 
@@ -201,6 +211,36 @@ class TestPromoted:
         world.takes.start = 1
         world.settle()
         assert world.status.generation == "g2"
+
+    def test_though_its_servers_do_not_get_ready_is_told_of_after_the_deadline_and_may_be_given_up(self) -> None:
+        world = _waiting()
+        _hang(world, "")
+        world.annotate_decision(promote="g2")
+        planned, begin = world.reconcile(), world.now
+        assert says(planned)["Degraded"] == "False Healthy"
+        while says(planned)["Degraded"] == "False Healthy":
+            assert planned.next_look_in is not None
+            world.step(planned.next_look_in)
+            planned = world.reconcile()
+        assert timedelta(seconds=590) < world.now - begin <= timedelta(seconds=600)
+        assert says(planned)["RolledOut"] == "False ProgressDeadlineExceeded"
+        assert says(planned)["Degraded"] == "True ProgressDeadlineExceeded"
+        message = condition(planned, "RolledOut").message
+        assert "is promoted, and serves when they are; lookupdb.dev/reject=g2 gives it up" in message
+        assert "is not ready for more than 600 s: airports-r2-s0 has 0 of 2, airports-r2-s1 has 0 of 2" in message
+        assert (_named(world), planned.next_look_in) == (("g1", ["g1", "g2"]), None)
+        world.annotate_decision(reject="g2")
+        world.settle()
+        assert [rollout.rollout for rollout in world.status.rollouts] == ["r1"]
+
+    def test_with_one_server_of_two_that_does_not_get_ready_serves_after_the_deadline(self) -> None:
+        """As any other rollout does."""
+        world = _waiting()
+        _hang(world, "-1")
+        world.annotate_decision(promote="g2")
+        begin = world.now
+        world.settle(700, until=lambda: world.status.generation == "g2")
+        assert world.now - begin > timedelta(seconds=590)
 
     def test_does_not_promote_the_next_one(self) -> None:
         world = _waiting()

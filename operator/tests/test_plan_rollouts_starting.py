@@ -202,6 +202,20 @@ class TestMissingServers:
         world.step()
         assert world.look().status.table == world.status.table, "the third ones start, and nothing is wrong with them"
 
+    def test_of_more_that_are_asked_for_are_in_the_table_when_they_take_longer_than_the_deadline(self) -> None:
+        """Else nobody would be told: they are told of as those that serve."""
+        world = serving()
+        world.takes.start = NEVER
+        world.edit(replicas=3)
+        begin, planned = world.now, world.reconcile()
+        while planned.status.table == world.status.table and world.now - begin < timedelta(seconds=620):
+            world.step(planned.next_look_in or 10)
+            planned = world.look()
+        planned = world.reconcile()
+        assert planned.status.table is not None
+        assert (planned.status.table.replicas, says(planned)["Degraded"]) == (3, "True ShardsUnavailable")
+        assert world.now - begin > timedelta(seconds=590)
+
 
 class TestDeadline:
     def test_of_a_candidate_that_never_gets_ready_is_told_of(self) -> None:

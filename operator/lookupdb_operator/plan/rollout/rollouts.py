@@ -12,7 +12,7 @@ from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.generation import generations, losses, promotion
 from lookupdb_operator.plan.rollout import pushes, references, shard_windows
-from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
+from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers, next_overdue_in
 from lookupdb_operator.plan.situation import Situation, decided_once
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
@@ -282,7 +282,7 @@ def is_servable(
         return False
     if count_ready_shards(rollout, replicas, chosen, situation.observed) == len(chosen):
         return True
-    servers_by_shard = tuple(list_shard_servers(rollout, replicas, chosen, situation.observed))
+    servers_by_shard = tuple(list_shard_servers(rollout, replicas, chosen, situation))
     if any(servers.ready < servers.needed_servers for servers in servers_by_shard):
         return False
     if rollout.is_starting and has_exceeded_deadline(rollout, status, situation):
@@ -305,9 +305,7 @@ def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation
         return False
     if has_exceeded_deadline(rollout, status, situation):
         return True
-    shards = list_shard_servers(
-        rollout, situation.desired.replicas, awaited_shards(rollout, status), situation.observed
-    )
+    shards = list_shard_servers(rollout, situation.desired.replicas, awaited_shards(rollout, status), situation)
     return not all(servers.may_suffice for servers in shards)
 
 
@@ -326,10 +324,13 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
 
 
 def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until missing servers may be left out, or the rollout is overdue; None for neither."""
+    """Seconds until missing servers may be left out, or the rollout is overdue, or one of its servers; None for
+    none."""
     target = target_rollout(status, situation)
-    if target is None or not target.is_starting:
+    if target is None:
         return None
+    if not target.is_starting:
+        return next_overdue_in(target, situation)
     grace = clock.seconds_until(target.started_at, GRACE, situation.now)
     deadline = remaining_progress(target, status, situation)
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)

@@ -4,6 +4,7 @@ and what keeps them from getting ready, for RolledOut and Degraded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from lookupdb.wording import format_count
@@ -13,7 +14,7 @@ from lookupdb_operator.plan import reasons, store
 from lookupdb_operator.plan.generation import generations, loss_advice, promotion
 from lookupdb_operator.plan.reasons import Verdict
 from lookupdb_operator.plan.rollout import pushes, references, rollouts, shard_windows
-from lookupdb_operator.plan.rollout.shard_servers import count_ready_shards, list_shard_servers
+from lookupdb_operator.plan.rollout.shard_servers import ShardServers, count_ready_shards, list_shard_servers
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.shard_ranges import format_shards
@@ -48,17 +49,19 @@ def _diagnose_servers(target: RolloutStatus, status: DatasetStatus, situation: S
     trouble = store.name_store(rollouts.diagnose_obstacle(target, observed, shards), situation)
     if trouble is not None:
         trouble = pushes.with_next_push(trouble, target, rollouts.with_current_alone(status, situation), situation)
-    if not target.is_starting or not rollouts.has_exceeded_deadline(target, status, situation):
-        return trouble
-    return _diagnose_overdue(target, trouble, status, situation)
+    servers = tuple(list_shard_servers(target, situation.desired.replicas, shards, situation))
+    if target.is_starting:
+        is_overdue = rollouts.has_exceeded_deadline(target, status, situation)
+    else:  # it was ready once, and stands for longer than its deadline
+        is_overdue = any(shard.overdue for shard in servers)
+    return _diagnose_overdue(target, servers, trouble, situation) if is_overdue else trouble
 
 
 def _diagnose_overdue(
-    target: RolloutStatus, trouble: Trouble | None, status: DatasetStatus, situation: Situation
+    target: RolloutStatus, shards: Iterable[ShardServers], trouble: Trouble | None, situation: Situation
 ) -> Trouble:
-    """What ``target``, whose deadline has passed, waits for."""
+    """What ``target`` waits for, whose deadline has passed, or that of some of its servers."""
     dataset, desired = situation.dataset, situation.desired
-    shards = list_shard_servers(target, desired.replicas, rollouts.awaited_shards(target, status), situation.observed)
     lacking = [servers for servers in shards if servers.ready < servers.needed_servers]
     lacks = ", ".join(
         f"{names.shard_set(dataset.name, target.rollout, servers.shard)} has {servers.ready} of {servers.replicas}"
@@ -67,10 +70,9 @@ def _diagnose_overdue(
     others = format_count(len(lacking) - _MAX_SHARDS, "other shard")
     more = f", and servers of {others} are not ready either" if len(lacking) > _MAX_SHARDS else ""
     waits = f"{lacks} servers ready{more}" if lacking else "its StatefulSets are not up to date"
-    text = (
-        f"{rollouts.describe_rollout(dataset, target)} is not ready {desired.progress_deadline_seconds:g} s after"
-        f" {target.started_at}: {waits}"
-    )
+    seconds = f"{desired.progress_deadline_seconds:g} s"
+    since = f"{seconds} after {target.started_at}" if target.is_starting else f"for more than {seconds}"
+    text = f"{rollouts.describe_rollout(dataset, target)} is not ready {since}: {waits}"
     if trouble is None:
         return Trouble(reasons.PROGRESS_DEADLINE_EXCEEDED, text)
     return Trouble(trouble.reason, f"{text}; {trouble.message}")
@@ -90,6 +92,7 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
     where = rollouts.describe_rollout(situation.dataset, target)
     which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
     why = f"{_explain_push(target, status, situation)}{_explain_at_once(target, status, situation)}"
+    why += _explain_promotion(target, status, situation)
     progress = (
         f"{shard_windows.describe_progress(status)}{ready} of {format_count(len(shards), 'shard')}{which} of {where}"
         f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
@@ -100,6 +103,13 @@ def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situ
         return Verdict("False", reasons.STARTING_SERVERS, f"{progress}{idle}")
     text = reasons.write_sentence(trouble.reason, trouble.message)
     return Verdict("False", trouble.reason, f"{progress} {text}{idle}")
+
+
+def _explain_promotion(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
+    promoted = promotion.promoted_candidate(status, situation.desired)
+    if promoted is None or promoted.generation != target.generation:
+        return ""
+    return f" It is promoted, and serves when they are; {names.REJECT}={target.generation} gives it up."
 
 
 def _explain_push(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
