@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from operator_support.kube import Kube
+from operator_support.loopback import listening
 from plugin_samples import VALUES, answer_lookup
 from test_plugin_cli import Run, _kube, _plugin, _pod
 
@@ -130,26 +131,18 @@ async def test_a_token_is_shown_to_a_router_itself(
         shown.append((request.headers.get("Authorization"), request.headers.get("Lookupdb-Generation")))
         return answer_lookup(request)
 
-    app = web.Application()
-    app.router.add_get("/v1/lookup", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-
     @asynccontextmanager
     async def forward(words: list[str]) -> AsyncIterator[str]:
         forwarded.append(words[-3:])
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
+        async with listening(answer, "/v1/lookup") as port:
+            yield f"127.0.0.1:{port}"
 
     monkeypatch.setattr(port_forward, "_forward", forward)
     (tmp_path / "token").write_text("the-token-of-a-client")
     words = "get", "airports", "KJFK", "nowhere", "--generation", "g13", "--token-file", str(tmp_path / "token")
-    try:
-        assert "none is ready" in (await plugin(*words)).err
-        kube.put(_pod("airports-router-1", "router"))
-        ended = await plugin(*words)
-    finally:
-        await runner.cleanup()
+    assert "none is ready" in (await plugin(*words)).err
+    kube.put(_pod("airports-router-1", "router"))
+    ended = await plugin(*words)
     assert ended.code == 3, ended.err
     assert shown == [("Bearer the-token-of-a-client", "g13")] * 2
     assert forwarded == [["port-forward", "pod/airports-router-1", ":8080"]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from operator_support.loopback import listening
 
 from lookupdb_operator.api.client import Unreachable
 from lookupdb_operator.plugin.port_forward import read_through
@@ -26,15 +27,8 @@ async def _pod_port() -> AsyncIterator[int]:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text="lookupdb_shard_lookups_total 5\n")
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+    async with listening(metrics, "/metrics") as port:
+        yield port
 
 
 def _kubectl(folder: Path, does: str) -> tuple[list[str], Path]:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from operator_support.authorities import without_authorities
+from operator_support.loopback import listening
 from operator_support.running import until
 
 from lookupdb_operator import kinds
@@ -101,19 +102,13 @@ class Recorder:
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[tuple[Server, Api]]:
     server = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.port = runner.addresses[0][1]
-    with without_authorities():
-        api = Api(Configuration(host=f"http://127.0.0.1:{server.port}"))
-    try:
-        yield server, api
-    finally:
-        await api.close()
-        await runner.cleanup()
+    async with listening(server.handle) as server.port:
+        with without_authorities():
+            api = Api(Configuration(host=f"http://127.0.0.1:{server.port}"))
+        try:
+            yield server, api
+        finally:
+            await api.close()
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ from operator_support import kube_fields
 from operator_support.authorities import without_authorities
 from operator_support.kube_answers import KINDS, matches
 from operator_support.kube_rights import Need, needs
+from operator_support.loopback import listening
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
@@ -313,26 +314,20 @@ def _as_selected(event: str, item: Object, before: Object | None, request: web.R
 async def serving(folder: Path) -> AsyncIterator[Kube]:
     """A server on loopback, and a kubeconfig for it in ``folder``."""
     kube = Kube()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", kube.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    kube.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": {"server": kube.url}}],
-        "users": [{"name": "test", "user": {"token": "of-a-test"}}],
-    }
-    await asyncio.to_thread((folder / "kubeconfig").write_text, yaml.safe_dump(config))
-    kube.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-uid"}})
-    try:
-        with without_authorities():
-            yield kube
-    finally:
-        kube.interrupt(forget=False)
-        await runner.cleanup()
+    async with listening(kube.handle) as port:
+        kube.url = f"http://127.0.0.1:{port}"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": {"server": kube.url}}],
+            "users": [{"name": "test", "user": {"token": "of-a-test"}}],
+        }
+        await asyncio.to_thread((folder / "kubeconfig").write_text, yaml.safe_dump(config))
+        kube.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-uid"}})
+        try:
+            with without_authorities():
+                yield kube
+        finally:
+            kube.interrupt(forget=False)

@@ -14,6 +14,7 @@ from benchmarks.operator_load.api_protocol import build_result
 from lookupdb.route.table.routing_table import digest_table
 from lookupdb_operator import names
 from operator_support.kube import Kube, Object
+from operator_support.loopback import listening
 
 READY: Final = [{"type": "Ready", "status": "True"}]
 
@@ -102,13 +103,5 @@ class Kubelet:
 async def kubelet_of(kube: Kube) -> AsyncIterator[Kubelet]:
     """A kubelet for ``kube``, and the admin port of its routers."""
     kubelet = Kubelet(kube, 0)
-    app = web.Application()
-    app.router.add_get("/status", kubelet._admin)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    kubelet.admin_port = int(runner.addresses[0][1])
-    try:
+    async with listening(kubelet._admin, "/status") as kubelet.admin_port:
         yield kubelet
-    finally:
-        await runner.cleanup()

@@ -12,6 +12,7 @@ from kubernetes.aio.client import Configuration
 
 from lookupdb_operator.api.client import Api
 from lookupdb_operator.api.cluster import Cluster
+from operator_support.loopback import listening
 
 
 @dataclass
@@ -44,16 +45,8 @@ class Server:
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[Server]:
     server = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.port = runner.addresses[0][1]
-    try:
+    async with listening(server.handle) as server.port:
         yield server
-    finally:
-        await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
