@@ -42,9 +42,17 @@ class TestCommonCommands:
             assert str(client.ask(*words)).startswith("READONLY ")
 
     def test_unknown_commands_and_wrong_arguments(self, client: RespClient) -> None:
-        assert str(client.ask("SCAN", "0")).startswith("ERR unknown command 'SCAN'")
+        assert str(client.ask("FOO", "0")) == "ERR unknown command 'FOO', with args beginning with: '0' "
         assert str(client.ask("GET", "a", "b")) == "ERR wrong number of arguments for 'get' command"
         assert str(client.ask("MGET")) == "ERR wrong number of arguments for 'mget' command"
+
+    def test_keys_are_not_listed_and_it_says_who_lists_them(self, client: RespClient) -> None:
+        for words in (("SCAN", "0"), ("KEYS", "*"), ("RANDOMKEY",)):
+            refusal = str(client.ask(*words))
+            assert refusal.startswith(
+                f"ERR unknown command '{words[0]}': the router lists no keys. DBSIZE counts them;"
+            )
+            assert "lookupdb.open()" in refusal
 
     def test_resp_3(self, client: RespClient) -> None:
         about = client.ask("HELLO", "3")

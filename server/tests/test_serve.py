@@ -137,6 +137,11 @@ def test_inline_and_mixed_requests_are_answered_in_order(server: Running) -> Non
             b"pipeline(transaction=False) in redis-py\r\n",
         ),
         (request(b"FOO", b"a"), b"-ERR unknown command 'FOO', with args beginning with: 'a' \r\n"),
+        (
+            request(b"SCAN", b"0"),
+            b"-ERR unknown command 'SCAN': the shard server lists no keys. DBSIZE counts them; "
+            b"lookupdb.open() in Python lists those of a generation on its machine\r\n",
+        ),
         (request(b"GET"), b"-ERR wrong number of arguments for 'get' command\r\n"),
         (request(b"DEL", b"a"), b"-READONLY a shard is immutable: build a new generation of the dataset\r\n"),
         (request(b"SELECT", b"1"), b"-ERR DB index is out of range\r\n"),

@@ -106,6 +106,8 @@ class CommandTable(Generic[SessionT]):
             name_text = printable(command[0])
             if name in _TRANSACTIONS:
                 return f"ERR unknown command '{name_text}': {self._server} has no transactions. {_NO_TRANSACTION}"
+            if name in _LISTINGS:
+                return f"ERR unknown command '{name_text}': {self._server} lists no keys. {_NO_LISTING}"
             return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
         min_arguments, max_arguments, _ = self.entries[name]
         if not min_arguments <= len(command) - 1 <= max_arguments:
@@ -251,6 +253,9 @@ _BEFORE_AUTH: Final = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
 _TRANSACTIONS: Final = frozenset((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"))
 """Some clients wrap a pipeline in these unless they are told otherwise."""
 _NO_TRANSACTION: Final = "Leave it out of the pipeline: pipeline(transaction=False) in redis-py"
+
+_LISTINGS: Final = frozenset((b"KEYS", b"SCAN", b"RANDOMKEY"))
+_NO_LISTING: Final = "DBSIZE counts them; lookupdb.open() in Python lists those of a generation on its machine"
 
 WRITES: Final = frozenset(
     b"""
