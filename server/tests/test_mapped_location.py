@@ -229,6 +229,17 @@ def test_an_announced_generation_that_may_not_be_looked_at_is_named_and_not_take
         open_dataset(tmp_path / "g1")
 
 
+def test_a_dataset_that_up_has_built_is_named_by_its_folder(tmp_path: Path) -> None:
+    write_generation(tmp_path / "wines-local", RECORDS, generation="g1")
+    for place in (tmp_path / "wines", f"{tmp_path}/wines/"):
+        with pytest.raises(GenerationMissing, match=rf"what lookupdb up has built is in {tmp_path}/wines-local$"):
+            locate(place)
+    for place in (tmp_path / "wine", "/nowhere at all"):
+        with pytest.raises(GenerationMissing) as told:
+            locate(place)
+        assert "wines" not in str(told.value).replace(str(tmp_path), "")
+
+
 def test_a_name_that_no_file_can_have_is_told_as_missing(tmp_path: Path) -> None:
     for name in ("a\0b", "half of a pair \ud800"):
         with pytest.raises(GenerationMissing, match="there is no folder"):

@@ -243,14 +243,18 @@ def _missing_folder_error(path: Path, place: str | os.PathLike[str]) -> UsageErr
     root = os.environ.get(SYNC_DIR_VARIABLE)
     found = f"datasets are looked up by their names in {root}" if root else f"{SYNC_DIR_VARIABLE} is not set"
     hint = "has lookupdb sync fetched it yet?"
-    if local := _find_built_here(place):
-        hint += f" what lookupdb up has built here is in {local}"
+    if local := _find_built_by_up(path, place):
+        hint += f" what lookupdb up has built is in {local}"
     return GenerationMissing(f"there is no folder {path} ({found})", hint=hint)
 
 
-def _find_built_here(place: str | os.PathLike[str]) -> Path | None:
-    """Where a ``lookupdb up`` that was started in the working directory keeps the dataset that ``place`` may name."""
-    match = _NAME.fullmatch(os.fspath(place)) if isinstance(place, str) else None
+def _find_built_by_up(path: Path, place: str | os.PathLike[str]) -> Path | None:
+    """Where a ``lookupdb up`` keeps the dataset that ``place`` may name: beside ``path``, whose name then lacks an end,
+    or in the store of one that was started in the working directory."""
+    beside = Path(f"{path}-local")
+    if os.path.isdir(beside):  # noqa: PTH112 - False also where that cannot be told, of a name that is too long say
+        return beside
+    match = _NAME.fullmatch(place) if isinstance(place, str) else None
     if not match:
         return None
     folder = _LOCAL_STORE / (match[1] or DEFAULT_NAMESPACE) / f"{match[2]}-local"
