@@ -15,6 +15,7 @@ from http.client import BadStatusLine, HTTPException
 from typing import Final
 from urllib.parse import urlsplit
 
+from lookupdb.redis_port import begins_redis_reply
 from lookupdb.tls_failures import describe_tls_error, find_certificate_refusal, speaks_no_tls
 from lookupdb.wording import strip_secrets
 
@@ -118,14 +119,8 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
 
 
 def is_redis_reply(error: BaseException) -> bool:
-    """Whether it came of a request of HTTP to a server that speaks the Redis protocol: such refuse its first line."""
-    return isinstance(error, BadStatusLine) and re.match(r"-[A-Z]+ |[+$:*]", str(error)) is not None
-
-
-REDIS_HINT: Final = (
-    "this looks like a Redis port, 6379 say. Lookups by HTTP have another one: 8080, or what --port of the router says,"
-    " which `lookupdb up` shows in its line with curl; of a Service 80 or 443"
-)
+    """Whether it came of a request of HTTP to a server that speaks the Redis protocol."""
+    return isinstance(error, BadStatusLine) and begins_redis_reply(str(error).encode())
 
 
 def lacks_credentials(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from support.shards import write_generation
 import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
+from lookupdb.redis_port import REDIS_HINT
 
 ODD = [
     "a/b",
@@ -349,6 +350,7 @@ def test_another_port_than_that_of_lookups_is_no_outage(
     with blocking(kind, urls[place]) as client, pytest.raises(InvalidAnswer) as told:
         ask(client)
     assert told.value.hint
+    assert (told.value.hint == REDIS_HINT) == (place == "Redis port")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,6 +79,17 @@ def test_missing_and_refused_end_differently(router: Router) -> None:
 
 
 @pytest.mark.parametrize("router", [()], indirect=True, ids=str)
+def test_of_a_url_with_a_path_that_no_router_knows_it_names_the_router(router: Router) -> None:
+    url = f"http://127.0.0.1:{router.port}"
+    for words in (["1"], ["1", "2"]):
+        ended = run_here("get", f"{url}/people", *words)
+        assert (ended.returncode, ended.stdout) == (1, b"")
+        assert f"  a router serves one dataset, and has no path of its own before /v1: is its URL {url}?\n" in (
+            ended.stderr.decode()
+        )
+
+
+@pytest.mark.parametrize("router", [()], indirect=True, ids=str)
 def test_a_generation_that_is_named_is_asked_or_none(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{router.port}"
     assert run_here("get", url, "1", "--generation", "g1").returncode == 0
@@ -299,6 +310,19 @@ def test_where_no_up_serves_keys_are_unavailable(tmp_path: Path, words: list[str
     ended = run_here("get", "--data-dir", str(tmp_path), *words, asked=b"1\n")
     assert (ended.returncode, ended.stdout) == (4, b"")
     assert f"no `lookupdb up` serves {words[0]} from {tmp_path}".encode() in ended.stderr
+
+
+def test_where_no_up_serves_a_name_those_that_are_served_are_named(tmp_path: Path) -> None:
+    people, routes = RunFolder(tmp_path, "default", "people"), RunFolder(tmp_path, "team", "routes")
+    left = state_file(tmp_path, "default", "left")
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"{}")
+    with people.lock(), routes.lock():
+        for folder in (people, routes):
+            folder.write_state({"url": "http://127.0.0.1:9"})
+        ended = run_here("get", "--data-dir", str(tmp_path), "peple", "1")
+    assert ended.returncode == 4
+    assert f"no `lookupdb up` serves peple from {tmp_path}, which has people, team/routes\n".encode() in ended.stderr
 
 
 def test_names_that_a_hyphen_joins_alike_are_two_datasets(tmp_path: Path, greeter: str) -> None:

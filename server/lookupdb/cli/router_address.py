@@ -12,7 +12,15 @@ import click
 from lookupdb.cli.options import option
 from lookupdb.errors import Unavailable, UsageError
 from lookupdb.local import client
-from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, is_locked, read_state, run_directory, state_file
+from lookupdb.local.run_state import (
+    DATA_DIRECTORY,
+    DEFAULT_NAMESPACE,
+    is_locked,
+    list_served,
+    read_state,
+    run_directory,
+    state_file,
+)
 from lookupdb.local.trust import Trust
 
 data_dir_option: Final = option(
@@ -26,6 +34,8 @@ ca_file_option: Final = option(
     callback=lambda _ctx, _param, file: Trust(file),
     help="Trust the certificates that an authority in this file (PEM) has signed, not those of this machine.",
 )
+
+_SHOWN_NAMES: Final = 8
 
 
 def is_url(dataset: str) -> bool:
@@ -60,8 +70,15 @@ def _find_url(dataset: str, data: Path) -> str:
         )
     if is_locked(run_directory(*place)):
         raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
+    served = list_served(data)
     raise Unavailable(
-        f"no `lookupdb up` serves {dataset} from {data}",
+        f"no `lookupdb up` serves {dataset} from {data}{_describe_served(served)}",
         hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
         "http://127.0.0.1:8080, in place of the name",
     )
+
+
+def _describe_served(names: list[str]) -> str:
+    """What follows the name of a dataset that is not served: what is."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f", which has {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""

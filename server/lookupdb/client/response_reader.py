@@ -10,6 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from lookupdb.errors import InvalidAnswer
+from lookupdb.redis_port import REDIS_HINT, begins_redis_reply
 
 MAX_HEAD_BYTES: Final = 32 << 10
 _MAX_TRAILER_BYTES: Final = 4 << 10
@@ -29,6 +30,7 @@ _REPEATABLE: Final = frozenset(
 )
 """Fields of proxies that may stand there twice. All others may not: two lengths or two generations are none."""
 _EMPTY_STATUSES: Final = frozenset((204, 304))
+_NO_ROUTER: Final = "is there a lookupdb router, or a proxy that changes what it answers?"
 
 
 class Response(NamedTuple):
@@ -118,7 +120,7 @@ class ResponseReader:
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 if not data.startswith(_BEGINNING[: len(data)]):  # of Redis' protocol, say: its end would not come
-                    raise _fault(f"begins with {data[:60]!r}, not as HTTP/1.1 does")
+                    raise _beginning_fault(data)
                 if len(data) > MAX_HEAD_BYTES:
                     raise _fault(f"has a head of more than {MAX_HEAD_BYTES} bytes")
                 self._held = data
@@ -133,7 +135,7 @@ class ResponseReader:
             lines, data = data[:end].split(b"\r\n"), data[end + 4 :]
             status_line = _STATUS_LINE.fullmatch(lines[0])
             if status_line is None:
-                raise _fault(f"begins with {lines[0][:60]!r}, not as HTTP/1.1 does")
+                raise _beginning_fault(lines[0])
             status = int(status_line[2])
             if status >= 200:
                 self._status = status
@@ -245,7 +247,11 @@ def _parse_fields(lines: list[bytes]) -> dict[bytes, bytes]:
     return fields
 
 
-def _fault(what: str) -> InvalidAnswer:
-    return InvalidAnswer(
-        f"the answer {what}", hint="is there a lookupdb router, or a proxy that changes what it answers?"
-    )
+def _beginning_fault(data: bytes) -> InvalidAnswer:
+    line = data.partition(b"\r\n")[0]
+    what = f"begins with {line[:60]!r}, not as HTTP/1.1 does"
+    return _fault(what, REDIS_HINT) if begins_redis_reply(data) else _fault(what)
+
+
+def _fault(what: str, hint: str = _NO_ROUTER) -> InvalidAnswer:
+    return InvalidAnswer(f"the answer {what}", hint=hint)

@@ -19,7 +19,8 @@ from lookupdb.load.answers import clean_label, judge_batch, judge_single
 from lookupdb.load.key_choice import MISSING_PREFIX
 from lookupdb.load.requests import quote_key
 from lookupdb.load.target import GENERATION_FIELD, LoadTarget
-from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply
+from lookupdb.network import describe_socket_failure, is_redis_reply
+from lookupdb.redis_port import REDIS_HINT
 from lookupdb.runtime.daemon_calls import call_interruptibly
 
 TIMEOUT_SECONDS: Final = 30.0

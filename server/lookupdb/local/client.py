@@ -21,7 +21,8 @@ from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
 from lookupdb.local.trust import Trust
 from lookupdb.loopback import proxy_handlers
 from lookupdb.manifest import GENERATION
-from lookupdb.network import REDIS_HINT, describe_socket_failure, is_redis_reply
+from lookupdb.network import describe_socket_failure, is_redis_reply
+from lookupdb.redis_port import REDIS_HINT
 from lookupdb.route import budget
 from lookupdb.runtime.daemon_calls import call_interruptibly
 from lookupdb.wording import strip_secrets
@@ -252,6 +253,13 @@ def _tell_active(problem: dict[str, Any]) -> str:
     return ""
 
 
+def _advise_path(url: str) -> str:
+    """What to do when a router does not know the path of ``url``."""
+    parts = urlsplit(strip_secrets(url))
+    origin = f"{parts.scheme}://{parts.netloc}"
+    return f"a router serves one dataset, and has no path of its own before /v1: is its URL {origin}?"
+
+
 def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     answered = _describe_answer(error.url, error.code, error.reason)
     if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:  # where to may hold a password
@@ -276,6 +284,8 @@ def _refusal(error: urllib.error.HTTPError, body: bytes) -> LookupFailed:
     if kind == "unknown-generation":
         refused = text.partition("; leave Lookupdb-Generation out")[0]  # a header, which is an option here
         return LookupFailed(f"the router answered {error.code}: {refused}{_tell_active(problem)}", hint=_NO_GENERATION)
+    if kind == "no-such-resource":
+        return LookupFailed(f"the router answered {error.code}: {text}", hint=_advise_path(error.url))
     if error.code == HTTPStatus.UNAUTHORIZED:
         return LookupFailed(f"the router answered {error.code}: {text}", hint=_UNAUTHENTICATED)
     if error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

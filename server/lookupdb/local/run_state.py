@@ -58,6 +58,18 @@ def read_state(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def list_served(data: Path) -> list[str]:
+    """Return the datasets that each `up` with the folder ``data`` serves now, as commands name them: ``people``,
+    ``team/people``."""
+    served = []
+    for path in sorted((data / "run").glob(f"*.*/{_STATE_FILE}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # another program's, say
+            if read_state(path):
+                namespace, _, name = path.parent.name.partition(".")
+                served.append(name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
+    return served
+
+
 def _describe_holder(directory: Path) -> str:
     state = read_state(directory / _STATE_FILE)
     return f"process {state['pid']}, at {state['url']}" if state else "it is starting, or ending"
