@@ -170,7 +170,7 @@ class Nights:
     """A schedule while g1 serves the source of day 1 with its success file, which is written anew every night."""
 
     def __init__(self) -> None:
-        self.serving = inputs("day 1").serving
+        self.active, self.serving = "g1", inputs("day 1").serving
         self.seconds = 0.0
         self.restart(None)
 
@@ -182,8 +182,8 @@ class Nights:
         """What follows from the last of several looks at a source that is read unless the file has been answered."""
         for _ in range(looks):
             answer = self.schedule.find_answer("content", success_file)
-            fingerprint = answer.fingerprint if answer else source
-            decision = self.schedule.decide(inputs(fingerprint, success_file=success_file), self.serving)
+            desired = inputs(answer.fingerprint if answer else source, active=self.active, success_file=success_file)
+            decision = self.schedule.decide(desired, self.serving)
         return decision
 
 
@@ -252,6 +252,17 @@ def test_what_nothing_identifies_and_was_bad_is_not_read_again_under_its_success
     assert nights.see("S2", None, looks=1) is Decision.REST
     assert nights.see("S3", None) is Decision.BUILD
     assert nights.schedule.note_failure(may_pass=True) == 1.0
+
+
+def test_what_nothing_identifies_and_was_bad_is_not_read_again_because_another_generation_serves(
+    nights: Nights,
+) -> None:
+    """The one before, say, once the files of the newest are damaged."""
+    assert nights.see("S2", None) is Decision.BUILD
+    assert nights.schedule.note_failure(may_pass=False) is None
+    nights.active, nights.serving = "g0", inputs("day 0").serving
+    assert nights.see("S2", None, looks=3) is Decision.REST
+    assert nights.see("S3", None) is Decision.BUILD
 
 
 def test_an_answer_lasts_over_a_restart(nights: Nights) -> None:

@@ -17,7 +17,8 @@ from support.web import web_file
 
 from lookupdb.build.source.success_file import read_success_file
 from lookupdb.local import backoff, builds
-from lookupdb.local.rebuilds import DesiredInputs
+from lookupdb.local.observer import SourceObserver
+from lookupdb.local.rebuilds import DesiredInputs, SuccessFileAnswer
 
 pytestmark = pytest.mark.long
 
@@ -270,6 +271,27 @@ async def test_a_start_builds_what_was_bad_only_as_long_as_the_source_is_the_sam
     async with more_nights(tmp_path, looks) as people:
         assert f"{ANSWERED}; serving g1" in people.watch.output
         await people.watch.says("the source has changed since the success file _SUCCESS was written")
+        assert await people.titles() == {"Countess", "Reader"}
+
+
+async def test_a_start_builds_what_was_bad_only_if_the_source_is_the_one_that_it_has_looked_at(
+    tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").write_text("email,")
+        people.finish()
+        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+    observe = SourceObserver.observe_source
+
+    async def begin_after_the_look(*arguments: Any) -> SuccessFileAnswer | None:
+        monkeypatch.setattr(SourceObserver, "observe_source", observe)
+        answer = await observe(*arguments)
+        people.write(ada="Princess", alan="Reader")
+        return answer
+
+    monkeypatch.setattr(SourceObserver, "observe_source", begin_after_the_look)
+    async with more_nights(tmp_path, looks) as people:
+        assert "the source has changed since the success file _SUCCESS was written" in people.watch.output
         assert await people.titles() == {"Countess", "Reader"}
 
 

@@ -61,7 +61,9 @@ class FirstGenerationLoader:
             answer = _find_answer(success_file, reusable, remembered)
             if answer is not None and (generation := await self._load_answered(answer)) is not None:
                 return generation, answer
-            expected = observed = await self._observer.observe_source(self._serving.spec, success_file)
+            if answer is None or self._find_reusable() is None:
+                answer = await self._observer.observe_source(self._serving.spec, success_file)
+            expected = observed = answer  # a source that has just been looked at may be another one by now
         if observed is not None and observed.fingerprint is not None:
             self._keep(observed)  # what follows may be cut short
         try:

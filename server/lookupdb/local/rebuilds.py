@@ -163,17 +163,25 @@ class RebuildSchedule:
         self._note_answer(desired)
         if desired.serving == serving:
             self._begin(None)
-        if desired.serving == serving or (desired == self._attempted and not self._backoff.is_due()):
+        is_attempted = self._is_attempted(desired)
+        if desired.serving == serving or (is_attempted and not self._backoff.is_due()):
             self._unsettled_looks = 0
             return Decision.REST
         if desired != previous and self._unsettled_looks < MAX_UNSETTLED_LOOKS:
             self._unsettled_looks += 1  # it may still be written to: built when two looks agree, or in the end as it is
             return Decision.SETTLE if self._unsettled_looks == 2 else Decision.REST
         self._unsettled_looks = 0
-        if desired == self._attempted:
+        if is_attempted:
             return Decision.BUILD_AGAIN
         self._begin(desired)
         return Decision.BUILD
+
+    def _is_attempted(self, desired: DesiredInputs) -> bool:
+        """Whether a build of ``desired`` began last. Of what nothing identifies also where gates would compare it with
+        another generation now: half of the next source could be read."""
+        if self._attempted is not None and desired.serving.fingerprint is None:
+            desired = desired._replace(active=self._attempted.active)
+        return desired == self._attempted
 
     def note_override(self, active: DesiredInputs) -> None:
         """What a person has let through serves, and nothing of it was desired: ``active``."""
