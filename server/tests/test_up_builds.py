@@ -22,6 +22,7 @@ async def failure(
     monkeypatch: pytest.MonkeyPatch,
     program: str | None = None,
     kind: type[LookupdbError] = builds.BuildFailed,
+    is_told: Callable[[LookupdbError], bool] | None = None,
 ) -> LookupdbError:
     """How a build of people.yaml fails, by the builder or by a program in its place."""
     if program is not None:
@@ -30,7 +31,7 @@ async def failure(
         monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
     request = builds.BuildRequest("default/people", tmp_path / "people.yaml", str(tmp_path / "store"), None, None)
     with pytest.raises(kind) as caught:
-        await builds.Builder(request).run()
+        await builds.Builder(request).run(is_told=is_told)
     return caught.value
 
 
@@ -69,6 +70,20 @@ async def test_one_that_is_killed_may_pass_whatever_it_has_reported(
 ) -> None:
     failed = await failure(tmp_path, monkeypatch, f"echo '{report}'; {end}", builds.BuilderKilled)
     assert (failed.message, failed.exit_code, failed.may_pass) == (message, code, True)
+
+
+@pytest.mark.parametrize(("is_told", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])
+async def test_what_has_been_told_of_a_failure_is_not_shown_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_told: Callable[[LookupdbError], bool] | None,
+    shown: str,
+) -> None:
+    report = '{"outcome": "failed", "mayPass": false, "message": "why"}'
+    failed = await failure(tmp_path, monkeypatch, f"echo why >&2; echo '{report}'; exit 3", is_told=is_told)
+    assert isinstance(failed, builds.BuildFailed)
+    assert (failed.cause, capfd.readouterr().err) == ("why", shown)
 
 
 @pytest.mark.parametrize("output", ["", "no JSON", "[]", '{"outcome": "built", "mayPass": false}'])

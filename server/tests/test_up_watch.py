@@ -80,7 +80,7 @@ async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves
     async with watching(tmp_path) as watch:
         real = getattr(watch.up, name)
 
-        async def fail(*_arguments: object) -> None:
+        async def fail(*_arguments: object, **_options: object) -> None:
             monkeypatch.setattr(watch.up, name, real)
             raise RuntimeError("unforeseen")
 
@@ -92,6 +92,20 @@ async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves
         assert "Traceback" in caplog.text
         await watch.says("cut over to g2")
         assert await asyncio.to_thread(watch.title) == "Duchess"
+
+
+async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with watching(tmp_path) as watch:
+        (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+        await watch.says("the build failed; g1 keeps serving, tried again in 0 s, or when manifest or source change")
+        await watch.says("people: still the same after 3 attempts: the build failed; g1 keeps serving, tried again in")
+        assert watch.output.count("people: the build failed") == 1
+        assert capfd.readouterr().err.count("people.csv") == 1, "what the builder says of it"
+        (tmp_path / "people.csv").write_text('email,title\nada@example.com,Countess\nalan@example.com,"never closed\n')
+        await soon(lambda: watch.output.count("people: the build failed") == 2, "the other failure")
+        assert capfd.readouterr().err.count("people.csv") == 1
 
 
 async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,11 @@ class BuildFailed(LookupdbError):
 
     reason = "BuildFailed"
 
-    def __init__(self, message: str, code: int, *, may_pass: bool = True) -> None:
+    def __init__(self, message: str, code: int, *, may_pass: bool = True, cause: str = "") -> None:
         super().__init__(message)
         self.exit_code, self.may_pass = code, may_pass
+        self.cause = cause
+        """What it has written, as its report has it."""
 
 
 class BuilderKilled(LookupdbError):
@@ -168,6 +170,7 @@ class Builder:
         unless_refused: str | None = None,
         generation: str | None = None,
         observed: SuccessFileAnswer | None = None,
+        is_told: Callable[[LookupdbError], bool] | None = None,
     ) -> str | None:
         """Build ``generation``, or the next free one, and return its name; None when the source is still that of the
         generation ``unless``. Gates compare with ``active``, also where the store has lost it.
@@ -176,6 +179,9 @@ class Builder:
         SourceNotReady when the success file is not there, and SourceNotWhole when it is still the one that was
         ``observed``, and the source is not. When cancelled, the builder is interrupted and waited for,
         INTERRUPTION_SECONDS at most.
+
+        Standard error gets what the builder writes to it as it comes; with ``is_told`` at its end, and nothing if it
+        has failed by an error of which that says that a person has been told.
         """
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -184,16 +190,24 @@ class Builder:
             *self._request.arguments(active, unless, unless_refused, generation, observed),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=None if is_told is None else asyncio.subprocess.PIPE,
             env=child_environment(BUILDER_VARIABLES),
         )
         try:
-            assert process.stdout is not None
-            output = await process.stdout.read()  # communicate() would close the leash
+            # communicate() would close the leash
+            output, messages = await asyncio.gather(_read(process.stdout), _read(process.stderr))
             await process.wait()
         except asyncio.CancelledError:
             await self._interrupt(process)
             raise
-        return _read_result(process.returncode or 0, output, self._request.dataset)
+        try:
+            generation = _read_result(process.returncode or 0, output, self._request.dataset)
+        except LookupdbError as error:
+            if is_told is None or not is_told(error):
+                _pass_on(messages)
+            raise
+        _pass_on(messages)
+        return generation
 
     def kill(self) -> None:
         """Kill the builder, if one runs: the next one removes what it leaves."""
@@ -212,6 +226,18 @@ class Builder:
             await process.wait()
 
 
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """All that comes; nothing of a stream that is not ours to read."""
+    return await stream.read() if stream else b""
+
+
+def _pass_on(messages: bytes) -> None:
+    """Write a builder's ``messages`` to standard error, as far as that takes them."""
+    with suppress(OSError):
+        sys.stderr.write(messages.decode(errors="backslashreplace"))
+        sys.stderr.flush()
+
+
 def _read_result(code: int, output: bytes, dataset: str) -> str | None:
     """Return the generation of ``dataset`` that a builder has built, by its exit code and standard output; None where
     it had nothing to build. Raises LookupdbError, which may pass unless the builder itself says otherwise."""
@@ -222,7 +248,8 @@ def _read_result(code: int, output: bytes, dataset: str) -> str | None:
         if report.get("reason") == SourceNotWhole.reason:
             raise SourceNotWhole(report["message"])
         what = "a gate refused it" if code == GateClosed.exit_code else "the build failed"
-        raise BuildFailed(what, code, may_pass=report.get("outcome") != "failed" or report["mayPass"])
+        may_pass = report.get("outcome") != "failed" or report["mayPass"]
+        raise BuildFailed(what, code, may_pass=may_pass, cause=str(report.get("message", "")))
     if not report:
         raise LookupdbError("the builder has ended without a report")
     if report["dataset"] != dataset:

@@ -26,6 +26,7 @@ from lookupdb.local.first_generation import FirstGenerationLoader
 from lookupdb.local.kept_answer import KeptAnswer
 from lookupdb.local.observer import SourceObserver
 from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, SuccessFileAnswer
+from lookupdb.local.repeated_failure import RepeatedFailure
 from lookupdb.local.router import HOST
 from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolder
 from lookupdb.local.serving import Serving
@@ -80,6 +81,8 @@ class Up:
         self._kept_answer = KeptAnswer(self._folder, options.manifest, options.volume, self._tell)
         self._first_answer: SuccessFileAnswer | None = None
         """How which success file had been answered last at the start."""
+        self._failure = RepeatedFailure()
+        """Of the attempts at what is desired."""
         self._overridden: dict[str, Backoff] = {}
         """The generations with overridden gates that were tried in vain, and when they are tried again."""
         self._last_good: dict[str, Backoff] = {}
@@ -237,26 +240,38 @@ class Up:
         """Build what is ``desired``, once more where ``is_again``, and cut over. Notes in ``schedule`` how it ends."""
         active, name = self._serving.manifest, self._spec.name
         fingerprint = desired.serving.fingerprint
+        if not is_again:
+            self._failure.reset()
         try:
             spec = self._observer.read_manifest()
             if is_again and fingerprint and builds.is_refused_again(self._dataset, spec, fingerprint, active):
                 schedule.note_failure(may_pass=False)  # which has been said
                 return
-            generation = await self._build_and_replace(spec, desired, self._describe_reason(is_again))
+            generation = await self._build_and_replace(spec, desired, is_again=is_again)
         except SourceNotWhole as error:
             schedule.note_failure(may_pass=False)
+            self._failure.note(error)
             self._observer.report_not_whole(error, desired.success_file)
         except LookupdbError as error:
-            again = _describe_retry(schedule.note_failure(may_pass=error.may_pass), desired)
-            self._say(f"{name}: {error.message}; {self._serving.describe_active()}, {again}{_next_step(error)}")
+            self._report_failure(error, _describe_retry(schedule.note_failure(may_pass=error.may_pass), desired))
         except Exception:
             schedule.note_failure(may_pass=True)
             raise
         else:
+            self._failure.reset()
             pause = schedule.note_success(generation, self._observer.serving_inputs())
             if pause is not None:
                 other = f"{generation} was built from another source than the one seen last"
                 self._say(f"{name}: {other}, which is tried again in {pause:,.0f} s")
+
+    def _report_failure(self, error: LookupdbError, retry: str) -> None:
+        """Say how an attempt has failed, and when the next is made, by ``retry``: briefly if those before failed alike."""
+        active, attempts = self._serving.describe_active(), self._failure.note(error)
+        if attempts == 1:
+            self._tell(f"{error.message}; {active}, {retry}{_next_step(error)}")
+        else:
+            what = error.message.partition("\n")[0]
+            self._tell(f"still the same after {attempts} attempts: {what}; {active}, {retry}")
 
     async def _serve_last_good(self) -> None:
         """Cut over to the newest generation that can be served, if there is one: what is active is damaged, and cannot
@@ -285,10 +300,10 @@ class Up:
         why = "building again" if is_again else "manifest or source has changed, building"
         return f"{why}; {self._serving.describe_active()}"
 
-    async def _build_and_replace(self, spec: DatasetSpec, desired: DesiredInputs, reason: str) -> str:
-        """Cut over to what is ``desired``, built for this ``reason`` unless it has been, and return that generation.
-        What has been and cannot be served is built anew the next time. Raises LookupdbError."""
-        generation, is_new = await self._build(spec, desired, reason)
+    async def _build_and_replace(self, spec: DatasetSpec, desired: DesiredInputs, *, is_again: bool) -> str:
+        """Cut over to what is ``desired``, built unless it has been, and return that generation. What has been and
+        cannot be served is built anew the next time. Raises LookupdbError."""
+        generation, is_new = await self._build(spec, desired, is_again=is_again)
         if not is_new and self._is_served(generation, desired):
             self._say(f"{spec.name}: the source has not changed since {generation} was built")
             return generation
@@ -308,7 +323,7 @@ class Up:
         is_rolled_out = desired.serving._replace(fingerprint=fingerprint) == self._observer.serving_inputs()
         return generation == self._serving.manifest.generation and is_rolled_out and self._serving.damage is None
 
-    async def _build(self, spec: DatasetSpec, desired: DesiredInputs, reason: str) -> tuple[str, bool]:
+    async def _build(self, spec: DatasetSpec, desired: DesiredInputs, *, is_again: bool) -> tuple[str, bool]:
         """Return the generation that is ``desired``, and whether it was built now: it is unless it has been. Never one
         before what serves. Raises LookupdbError."""
         active = self._serving.manifest
@@ -317,7 +332,7 @@ class Up:
         earlier = self._find_built(spec, desired)
         if earlier is None or spec.refresh.success_file is None:
             await self._observer.check_source(spec, desired)
-        self._say(f"{self._spec.name}: {reason}")
+        self._tell(self._describe_reason(is_again))
         if earlier is not None and spec.refresh.success_file is not None:
             return earlier.generation, False  # a builder would read a source that may no longer be whole
         unless = earlier or self._find_comparable(desired)
@@ -327,6 +342,7 @@ class Up:
             self._dataset.newest_refused(),
             builds.next_generation(self._dataset, active.generation),
             desired.answer,
+            self._failure.is_repeated_by if is_again else None,
         )
         generation = built or (unless or active).generation
         if is_older(generation, active.generation):
