@@ -6,6 +6,7 @@ import asyncio
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, Final
 
 import orjson
@@ -162,14 +163,14 @@ class LocalRouter:
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)
                     versions = await asyncio.to_thread(self._versions)
         except TimeoutError as error:
+            found = f"it has {versions}" if versions else "its admin port does not answer"
             raise CutoverFailed(
-                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, "
-                f"it has {versions}",
+                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, {found}",
                 hint=f"{self.admin_url}/status says why",
             ) from error
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:  # it may end in the middle of its answer
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            described = describe_socket_failure(cause, self.admin_url) if isinstance(cause, OSError) else str(cause)
+            described = cause if isinstance(cause, str) else describe_socket_failure(cause, self.admin_url)
             raise CutoverFailed(
                 f"the router does not say whether it has taken over routing table {version}: {described}",
                 hint=f"the router's log, {self._child.log_path}, may say why",

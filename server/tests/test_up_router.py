@@ -1,0 +1,77 @@
+"""When the router of `lookupdb up` counts as having taken over a routing table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support.up_stack import write_dataset
+from support.web import QuietHandler, web_server
+
+from lookupdb.local import router
+from lookupdb.local.router import CutoverFailed, LocalRouter
+from lookupdb.local.run_state import RunFolder
+from lookupdb.spec import read_manifest
+
+CONFIRMED = b'{"workers": [{"report": {"tableVersion": 7}}, {"report": {"tableVersion": 8}}]}'
+
+
+async def confirm(tmp_path: Path, respond: Callable[[QuietHandler], None]) -> None:
+    """Wait for the table 7 of a router whose admin port answers as ``respond`` does."""
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
+            respond(self)
+
+    write_dataset(tmp_path)
+    spec = read_manifest(tmp_path / "people.yaml")
+    with web_server(Handler) as url:
+        local = LocalRouter(spec, 0, 0, RunFolder(tmp_path, "default", "people"), lambda: None)
+        local._record_report({"admin": urlsplit(url).port})
+        await local.wait_until_confirmed(7)
+
+
+def answer(content: bytes, length: int | None = None) -> Callable[[QuietHandler], None]:
+    def respond(handler: QuietHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content) if length is None else length))
+        handler.end_headers()
+        handler.wfile.write(content)
+        handler.close_connection = True
+
+    return respond
+
+
+async def test_it_has_once_every_worker_has(tmp_path: Path) -> None:
+    await confirm(tmp_path, answer(CONFIRMED))
+
+
+@pytest.mark.parametrize(
+    "respond",
+    [answer(CONFIRMED[:10], len(CONFIRMED)), answer(CONFIRMED[:10]), lambda handler: handler.wfile.write(b"?\r\n\r\n")],
+    ids=["half an answer", "half of JSON", "no HTTP"],
+)
+async def test_a_router_that_ends_amid_its_answer_has_not(
+    tmp_path: Path, respond: Callable[[QuietHandler], None]
+) -> None:
+    with pytest.raises(CutoverFailed, match="the router does not say whether it has taken over routing table 7: "):
+        await confirm(tmp_path, respond)
+
+
+async def test_of_one_that_does_not_it_is_told_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "CONFIRM_SECONDS", 0.5)
+    with pytest.raises(CutoverFailed, match=r"did not take over routing table 7 within 0 s, it has \[6\]\n"):
+        await confirm(tmp_path, answer(b'{"workers": [{"report": {"tableVersion": 6}}]}'))
+
+
+async def test_of_one_that_does_not_answer_it_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "CONFIRM_SECONDS", 0.5)
+    ended = threading.Event()
+    try:
+        with pytest.raises(CutoverFailed, match=r"routing table 7 .*(its admin port does not answer|in time)\n"):
+            await confirm(tmp_path, lambda _: (ended.wait(2), None)[1])
+    finally:
+        ended.set()
