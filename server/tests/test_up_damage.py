@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -108,8 +107,7 @@ async def test_what_is_damaged_and_dies_is_built_anew(tmp_path: Path, harm: Call
         kill_server(watch)
         await watch.says("people: g1 cannot be served any more: ")
         await watch.says("people: building anew; g1 is damaged")
-        await watch.says("cut over to g2")
-        assert await asyncio.to_thread(watch.title) == "Countess"
+        await watch.cuts_over_to("g2", ada="Countess")
 
 
 async def test_what_is_damaged_while_the_source_is_bad_is_built_once_it_is_mended(tmp_path: Path) -> None:
@@ -120,8 +118,7 @@ async def test_what_is_damaged_while_the_source_is_bad_is_built_once_it_is_mende
         kill_server(watch)
         await watch.says("people: g1 cannot be served any more: ")
         write_people(tmp_path, ada="Duchess")
-        await watch.says("cut over to g2")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g2", ada="Duchess")
 
 
 async def test_what_is_damaged_while_the_source_is_bad_gives_way_to_what_was_before(tmp_path: Path) -> None:
@@ -137,11 +134,9 @@ async def test_what_is_damaged_while_the_source_is_bad_gives_way_to_what_was_bef
         await watch.says("people: g3 cannot be served any more: ")
         await watch.says("people: g3 is damaged; serving g2, the last good generation\npeople: g2 cannot be served\n")
         await watch.says("people: g3 is damaged; serving g1, the last good generation")
-        await watch.says("cut over to g1")
-        assert await asyncio.to_thread(watch.title) == "Countess"
+        await watch.cuts_over_to("g1", ada="Countess")
         write_people(tmp_path, ada="Empress")
-        await watch.says("cut over to g4")
-        assert await asyncio.to_thread(watch.title) == "Empress"
+        await watch.cuts_over_to("g4", ada="Empress")
 
 
 async def test_what_was_before_and_does_not_start_is_tried_again(
@@ -161,8 +156,7 @@ async def test_what_was_before_and_does_not_start_is_tried_again(
             await watch.says(
                 "people: g2 is damaged; serving g1, the last good generation\npeople: g1 cannot be served\n"
             )
-        await watch.says("cut over to g1")
-        assert await asyncio.to_thread(watch.title) == "Countess"
+        await watch.cuts_over_to("g1", ada="Countess")
 
 
 async def test_servers_that_cannot_start_for_another_reason_have_nothing_built(

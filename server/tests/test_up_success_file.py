@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from support.up_stack import MANIFEST, write_people
 from support.up_watch import Watch, damage, during_the_next_build, kill_server, running_watch, watching
 from support.waiting import soon
-from support.web import web_file
+from support.web import File, web_file
 
 from lookupdb.build.source.success_file import read_success_file
 from lookupdb.local import backoff, builds
@@ -41,13 +41,19 @@ class Nights:
         (self._directory / "success.new").touch()
         (self._directory / "success.new").replace(self._directory / "_SUCCESS")
 
+    async def finish_half_a_file(self) -> None:
+        """Which is refused while g1 serves."""
+        (self._directory / "people.csv").write_text("email,")
+        self.finish()
+        await self.watch.says("a gate refused it; g1 keeps serving, tried again in")
+
     async def is_looked_at(self) -> None:
         """Three looks at the success file begin and end."""
         seen = len(self._looks)
         await soon(lambda: len(self._looks) > seen + 3, "three more looks")
 
     async def titles(self) -> set[str]:
-        return await asyncio.to_thread(self.watch.titles)
+        return {*(await asyncio.to_thread(self.watch.titles)).values()}
 
 
 @pytest.fixture
@@ -77,6 +83,27 @@ async def more_nights(directory: Path, looks: list[str | None]) -> AsyncIterator
         yield Nights(watch, looks)
 
 
+ROWS = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
+
+
+@contextmanager
+def source_on_the_web(directory: Path) -> Iterator[tuple[str, File]]:
+    """A manifest of people on a server that does not identify its file, where Ada is a Countess at first."""
+    with web_file(ROWS % b"Countess") as file:
+        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv")
+        yield manifest.replace("_SUCCESS", str(directory.absolute() / "_SUCCESS")), file
+
+
+def the_next_batch_begins(directory: Path) -> Callable[[], Callable[[], object]]:
+    """A change that is not undone."""
+
+    def begin() -> Callable[[], object]:
+        write_people(directory, ada="Princess", alan="Professor")
+        return lambda: None
+
+    return begin
+
+
 ANSWERED = "the success file _SUCCESS was answered before, and nothing is read until it is written anew"
 
 
@@ -91,8 +118,7 @@ async def test_the_next_batch_is_not_read_under_a_success_file_whose_source_had_
         assert "building" not in people.watch.output
         people.write(ada="Duchess", alan="Professor")
         people.finish()
-        await people.watch.says("cut over to g2")
-        assert await people.titles() == {"Duchess", "Professor"}
+        await people.watch.cuts_over_to("g2", ada="Duchess", alan="Professor")
 
 
 async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was_bad(
@@ -100,17 +126,14 @@ async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was
 ) -> None:
     monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
     async with nights(tmp_path, looks) as people:
-        (tmp_path / "people.csv").write_text("email,")
-        people.finish()
-        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await people.finish_half_a_file()
         people.write(ada="Duchess", alan="Reader")
         await people.watch.says("the source has changed since the success file _SUCCESS was written, and is read when")
         await people.is_looked_at()
         assert people.watch.output.count("has changed, building") == 1
         people.write(ada="Duchess", alan="Professor")
         people.finish()
-        await people.watch.says("cut over to g2")
-        assert await people.titles() == {"Duchess", "Professor"}
+        await people.watch.cuts_over_to("g2", ada="Duchess", alan="Professor")
 
 
 async def test_what_serves_is_rolled_out_anew_without_a_look_at_a_batch_that_is_not_whole(
@@ -121,27 +144,21 @@ async def test_what_serves_is_rolled_out_anew_without_a_look_at_a_batch_that_is_
         await people.is_looked_at()
         people.write(ada="Duchess", alan="Reader")
         (tmp_path / "people.yaml").write_text(NAMES_FILE.replace("shards: 1", "shards: 1\n  replicas: 2"))
-        await people.watch.says("cut over to g1")
-        assert await people.titles() == {"Countess", "Reader"}
+        await people.watch.cuts_over_to("g1", ada="Countess", alan="Reader")
 
 
 async def test_a_batch_that_is_begun_as_the_builder_starts_is_not_cut_over_to(
     tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin() -> Callable[[], object]:
-        write_people(tmp_path, ada="Princess", alan="Professor")
-        return lambda: None
-
     async with nights(tmp_path, looks) as people:
-        during_the_next_build(monkeypatch, begin)
+        during_the_next_build(monkeypatch, the_next_batch_begins(tmp_path))
         people.write(ada="Duchess", alan="Professor")
         people.finish()
         await people.watch.says("the source has changed since the success file _SUCCESS was written")
         assert people.watch.generations() == ["g1"]
         people.write(ada="Princess", alan="Fellow")
         people.finish()
-        await people.watch.says("cut over to g2")
-        assert await people.titles() == {"Princess", "Fellow"}
+        await people.watch.cuts_over_to("g2", ada="Princess", alan="Fellow")
 
 
 async def test_a_batch_that_is_begun_between_two_looks_is_not_served(
@@ -171,18 +188,14 @@ async def test_a_batch_that_is_begun_between_two_looks_is_not_served(
 async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_source_unless_that_has_changed(
     tmp_path: Path, looks: list[str | None], title: str
 ) -> None:
-    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
-    success_file = (tmp_path / "_SUCCESS").absolute()
-    with web_file(rows % b"Countess") as file:
-        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+    with source_on_the_web(tmp_path) as (manifest, file):
         async with nights(tmp_path, looks, manifest) as people:
-            file.content = rows % title.encode()
+            file.content = ROWS % title.encode()
             damage(tmp_path, "g1")
             kill_server(people.watch)
             await people.watch.says("people: building anew; g1 is damaged")
             if title == "Countess":
-                await people.watch.says("cut over to g2")
-                assert await people.titles() == {"Countess", "Reader"}
+                await people.watch.cuts_over_to("g2", ada="Countess", alan="Reader")
             else:
                 await people.watch.says("the source has changed since the success file")
                 assert people.watch.generations() == ["g1"]
@@ -191,28 +204,21 @@ async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_sourc
 async def test_a_success_file_tells_of_a_source_that_its_server_does_not_identify(
     tmp_path: Path, looks: list[str | None]
 ) -> None:
-    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
-    success_file = (tmp_path / "_SUCCESS").absolute()
-    with web_file(rows % b"Countess") as file:
-        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+    with source_on_the_web(tmp_path) as (manifest, file):
         async with nights(tmp_path, looks, manifest) as people:
             people.finish()
             await people.watch.says("the source has not changed since g1 was built")
-            file.content = rows % b"Duchess"
+            file.content = ROWS % b"Duchess"
             await people.is_looked_at()
             people.finish()
-            await people.watch.says("cut over to g2")
-            assert await people.titles() == {"Duchess", "Reader"}
+            await people.watch.cuts_over_to("g2", ada="Duchess", alan="Reader")
             assert "are not watched" not in people.watch.output
 
 
 async def test_a_start_builds_what_other_gates_let_through_though_nothing_identifies_it(
     tmp_path: Path, looks: list[str | None]
 ) -> None:
-    rows = b"email,title\nada@example.com,%s\nalan@example.com,Reader\n"
-    success_file = (tmp_path / "_SUCCESS").absolute()
-    with web_file(rows % b"Countess") as file:
-        manifest = NAMES_FILE.replace("people.csv", f"{file.url}/people.csv").replace("_SUCCESS", str(success_file))
+    with source_on_the_web(tmp_path) as (manifest, file):
         async with nights(tmp_path, looks, manifest) as people:
             file.content = b"email,title\nada@example.com,Duchess\n"
             (tmp_path / "people.yaml").write_text(manifest.replace("gates: {", "gates: {minRecords: 2, "))
@@ -241,8 +247,7 @@ async def test_a_start_reads_nothing_under_a_success_file_that_an_earlier_up_has
     async with more_nights(tmp_path, looks) as people:
         people.write(ada="Duchess", alan="Professor")
         people.finish()
-        await people.watch.says("cut over to g2")
-        assert await people.titles() == {"Duchess", "Professor"}
+        await people.watch.cuts_over_to("g2", ada="Duchess", alan="Professor")
 
 
 async def test_what_a_start_finds_unchanged_answers_the_success_file(tmp_path: Path, looks: list[str | None]) -> None:
@@ -262,9 +267,7 @@ async def test_a_start_builds_what_was_bad_only_as_long_as_the_source_is_the_sam
     tmp_path: Path, looks: list[str | None]
 ) -> None:
     async with nights(tmp_path, looks) as people:
-        (tmp_path / "people.csv").write_text("email,")
-        people.finish()
-        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await people.finish_half_a_file()
     async with more_nights(tmp_path, looks) as people:
         assert "serving g1, the last good generation" in people.watch.output
     people.write(ada="Duchess", alan="Reader")
@@ -278,9 +281,7 @@ async def test_a_start_builds_what_was_bad_only_if_the_source_is_the_one_that_it
     tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with nights(tmp_path, looks) as people:
-        (tmp_path / "people.csv").write_text("email,")
-        people.finish()
-        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await people.finish_half_a_file()
     observe = SourceObserver.observe_source
 
     async def begin_after_the_look(*arguments: Any) -> SuccessFileAnswer | None:
@@ -332,9 +333,7 @@ async def test_a_start_before_the_success_file_is_there_again_forgets_nothing(
 ) -> None:
     """Of a disk that is mounted late, say."""
     async with nights(tmp_path, looks) as people:
-        (tmp_path / "people.csv").write_text("email,")
-        people.finish()
-        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await people.finish_half_a_file()
     people.write(ada="Duchess", alan="Reader")
     (tmp_path / "_SUCCESS").rename(tmp_path / "away")
     for _ in range(2):
@@ -355,9 +354,7 @@ async def test_a_start_forgets_nothing_of_a_success_file_that_is_there_again_whe
         return lambda: None
 
     async with nights(tmp_path, looks) as people:
-        (tmp_path / "people.csv").write_text("email,")
-        people.finish()
-        await people.watch.says("a gate refused it; g1 keeps serving, tried again in")
+        await people.finish_half_a_file()
     people.write(ada="Duchess", alan="Reader")
     (tmp_path / "_SUCCESS").rename(tmp_path / "away")
     during_the_next_build(monkeypatch, put_back)
@@ -388,23 +385,18 @@ async def test_a_start_whose_builder_alone_sees_an_answered_success_file_keeps_t
 async def test_a_batch_that_is_begun_as_the_builder_of_a_start_starts_is_not_served(
     tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def begin() -> Callable[[], object]:
-        write_people(tmp_path, ada="Princess", alan="Professor")
-        return lambda: None
-
     async with nights(tmp_path, looks) as people:
         pass
     people.write(ada="Duchess", alan="Professor")
     people.finish()
-    during_the_next_build(monkeypatch, begin)
+    during_the_next_build(monkeypatch, the_next_batch_begins(tmp_path))
     async with more_nights(tmp_path, looks) as people:
         await people.watch.says("the source has changed since the success file _SUCCESS was written")
         assert await people.titles() == {"Countess", "Reader"}
         assert people.watch.generations() == ["g1"]
         people.write(ada="Princess", alan="Fellow")
         people.finish()
-        await people.watch.says("cut over to g2")
-        assert await people.titles() == {"Princess", "Fellow"}
+        await people.watch.cuts_over_to("g2", ada="Princess", alan="Fellow")
 
 
 async def test_a_start_that_ends_while_it_builds_has_answered_the_success_file(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,8 +42,7 @@ async def test_what_was_there_for_a_moment_is_not_the_last_word(
         write_people(tmp_path, ada="Duchess")
         await watch.says("; g1 keeps serving, tried again in 0 s, or when manifest or source change")
         await watch.says("people: building again; g1 keeps serving")
-        await watch.says("cut over to g2")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g2", ada="Duchess")
 
 
 def count_refusals(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -90,8 +88,7 @@ async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves
             "looking for changes has failed: RuntimeError: unforeseen; g1 keeps serving, tried again in 1 s"
         )
         assert "Traceback" in caplog.text
-        await watch.says("cut over to g2")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g2", ada="Duchess")
 
 
 async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(
@@ -126,8 +123,7 @@ async def test_what_was_built_for_another_dataset_is_not_cut_over_to(
         during_the_next_build(monkeypatch, replace_text(tmp_path / "people.yaml", other))
         write_people(tmp_path, ada="Princess")
         await watch.says("has become that of default/other, which a running `up` cannot change to; g2 keeps serving")
-        await watch.says("cut over to g3")
-        assert await asyncio.to_thread(watch.title) == "Princess"
+        await watch.cuts_over_to("g3", ada="Princess")
         assert "cut over to g1" not in watch.output
 
 
@@ -137,8 +133,7 @@ async def test_a_source_that_is_put_back_is_built_again(tmp_path: Path) -> None:
         write_people(tmp_path, ada="Duchess")
         await watch.says("cut over to g2")
         (tmp_path / "people.csv").write_bytes(before)
-        await watch.says("cut over to g3")
-        assert await asyncio.to_thread(watch.title) == "Countess"
+        await watch.cuts_over_to("g3", ada="Countess")
 
 
 async def test_a_store_that_was_lost_numbers_on(tmp_path: Path) -> None:
@@ -147,8 +142,7 @@ async def test_a_store_that_was_lost_numbers_on(tmp_path: Path) -> None:
         await watch.says("cut over to g2")
         shutil.rmtree(tmp_path / "data" / "store")
         write_people(tmp_path, ada="Princess")
-        await watch.says("cut over to g3")
-        assert await asyncio.to_thread(watch.title) == "Princess"
+        await watch.cuts_over_to("g3", ada="Princess")
 
 
 async def test_a_store_that_was_lost_leaves_gates_what_serves_to_compare_with(tmp_path: Path) -> None:
@@ -159,8 +153,7 @@ async def test_a_store_that_was_lost_leaves_gates_what_serves_to_compare_with(tm
         write_people(tmp_path, ada="Alone")
         await watch.says("a gate refused it; g1 keeps serving")
         write_people(tmp_path, ada="Duchess", alan="Reader")
-        await watch.says("cut over to g3")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g3", ada="Duchess")
 
 
 async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +161,7 @@ async def test_what_was_built_and_is_damaged_is_built_anew(tmp_path: Path, monke
         during_the_next_build(monkeypatch, lambda: lambda: damage(tmp_path, "g2"))
         write_people(tmp_path, ada="Duchess")
         await watch.says("people: g2 cannot be served, the next attempt builds anew")
-        await watch.says("cut over to g3")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g3", ada="Duchess")
 
 
 async def test_what_serves_and_is_damaged_in_the_store_is_built_anew(tmp_path: Path) -> None:
@@ -200,8 +192,7 @@ async def test_what_is_put_back_while_the_builder_starts_and_comes_again_is_buil
         write_people(tmp_path, ada="Duchess")
         await watch.says("the source has not changed since g1 was built")
         await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
-        await watch.says("cut over to g2")
-        assert await asyncio.to_thread(watch.title) == "Duchess"
+        await watch.cuts_over_to("g2", ada="Duchess")
 
 
 async def test_what_cannot_be_served_though_it_is_whole_does_not_fill_the_store(

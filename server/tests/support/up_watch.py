@@ -33,15 +33,21 @@ class Watch:
     async def says(self, text: str) -> None:
         await soon(lambda: text in self.output, repr(text))
 
+    async def cuts_over_to(self, generation: str, **titles: str) -> None:
+        """It does, and then people have these ``titles``, by their first names."""
+        await self.says(f"cut over to {generation}")
+        found = await asyncio.to_thread(self.titles)
+        assert {name: found.get(name) for name in titles} == titles
+
     def title(self) -> str:
         """Ada's."""
-        url = self.up._serving.url
-        return str(client.find_values(url, ["ada@example.com"]).found["ada@example.com"]["title"])
+        return self.titles()["ada"]
 
-    def titles(self) -> set[str]:
-        """Ada's and Alan's."""
-        keys = ["ada@example.com", "alan@example.com"]
-        return {value["title"] for value in client.find_values(self.up._serving.url, keys).found.values()}
+    def titles(self) -> dict[str, str]:
+        """Ada's and Alan's, of those who are there."""
+        keys = {"ada@example.com": "ada", "alan@example.com": "alan"}
+        found = client.find_values(self.up._serving.url, [*keys]).found
+        return {keys[key]: value["title"] for key, value in found.items()}
 
     def generations(self) -> list[str]:
         """Those in the store."""
