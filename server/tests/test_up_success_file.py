@@ -184,6 +184,21 @@ async def test_a_batch_that_is_begun_between_two_looks_is_not_served(
         assert people.watch.generations() == ["g1"]
 
 
+async def test_a_source_that_cannot_be_read_under_a_new_success_file_is_told_once(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    async with nights(tmp_path, looks) as people:
+        (tmp_path / "people.csv").rename(tmp_path / "away")
+        people.finish()
+        await people.watch.says("people: not rebuilt: ")
+        await people.is_looked_at()
+        assert people.watch.output.count("not rebuilt") == 1
+        assert "can be read again" not in people.watch.output
+        people.write(ada="Duchess", alan="Reader")
+        await people.watch.cuts_over_to("g2", ada="Duchess", alan="Reader")
+        assert people.watch.output.count("manifest and source can be read again") == 1
+
+
 @pytest.mark.parametrize("title", ["Countess", "Duchess"], ids=["the same", "the next"])
 async def test_what_is_damaged_is_built_anew_though_nothing_identifies_its_source_unless_that_has_changed(
     tmp_path: Path, looks: list[str | None], title: str

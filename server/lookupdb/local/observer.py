@@ -102,10 +102,13 @@ class SourceObserver:
             if success_file is None:
                 self.report_not_rebuilt(f"waiting for {describe_success_file(spec)}")
                 return None
-            self._recover()
         content = spec.content_hash()
         answer = None if success_file is None else find_answer(content, success_file)
-        fingerprint = answer.fingerprint if answer else await self._read_fingerprint(spec)
+        if answer is None:
+            fingerprint = await self._read_fingerprint(spec)
+        else:
+            fingerprint = answer.fingerprint
+            self._recover()
         return self._desire(ServingInputs(content, fingerprint, spec.replicas, spec.serving_workers), success_file)
 
     async def find_success_file(self, spec: DatasetSpec) -> str | None:
