@@ -265,7 +265,7 @@ class Up:
                 self._say(f"{name}: {other}, which is tried again in {pause:,.0f} s")
 
     def _report_failure(self, error: LookupdbError, retry: str) -> None:
-        """Say how an attempt has failed, and when the next is made, by ``retry``: briefly if those before failed alike."""
+        """Say how an attempt has failed, and when it is made again: briefly if those before have failed alike."""
         active, attempts = self._serving.describe_active(), self._failure.note(error)
         if attempts == 1:
             self._tell(f"{error.message}; {active}, {retry}{_next_step(error)}")
