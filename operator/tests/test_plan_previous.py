@@ -65,6 +65,21 @@ def test_going_back_to_it_is_one_write_of_the_routing_table() -> None:
     assert _phases(world) == {"r1": "active", "r2": "kept"}
 
 
+def test_a_server_that_hangs_keeps_nobody_from_going_back_to_it_for_longer_than_the_deadline() -> None:
+    """It is seen to hang since before somebody goes back."""
+    world = _with_kept()
+    for pod in world.pods.values():
+        if pod.name.startswith("airports-r1-") and pod.name.endswith("-1"):
+            pod.ready, pod.born = False, world.now + timedelta(seconds=NEVER)
+    world.reconcile()
+    world.step(590)
+    world.edit(generation="g1")
+    world.reconcile()
+    assert world.status.generation == "g2"
+    world.settle(20, until=lambda: world.status.generation == "g1")
+    assert condition(world.look(), "Degraded").reason == "ShardsUnavailable"
+
+
 def test_of_several_only_the_last_one_is_kept() -> None:
     world = _with_kept()
     _refreshed(world, "three")
