@@ -81,6 +81,14 @@ def test_what_is_lost_is_damaged(generation: Path, lost: str) -> None:
     assert "is missing" in watch.damage
 
 
+def test_a_file_in_the_place_of_the_folder_is_damage(generation: Path) -> None:
+    watch = watch_of(generation)
+    shutil.rmtree(generation)
+    generation.write_bytes(b"")
+    watch.look([FAILED_STARTS])
+    assert watch.damage == f"{generation}/manifest.json is missing"
+
+
 def test_what_starts_again_is_not_damaged(generation: Path) -> None:
     watch = watch_of(generation)
     aside = generation.with_name("aside")

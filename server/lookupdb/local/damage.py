@@ -48,7 +48,7 @@ def find_damage(folder: Path, manifest: Manifest, shard: int) -> str | None:
     try:
         Manifest.from_json(path.read_bytes(), str(path))
         verify_shard_file(folder / manifest.shards[shard].file, manifest.shards[shard])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return f"{path} is missing"
     except CorruptFile as error:
         return error.message
