@@ -105,6 +105,18 @@ async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(
         assert capfd.readouterr().err.count("people.csv") == 1
 
 
+async def test_a_source_that_is_put_back_as_it_was_ends_a_failure_that_was_told(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        good = (tmp_path / "people.csv").read_bytes()
+        (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+        await watch.says("the build failed; g1 keeps serving")
+        (tmp_path / "people.csv").write_bytes(good)
+        await watch.says("people: manifest and source are those of g1 again, which serves")
+        (tmp_path / "people.csv").write_text("email,title\nada@example.com,Countess\nalan@example.com,Dr\n")
+        await watch.cuts_over_to("g2", ada="Countess")
+        assert watch.output.count("again, which serves") == 1
+
+
 async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(tmp_path: Path) -> None:
     async with watching(tmp_path) as watch:
         (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{'x' * 300}.csv"))

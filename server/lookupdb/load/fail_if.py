@@ -31,8 +31,8 @@ COUNTS: Final = (
 learnt: all kinds of failures, timeouts and those not sent."""
 _OF_KEYS: Final = ("found", "missing")
 _HINT: Final = (
-    "give a name, > or <, and a number: p99>20ms, p99.9>=1s, max>2s, mean>5ms; rate<900; or a count, alone or as a"
-    f" share: unavailable>0, missing>5%. Counts are {', '.join(COUNTS)}"
+    "give a name, one of > >= < <=, and a number, of a latency with its unit (us, ms, s): p99>20ms, p99.9>=1s, max>2s,"
+    f" mean>5ms; rate<900; or a count, alone or as a share: unavailable>0, missing>5%. Counts are {', '.join(COUNTS)}"
 )
 
 
