@@ -1,7 +1,9 @@
-"""When the router of `lookupdb up` counts as having taken over a routing table."""
+"""How the router of `lookupdb up` starts, and when it counts as having taken over a routing table."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.up_stack import write_dataset
+from support.waiting import soon
 from support.web import QuietHandler, web_server
 
 from lookupdb.local import router
 from lookupdb.local.router import CutoverFailed, LocalRouter
 from lookupdb.local.run_state import RunFolder
+from lookupdb.local.up import Up, UpOptions
 from lookupdb.spec import read_manifest
 
 CONFIRMED = b'{"workers": [{"report": {"tableVersion": 7}}, {"report": {"tableVersion": 8}}]}'
@@ -43,6 +47,25 @@ def answer(content: bytes, length: int | None = None) -> Callable[[QuietHandler]
         handler.close_connection = True
 
     return respond
+
+
+async def test_where_another_takes_the_redis_port_that_was_free_the_next_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two are started at once."""
+    write_dataset(tmp_path)
+    lines: list[str] = []
+    up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, None, False, 1, None, None), lines.append)
+    with socket.create_server((router.HOST, 0)) as other:
+        taken = other.getsockname()[1]
+        found = iter([taken, taken])
+        monkeypatch.setattr(router, "find_free_port", lambda _: next(found, 0))
+        running = asyncio.create_task(up.run())
+        await soon(lambda: running.done() or "Ctrl-C stops it all" in "".join(lines), "the banner")
+        assert not running.done(), lines
+        assert up._serving.resp_port not in (0, taken)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_it_has_once_every_worker_has(tmp_path: Path) -> None:

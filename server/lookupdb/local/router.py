@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.local.child import Child
+from lookupdb.local.child import Child, ChildFailed
 from lookupdb.local.run_state import RunFolder
 from lookupdb.loopback import proxy_handlers
 from lookupdb.network import describe_socket_failure
@@ -28,6 +28,8 @@ RESP_PORT: Final = 6379
 """Redis' own."""
 _NEXT_PORTS: Final = 100
 """So many are tried behind it: a Redis may have it, and each other `up` has one."""
+_LOST_PORTS: Final = 10
+"""So often another `up` may have taken the port that was free a moment before."""
 _TABLE_FILE: Final = "routing-table.json"
 
 
@@ -61,6 +63,8 @@ class LocalRouter:
         self._table: dict[str, Any] = {}
         """What was written last."""
         self._report: dict[str, Any] = {}
+        self._found_port = 0
+        """The port for RESP that was found free last, if it was for us to find one."""
         self._on_change = on_change
         self._child = Child("router", self._arguments(), folder.path, self._record_report, self._prepare)
 
@@ -76,7 +80,7 @@ class LocalRouter:
             self._folder.write(_TABLE_FILE, self._table)
         resp_port = self._report.get("resp", self._resp_port)
         if resp_port is None:
-            resp_port = find_free_port(RESP_PORT)
+            resp_port = self._found_port = find_free_port(RESP_PORT)
         return ["--port", str(self._report.get("port", self._port)), "--resp-port", str(resp_port)]
 
     def _arguments(self) -> list[str]:
@@ -130,6 +134,12 @@ class LocalRouter:
 
     async def start(self) -> None:
         """Start it and wait until it answers. A table must have been written. Raises ChildFailed."""
+        for _ in range(_LOST_PORTS):
+            try:
+                return await self._child.start()
+            except ChildFailed:
+                if not self._found_port or _is_free(self._found_port):
+                    raise
         await self._child.start()
 
     async def stop(self) -> None:
@@ -185,10 +195,12 @@ class LocalRouter:
 
 def find_free_port(first: int) -> int:
     """The first port from ``first`` on that can be listened on; 0, which is a free one, if none of the next can."""
-    for port in range(first, first + _NEXT_PORTS):
-        try:
-            listeners.bind(HOST, port).close()
-        except UsageError:
-            continue
-        return port
-    return 0
+    return next((port for port in range(first, first + _NEXT_PORTS) if _is_free(port)), 0)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        listeners.bind(HOST, port).close()
+    except UsageError:
+        return False
+    return True
