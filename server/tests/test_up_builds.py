@@ -72,6 +72,17 @@ async def test_one_that_is_killed_may_pass_whatever_it_has_reported(
     assert (failed.message, failed.exit_code, failed.may_pass) == (message, code, True)
 
 
+async def test_of_what_a_retry_writes_the_end_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(builds, "MAX_OUTPUT_BYTES", 1000)
+    report = '{"outcome": "failed", "reason": "SourceInvalid", "message": "why", "mayPass": false}'
+    script = f"for i in $(seq 5000); do echo $i >&2; done; echo '{report}'; exit 3"
+    await failure(tmp_path, monkeypatch, script, is_told=lambda _: False)
+    shown = capfd.readouterr().err
+    assert (len(shown), shown.endswith("4999\n5000\n")) == (1000, True)
+
+
 @pytest.mark.parametrize(("is_told", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])
 async def test_what_has_been_told_of_a_failure_is_not_shown_again(
     tmp_path: Path,

@@ -23,6 +23,9 @@ from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoredDataset
 from lookupdb.store.dataset import is_older
 
+MAX_OUTPUT_BYTES: Final = 1 << 20
+"""So much is kept of what a builder writes: its report, or, until its end is known, its messages."""
+
 
 class BuildFailed(LookupdbError):
     """`lookupdb build` ended with an error, which it has written to standard error."""
@@ -227,8 +230,12 @@ class Builder:
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """All that comes; nothing of a stream that is not ours to read."""
-    return await stream.read() if stream else b""
+    """The last MAX_OUTPUT_BYTES of what comes; nothing of a stream that is not ours to read."""
+    end = bytearray()
+    while stream and (piece := await stream.read(MAX_OUTPUT_BYTES)):
+        end += piece
+        del end[:-MAX_OUTPUT_BYTES]
+    return bytes(end)
 
 
 def _pass_on(messages: bytes) -> None:
