@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from e2e.support import release
-from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, ready_pod, until
+from e2e.support.kubectl import Manifest, apply, delete, find, get, kubectl, patch, ready_pod, run_in, until
 
 LIST: Final = """
 import json, sys
@@ -28,6 +29,11 @@ paths = [path for path, of, rest in places if cluster in ("", of) and rest.start
 store.delete(paths)
 print(json.dumps(paths))
 """
+_KNOCK: Final = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=5).status)
+"""
+"""Prints 200 where the store of that address is reached; raises where something else answers, or nothing."""
 STORE: Final = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=store"
 
 
@@ -53,6 +59,20 @@ def stopped() -> Iterator[None]:
     finally:
         _scale(name, 1)
         pod()
+        _wait_reached(name)
+
+
+def _wait_reached(service: str) -> None:
+    """Until every gateway reaches the store by its Service. A node may learn minutes after the loss of another that a
+    Service has a pod again; until then it sends what is meant for it out of the cluster, where anybody may answer."""
+    url = f"http://{service}.{release.NAMESPACE}.svc:7070"
+    for found in find("pods", release.NAMESPACE, release.GATEWAY):
+        gateway = found["metadata"]["name"]
+        until(partial(_is_reached, url, gateway), seconds=600, what=f"{gateway} reaches {url}")
+
+
+def _is_reached(url: str, gateway: str) -> bool:
+    return run_in(gateway, release.NAMESPACE, "python", "-c", _KNOCK, url).strip() == "200"
 
 
 def secret() -> Manifest:
