@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
 import redis
+from support.ports import free_port
 from support.routers import routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
@@ -62,6 +64,39 @@ def test_a_port_that_a_server_of_ipv4_has_is_in_use_for_both() -> None:
         listener.listen(1)
         with pytest.raises(UsageError, match=r"cannot listen on :: port \d+: Address already in use"):
             listeners.bind_shared("*", listeners.bound_port(listener), 2)
+
+
+def test_a_port_that_one_of_ours_has_before_it_listens_is_in_use() -> None:
+    """The kernel alone would let both listen, and each would have half of the clients."""
+    first = listeners.bind_shared("127.0.0.1", 0, 2)
+    port = first.port
+    for take in (partial(listeners.bind_shared, count=2), listeners.check_free):
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
+            take("127.0.0.1", port)
+    for opened in (*first.sockets, first.claim):
+        opened.close()
+    listeners.check_free("127.0.0.1", port)
+
+
+def test_a_port_on_which_another_listens_by_now_is_in_use() -> None:
+    with listeners.bind("127.0.0.1", 0) as listener:
+        port = listeners.bound_port(listener)
+        with listeners.bind("127.0.0.1", port) as other:
+            other.listen()
+            with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
+                listeners.listen(listener)
+
+
+@pytest.mark.parametrize("second", ["--resp-port", "--admin-port"])
+def test_a_router_has_no_port_twice(tmp_path: Path, second: str) -> None:
+    (tmp_path / "table.json").write_text("{}")
+    words = ["--table", str(tmp_path / "table.json"), "--port", str(free_port()), "--admin-port", "0"]
+    words += [second, words[3]]
+    run = subprocess.run(
+        [sys.executable, "-m", "lookupdb", "route", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == UsageError.exit_code
+    assert run.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {words[3]}: Address already in use")
 
 
 @pytest.mark.parametrize("host", ["2001:db8::1", "no such host", "a..b"])

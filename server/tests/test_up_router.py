@@ -59,7 +59,7 @@ async def test_where_another_takes_the_redis_port_that_was_free_the_next_is_trie
     with socket.create_server((router.HOST, 0)) as other:
         taken = other.getsockname()[1]
         found = iter([taken, taken])
-        monkeypatch.setattr(router, "find_free_port", lambda _: next(found, 0))
+        monkeypatch.setattr(router, "find_free_port", lambda _, **__: next(found, 0))
         running = asyncio.create_task(up.run())
         await soon(lambda: running.done() or "Ctrl-C stops it all" in "".join(lines), "the banner")
         assert not running.done(), lines

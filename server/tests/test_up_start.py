@@ -19,7 +19,7 @@ from support.waiting import until
 
 from lookupdb.cli import cli
 from lookupdb.local.builds import BuilderKilled
-from lookupdb.local.router import find_free_port
+from lookupdb.local.router import RESP_PORT, find_free_port
 
 pytestmark = pytest.mark.long
 
@@ -175,6 +175,15 @@ def test_where_redis_port_is_taken_the_next_is_listened_on() -> None:
         assert found != port
         with socket.create_server(("127.0.0.1", found)):
             assert find_free_port(port) not in (port, found)
+
+
+def test_redis_port_is_none_that_http_has(folder: Folder) -> None:
+    first = find_free_port(RESP_PORT)
+    assert find_free_port(RESP_PORT, besides=first) != first
+    completed = folder.run("up", "-f", "people.yaml", "--port", str(first), "--resp-port", str(first))
+    assert completed.returncode == 2
+    assert f"--port and --resp-port are both {first}, and each needs one of its own" in completed.stderr
+    assert not list(folder.path.rglob("manifest.json")), "it is refused before the build"
 
 
 def test_it_serves_though_the_disk_behind_its_output_is_full(folder: Folder) -> None:

@@ -80,7 +80,7 @@ class LocalRouter:
             self._folder.write(_TABLE_FILE, self._table)
         resp_port = self._report.get("resp", self._resp_port)
         if resp_port is None:
-            resp_port = self._found_port = find_free_port(RESP_PORT)
+            resp_port = self._found_port = find_free_port(RESP_PORT, besides=self._port)
         return ["--port", str(self._report.get("port", self._port)), "--resp-port", str(resp_port)]
 
     def _arguments(self) -> list[str]:
@@ -193,14 +193,16 @@ class LocalRouter:
             return [worker["report"].get("tableVersion") for worker in orjson.loads(response.read())["workers"]]
 
 
-def find_free_port(first: int) -> int:
-    """The first port from ``first`` on that can be listened on; 0, which is a free one, if none of the next can."""
-    return next((port for port in range(first, first + _NEXT_PORTS) if _is_free(port)), 0)
+def find_free_port(first: int, *, besides: int = 0) -> int:
+    """The first port from ``first`` on that can be listened on, not ``besides``; 0, which is a free one, if none of the
+    next can."""
+    ports = range(first, first + _NEXT_PORTS)
+    return next((port for port in ports if port != besides and _is_free(port)), 0)
 
 
 def _is_free(port: int) -> bool:
     try:
-        listeners.bind(HOST, port).close()
+        listeners.check_free(HOST, port)
     except UsageError:
         return False
     return True

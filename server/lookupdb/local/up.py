@@ -121,9 +121,14 @@ class Up:
         """Raises UsageError when the router could not listen, before time goes into a build."""
         for option, port in (("--port", self._options.port), ("--resp-port", self._options.resp_port or 0)):
             try:
-                listeners.bind(HOST, port).close()
+                listeners.check_free(HOST, port)
             except UsageError as error:
                 raise UsageError(error.message, hint=f"give another {option} (0 takes a free one)") from error
+        if self._options.port and self._options.port == self._options.resp_port:
+            raise UsageError(
+                f"--port and --resp-port are both {self._options.port}, and each needs one of its own",
+                hint="give another --resp-port (0 takes a free one)",
+            )
 
     async def _begin(self) -> None:
         self._observer.note_manifest(self._spec)

@@ -2,12 +2,15 @@
 
 Because the supervisor keeps them, a dead worker's socket goes on accepting until the worker is back. They are
 bound at once, so that a port in use is reported at once, and listen only when there is something to serve.
+Until then the kernel would give their port to another one of ours, too: see ``SharedPort.claim``.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from dataclasses import dataclass
 
 from lookupdb.errors import UsageError
 
@@ -17,15 +20,63 @@ BACKLOG = 4096
 """Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
 
 
-def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
-    """Return ``count`` sockets on one port, over which the kernel spreads connections. Raises UsageError if in use.
+@dataclass(frozen=True, slots=True)
+class SharedPort:
+    """Sockets on one port, over which the kernel spreads connections."""
+
+    sockets: list[socket.socket]
+    claim: socket.socket
+    """Keeps others of ours from the port until it is closed, or its process ends: the kernel does so only from when the
+    sockets listen, and two that are bound before would share the port."""
+
+    @property
+    def port(self) -> int:
+        """Its number."""
+        return bound_port(self.sockets[0])
+
+
+def bind_shared(host: str, port: int, count: int) -> SharedPort:
+    """Return ``count`` sockets on one port. Raises UsageError if in use.
 
     It must not be in use by any program: the kernel would let two programs share the port if both ask to, and each
     would answer half of the other's clients.
     """
-    bind(host, port).close()
+    check_free(host, port)
     first = bind(host, port, reuse_port=True)
-    return [first, *(bind(host, bound_port(first), reuse_port=True) for _ in range(count - 1))]
+    try:
+        claim = _claim(first)
+    except OSError as error:
+        first.close()
+        raise _cannot_listen(host, port, error) from error
+    others = (bind(host, bound_port(first), reuse_port=True) for _ in range(count - 1))
+    return SharedPort([first, *others], claim)
+
+
+def check_free(host: str, port: int) -> None:
+    """Raises UsageError if a program listens on the port, or one of ours has claimed it."""
+    with bind(host, port) as listener, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_claim_name(listener))  # it takes nothing: who claims it in this moment can
+        except OSError:
+            return
+        raise _cannot_listen(host, port, OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)))
+
+
+def _claim(listener: socket.socket) -> socket.socket:
+    """Claim the port of ``listener``, until what is returned is closed. Raises OSError if it is claimed."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(_claim_name(listener))
+    except OSError:
+        claim.close()
+        raise
+    return claim
+
+
+def _claim_name(listener: socket.socket) -> str:
+    """A name in the kernel's abstract namespace: each network has its own, as it has its ports, and no file is left."""
+    host, port = listener.getsockname()[:2]
+    return f"\0lookupdb listens on {host} {port}"
 
 
 def bind_admin(host: str, port: int) -> socket.socket:
@@ -64,6 +115,16 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         raise _cannot_listen(host, port, error) from error
     listener.setblocking(False)
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Let clients connect. Raises UsageError when another socket listens on the port, which was free when this one was
+    bound to it."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _cannot_listen(host, port, error) from error
 
 
 def _has_ipv6() -> bool:

@@ -37,6 +37,8 @@ class Service:
     fleet: Fleet
     admin_listener: socket.socket
     ready_members: Mapping[str, Any]
+    claims: Sequence[socket.socket] = ()
+    """Those of its ports: they last as long as it does."""
     ready_file: Path | None = None
     prepare: Callable[[], Awaitable[None]] = _prepare_nothing
     """Awaited before the workers start, while the admin port answers already (not ready)."""
@@ -48,7 +50,7 @@ class Service:
 async def run_service(service: Service) -> None:
     """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
 
-    Raises LookupdbError when preparation fails or a worker cannot be started.
+    Raises LookupdbError when preparation fails, a worker cannot be started, or a port is in use by now.
     """
     supervisor = Supervisor(service.fleet)
     preparation = asyncio.ensure_future(service.prepare())
@@ -80,7 +82,7 @@ async def run_service(service: Service) -> None:
 
 def _listen(fleet: Fleet) -> None:
     for listener in {listener for sockets in fleet.sockets for listener in sockets}:
-        listener.listen(listeners.BACKLOG)
+        listeners.listen(listener)
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
