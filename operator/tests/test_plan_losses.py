@@ -17,6 +17,8 @@ from lookupdb_operator.plan import reasons, retries
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus
 
+pytestmark = pytest.mark.long  # whole lives
+
 
 def losing(generation: str = "g1") -> World:
     """``generation`` serves, the store has lost it, and a server has to fetch it anew."""

@@ -17,6 +17,8 @@ from lookupdb_operator.model import ObjectRef, Trouble
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.rollout.pushes import BELIEVED_SECONDS
 
+pytestmark = pytest.mark.long  # whole lives
+
 IMAGE: dict[str, Any] = {"serving": {"delivery": {"type": "Image", "image": {"repository": "r.example/lookups"}}}}
 FETCH: dict[str, Any] = {"serving": {"delivery": {"type": "Fetch"}}}
 DENIED = Trouble(reasons.REGISTRY_DENIED, "the registry refuses")

@@ -17,6 +17,8 @@ from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.model import Observed, RouterReport
 from lookupdb_operator.plan.rollout import router_reports
 
+pytestmark = pytest.mark.long  # whole lives
+
 RIGHT, WRONG = "00112233445566aa", "ffeeddccbbaa9988"
 
 

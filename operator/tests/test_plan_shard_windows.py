@@ -19,6 +19,8 @@ from lookupdb_operator.plan.rollout import references, shard_windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 
+pytestmark = pytest.mark.long  # whole lives
+
 PER_SHARD = {"strategy": "PerShard", "drainSeconds": 5}
 V2 = {"url": "s3://data/v2.csv"}
 V3 = {"url": "s3://data/v3.csv"}

@@ -21,6 +21,8 @@ from lookupdb_operator.loop.reports import list_event_reports
 from lookupdb_operator.model import Observed, Plan, RouterReport
 from lookupdb_operator.plan.rollout import references, router_reports
 
+pytestmark = pytest.mark.long  # whole lives
+
 
 def _start_routers_anew(world: World) -> None:
     for pod in world.pods.values():
