@@ -112,6 +112,19 @@ def test_what_comes_back_after_what_serves_was_there_is_a_change(looks: Looks) -
     assert looks.see("old", "new", "new") is Decision.BUILD
 
 
+def test_that_what_serves_is_desired_again_ends_the_attempts_once(looks: Looks) -> None:
+    looks.see("new")
+    looks.fail("new", may_pass=True)
+    assert [looks.see("old"), looks.see("old")] == [Decision.END_ATTEMPTS, Decision.REST]
+
+
+def test_so_it_does_where_what_was_built_in_vain_is_what_serves(looks: Looks) -> None:
+    """A file that is set back while the builder reads it."""
+    looks.see("new", "new")
+    assert looks.schedule.note_success("g1", inputs("old").serving) == 1.0
+    assert [looks.see("old"), looks.see("old")] == [Decision.END_ATTEMPTS, Decision.REST]
+
+
 def test_what_was_desired_and_serves_is_not_built_again(looks: Looks) -> None:
     looks.see("new", "new")
     new = inputs("new", active="g2")

@@ -25,7 +25,5 @@ def test_another_hint_is_news() -> None:
 def test_after_a_success_all_is_news() -> None:
     failure = RepeatedFailure()
     failure.note(SourceUnreadable("x cannot be read"))
-    assert failure.is_last
     failure.reset()
-    assert not failure.is_last
     assert failure.note(SourceUnreadable("x cannot be read")) == 1

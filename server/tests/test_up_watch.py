@@ -111,10 +111,25 @@ async def test_a_source_that_is_put_back_as_it_was_ends_a_failure_that_was_told(
         (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
         await watch.says("the build failed; g1 keeps serving")
         (tmp_path / "people.csv").write_bytes(good)
-        await watch.says("people: manifest and source are those of g1 again, which serves")
+        await watch.says("people: nothing has to be tried again: g1, which serves, is what is asked for")
         (tmp_path / "people.csv").write_text("email,title\nada@example.com,Countess\nalan@example.com,Dr\n")
         await watch.cuts_over_to("g2", ada="Countess")
-        assert watch.output.count("again, which serves") == 1
+        assert watch.output.count("nothing has to be tried again") == 1
+
+
+async def test_a_source_that_is_put_back_while_it_is_read_ends_the_attempt_that_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watching(tmp_path) as watch:
+        write_people(tmp_path, ada="Duchess")
+
+        def put_back() -> Callable[[], object]:
+            write_people(tmp_path, ada="Countess", alan="Reader")
+            return lambda: None
+
+        during_the_next_build(monkeypatch, put_back)
+        await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
+        await watch.says("people: nothing has to be tried again: g1, which serves, is what is asked for")
 
 
 async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ What follows from the look, by the first row that holds:
 desired                                                                 decision
 ======================================================================  ==============================================
 nothing: manifest or source cannot be read, or not yet                  REST
-is what serves                                                          REST; what failed before and comes back is new
+is what serves, after an attempt at what does not                       END_ATTEMPTS; if that comes back it is new
+is what serves                                                          REST
 is what was attempted, and not due                                      REST
 differs from the look before, for no more than MAX_UNSETTLED_LOOKS      REST, and SETTLE once
 is what was attempted, and due                                          BUILD_AGAIN
@@ -109,6 +110,8 @@ class Decision(Enum):
     """Manifest or source have changed, or what serves is damaged."""
     BUILD_AGAIN = auto()
     """They are what an attempt before has failed with."""
+    END_ATTEMPTS = auto()
+    """They are what serves, and the attempt that was to be made again is not. Once."""
 
 
 class RebuildSchedule:
@@ -162,9 +165,12 @@ class RebuildSchedule:
             return Decision.REST  # nothing has been seen, of a source that goes on changing neither
         self._note_answer(desired)
         if desired.serving == serving:
+            had_attempted = self._attempted is not None
             self._begin(None)
+            self._unsettled_looks = 0
+            return Decision.END_ATTEMPTS if had_attempted else Decision.REST
         is_attempted = self._is_attempted(desired)
-        if desired.serving == serving or (is_attempted and not self._backoff.is_due()):
+        if is_attempted and not self._backoff.is_due():
             self._unsettled_looks = 0
             return Decision.REST
         if desired != previous and self._unsettled_looks < MAX_UNSETTLED_LOOKS:

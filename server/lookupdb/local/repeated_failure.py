@@ -13,11 +13,6 @@ class RepeatedFailure:
         self._last: tuple[str, str] | None = None
         self._attempts = 0
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the last attempt has failed: then somebody may wait for the next one."""
-        return self._last is not None
-
     def is_repeated_by(self, error: LookupdbError) -> bool:
         """Whether the last attempt has ended as one with ``error``."""
         return self._last == _identify(error)

@@ -200,11 +200,12 @@ class Up:
         serving = None if self._serving.damage else self._observer.serving_inputs()
         decision = schedule.decide(desired, serving)
         self._keep_answer(schedule)  # before it is built, which may be cut short
-        if desired is not None and desired.serving == serving and self._failure.is_last:
-            self._failure.reset()
-            self._tell(f"manifest and source are those of {self._serving.manifest.generation} again, which serves")
         if decision is Decision.SETTLE:
             self._say(f"{self._spec.name}: the source goes on changing, waiting for it to settle")
+        elif decision is Decision.END_ATTEMPTS:
+            self._failure.reset()
+            generation = self._serving.manifest.generation
+            self._tell(f"nothing has to be tried again: {generation}, which serves, is what is asked for")
         elif desired is not None and decision is not Decision.REST:
             await self._refresh(desired, schedule, is_again=decision is Decision.BUILD_AGAIN)
             self._keep_answer(schedule)
