@@ -235,7 +235,7 @@ def test_a_start_with_a_bad_source_serves_the_last_good_generation(
     (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
     stack = people()
     assert stack.find("ada@example.com") == {"ada@example.com": {"title": "Countess"}}
-    stack.says("the build failed; serving g1, the last good generation")
+    stack.says("the build failed; serving g1, the last good generation\n")
 
 
 def test_with_nothing_to_serve_a_bad_source_ends_it_with_the_builders_exit_code(

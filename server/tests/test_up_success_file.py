@@ -246,6 +246,21 @@ async def test_a_start_builds_what_other_gates_let_through_though_nothing_identi
             assert await asyncio.to_thread(people.watch.title) == "Duchess"
 
 
+async def test_a_start_over_a_bad_source_that_nothing_identifies_promises_no_attempt_before_the_next_file(
+    tmp_path: Path, looks: list[str | None]
+) -> None:
+    with source_on_the_web(tmp_path) as (manifest, file):
+        async with nights(tmp_path, looks, manifest) as people:
+            pass
+        file.content = b"email,"
+        people.finish()
+        async with more_nights(tmp_path, looks) as people:
+            told = "serving g1, the last good generation, tried again when manifest or success file change\n"
+            assert told in people.watch.output
+            await people.is_looked_at()
+            assert "building" not in people.watch.output
+
+
 async def test_a_start_reads_nothing_under_a_success_file_that_an_earlier_up_has_answered(
     tmp_path: Path, looks: list[str | None]
 ) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.up_stack import MANIFEST, write_people
-from support.up_watch import damage, during_the_next_build, replace_text, watching
+from support.up_stack import MANIFEST, build_people, write_dataset, write_people
+from support.up_watch import damage, during_the_next_build, replace_text, running_watch, watching
 from support.waiting import soon
+from support.web import web_file
 
 from lookupdb.local import backoff, builds
 from lookupdb.local.child import ChildFailed
@@ -130,6 +131,27 @@ async def test_a_source_that_is_put_back_while_it_is_read_ends_the_attempt_that_
         during_the_next_build(monkeypatch, put_back)
         await watch.says("g1 was built from another source than the one seen last, which is tried again in 1 s")
         await watch.says("people: nothing has to be tried again: g1, which serves, is what is asked for")
+
+
+async def test_a_start_over_a_bad_source_says_that_it_is_tried_again(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    build_people(tmp_path)
+    (tmp_path / "people.csv").write_text('email,title\nada@example.com,"never closed\n')
+    async with running_watch(tmp_path) as watch:
+        told = "people: the build failed; serving g1, the last good generation, tried again once --watch sees it\n"
+        assert told in watch.output
+        await watch.says("people: manifest or source has changed, building; g1 keeps serving")
+
+
+async def test_a_start_promises_nothing_of_a_source_whose_changes_are_not_watched(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    with web_file((tmp_path / "people.csv").read_bytes()) as file:
+        (tmp_path / "people.yaml").write_text(MANIFEST.replace("people.csv", f"{file.url}/people.csv"))
+        build_people(tmp_path)
+        file.content = b'email,title\nada@example.com,"never closed\n'
+        async with running_watch(tmp_path) as watch:
+            assert "serving g1, the last good generation\n" in watch.output
+            await watch.says("its source's changes are not watched")
 
 
 async def test_a_manifest_whose_source_cannot_be_looked_for_leaves_what_serves(tmp_path: Path) -> None:

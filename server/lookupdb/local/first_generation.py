@@ -69,8 +69,9 @@ class FirstGenerationLoader:
         try:
             generation = await self._build(reusable, expected)
         except _BUILD_FAILURES as error:
-            generation = await self._load_last_good(error)
-            return generation, answer_failure(observed, error) or remembered or find_own_answer(self._serving.manifest)
+            answer = answer_failure(observed, error) or remembered
+            generation = await self._load_last_good(error, await self._describe_retry(error, answer))
+            return generation, answer or find_own_answer(self._serving.manifest)
         answer = None
         if reusable is not None and generation == reusable.generation:
             answer = remembered if observed is None else observed._replace(fingerprint=reusable.fingerprint)
@@ -116,11 +117,22 @@ class FirstGenerationLoader:
         await self._serving.load(built)
         return built
 
-    async def _load_last_good(self, failure: LookupdbError) -> str:
-        """Load the newest that can be served, and return it. Raises ``failure``, the build's, if there is none."""
+    async def _describe_retry(self, failure: LookupdbError, answer: SuccessFileAnswer | None) -> str:
+        """When a watch builds again after ``failure``; empty where it does not, or says itself what it waits for."""
+        spec = self._serving.spec
+        if not self._serving.watch or isinstance(failure, builds.SourceNotReady):
+            return ""
+        if answer is not None and answer.fingerprint is None:
+            return ", tried again when manifest or success file change"
+        is_seen = spec.refresh.success_file is not None or await self._observer.is_source_identified(spec)
+        return ", tried again once --watch sees it" if is_seen else ""
+
+    async def _load_last_good(self, failure: LookupdbError, retry: str) -> str:
+        """Load the newest that can be served, say ``retry``, and return it. Raises ``failure``, the build's, if none
+        can."""
         while (manifest := self._find_reusable()) is not None:
             generation = manifest.generation
-            self._tell(f"{failure}; serving {generation}, the last good generation")
+            self._tell(f"{failure}; serving {generation}, the last good generation{retry}")
             if await self._can_load(generation):
                 return generation
         raise failure

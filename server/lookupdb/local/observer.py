@@ -126,6 +126,12 @@ class SourceObserver:
             return SuccessFileAnswer(success_file, await self._find_fingerprint(spec))
         return None
 
+    async def is_source_identified(self, spec: DatasetSpec) -> bool:
+        """Whether a look can tell now that the source is another one."""
+        with suppress(LookupdbError):
+            return await self._find_fingerprint(spec) is not None
+        return False
+
     async def _read_fingerprint(self, spec: DatasetSpec) -> str | None:
         """That of the source; None where a success file alone tells that it is another one. Raises BadSource."""
         found = await self._find_fingerprint(spec)

@@ -45,7 +45,8 @@ class Serving:
         """What is served, or is about to be."""
         self._dataset = dataset
         self._folder = folder
-        self._watch = watch
+        self.watch = watch
+        """Whether manifest and source are looked at while it serves."""
         self._say = say
         self._router = LocalRouter(spec, port, resp_port, folder, self._note_restart)
         self._table = RetriedWrite("the routing table", self._write_table, self._tell)
@@ -127,7 +128,7 @@ class Serving:
         if watch.damage is None:
             self._tell(f"the servers of {generation} start again")
             return
-        remedy = "it is built anew" if self._watch else "stop `lookupdb up` and start it again: it is built anew then"
+        remedy = "it is built anew" if self.watch else "stop `lookupdb up` and start it again: it is built anew then"
         self._tell(f"{generation} cannot be served any more: {watch.damage}\n  {remedy}")
 
     async def end(self) -> None:
@@ -220,7 +221,7 @@ class Serving:
             redis = f"redis://{HOST}:{self._router.resp_port}"
             urls = {"url": self._router.url, "redis": redis, "admin": self._router.admin_url}
             router = {**urls, "router": self._router.pid}
-            serving = {"generation": self._active.manifest.generation, "watch": self._watch}
+            serving = {"generation": self._active.manifest.generation, "watch": self.watch}
             self._folder.write_state({**router, **serving, "shards": self._active.servers()})
 
     def _announce(self, version: int) -> None:
