@@ -174,6 +174,8 @@ def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
         ),
         pytest.param(b"k,\xff\na,1\n", "f.csv header is not valid UTF-8", id="invalid UTF-8 in the header"),
         pytest.param("", "f.csv is empty, expected a header", id="empty"),
+        pytest.param("\ufeff", "f.csv is empty, expected a header", id="a byte order mark alone"),
+        pytest.param("\nk,v\na,1\n", "f.csv begins with an empty line, expected a header", id="an empty line first"),
         pytest.param("k,v,v\na,1,2\n", "f.csv: its header names 'v' more than once", id="one name twice"),
         pytest.param(
             "key,v\na,1\n", "f.csv: key.columns names the column 'k', which is not there", id="no such column"
@@ -183,6 +185,14 @@ def test_a_value_over_the_limit_is_a_rejected_row(tmp_path: Path) -> None:
 def test_a_bad_file_is_told_with_its_row(tmp_path: Path, content: bytes | str, message: str) -> None:
     with pytest.raises(BadSource, match=re.escape(message)):
         read_file(tmp_path, "f.csv", content)
+
+
+def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as caught:
+        read_file(tmp_path, "f.csv", "")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("nothing is in it: ")
+    assert "header: false" not in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["f.csv", "f.jsonl", "f.json"])

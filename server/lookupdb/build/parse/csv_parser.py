@@ -211,9 +211,15 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
 
 
 def _check_header(names: list[str] | None, where: str) -> list[str]:
+    if names is None:
+        raise BadSource(
+            f"{where} is empty, expected a header",
+            hint="nothing is in it: see whether whoever writes it has failed; a file without rows has its header",
+        )
     if not names:
         raise BadSource(
-            f"{where} is empty, expected a header", hint="set source.csv.header: false if it has none by design"
+            f"{where} begins with an empty line, expected a header",
+            hint="take the line away, or set source.csv.header: false if it has no header by design",
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
