@@ -10,8 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -28,6 +31,13 @@ ANNOUNCEMENT: Final = "active.json"
 DEFAULT_NAMESPACE: Final = "default"
 _LOCAL_STORE: Final = Path(".lookupdb/store/local")
 """Of ``lookupdb up``, unless --data-dir says otherwise."""
+
+_MAX_NAMED: Final = 4
+"""So many of the datasets below a folder are named to whoever opens that folder."""
+_LEVELS: Final = 4
+"""So deep they are looked for: ``lookupdb up`` keeps them in .lookupdb/store/<cluster>/<namespace>/<name>-<uid>."""
+_MAX_FOLDERS: Final = 200
+"""So many are looked at for them, and so many entries of each: it may be any folder of this machine."""
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NAME: Final = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9]{0,62})")
@@ -218,11 +228,51 @@ def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
         raise _missing_folder_error(path, place)
     if _is_there(path / ANNOUNCEMENT) or list_generations(path):
         return StoreFolder(path)
-    raise GenerationMissing(
-        f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT} or g1, g2, … in it",
-        hint="give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"
-        " or <store>/<cluster>/<namespace>/<name>-<uid>",
+    raise _no_generation_error(path)
+
+
+def _no_generation_error(path: Path) -> GenerationMissing:
+    below = list(islice(_find_datasets(path), _MAX_NAMED + 1))
+    if below:
+        named = ", ".join(map(str, below[:_MAX_NAMED])) + (", …" if len(below) > _MAX_NAMED else "")
+        hint = f"open one of the datasets below it: {named}"
+    else:
+        hint = (
+            "give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"
+            " or <store>/<cluster>/<namespace>/<name>-<uid>"
+        )
+    return GenerationMissing(
+        f"{path} holds no generation: expected {FILE_NAME}, {CURRENT}, {ANNOUNCEMENT} or g1, g2, … in it", hint=hint
     )
+
+
+def _find_datasets(path: Path) -> Iterator[Path]:
+    """The folders of datasets below ``path``, as far as they can be looked at: of ``lookupdb sync``, or of stores."""
+    waiting = deque([(path, 0)])
+    for _ in range(_MAX_FOLDERS):
+        if not waiting:
+            return
+        folder, depth = waiting.popleft()
+        if depth and _is_dataset(folder):
+            yield folder
+        elif depth < _LEVELS:
+            waiting.extend((below, depth + 1) for below in _list_folders(folder))
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.name for entry in islice(entries, _MAX_FOLDERS) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(found)]
+
+
+def _is_dataset(folder: Path) -> bool:
+    try:
+        return (folder / CURRENT).is_symlink() or _is_there(folder / ANNOUNCEMENT) or bool(list_generations(folder))
+    except OSError:
+        return False
 
 
 def _url_error(scheme: str) -> UsageError:
