@@ -232,9 +232,9 @@ def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
 
 
 def _no_generation_error(path: Path) -> GenerationMissing:
-    below = list(islice(_find_datasets(path), _MAX_NAMED + 1))
-    if below:
-        named = ", ".join(map(str, below[:_MAX_NAMED])) + (", …" if len(below) > _MAX_NAMED else "")
+    datasets = list(islice(_find_datasets(path), _MAX_NAMED + 1))
+    if datasets:
+        named = ", ".join(map(str, datasets[:_MAX_NAMED])) + (", …" if len(datasets) > _MAX_NAMED else "")
         hint = f"open one of the datasets below it: {named}"
     else:
         hint = (
@@ -256,7 +256,7 @@ def _find_datasets(path: Path) -> Iterator[Path]:
         if depth and _is_dataset(folder):
             yield folder
         elif depth < _LEVELS:
-            waiting.extend((below, depth + 1) for below in _list_folders(folder))
+            waiting.extend((child, depth + 1) for child in _list_folders(folder))
 
 
 def _list_folders(folder: Path) -> list[Path]:
