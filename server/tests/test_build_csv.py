@@ -187,6 +187,14 @@ def test_a_bad_file_is_told_with_its_row(tmp_path: Path, content: bytes | str, m
         read_file(tmp_path, "f.csv", content)
 
 
+def test_a_header_that_is_a_whole_file_without_line_ends_is_told_at_once_and_in_short(tmp_path: Path) -> None:
+    """To compare each name with each takes an hour."""
+    header = ",".join(f"k{number // 2:06}" for number in range(400_000))
+    with pytest.raises(BadSource, match="its header names 'k000000', 'k000001', ") as caught:
+        read_file(tmp_path, "f.csv", header)
+    assert caught.value.message.endswith("'k000049', … more than once")
+
+
 def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path: Path) -> None:
     with pytest.raises(BadSource) as caught:
         read_file(tmp_path, "f.csv", "")

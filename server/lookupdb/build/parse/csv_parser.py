@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from typing import IO, Any, Final
@@ -21,6 +22,8 @@ from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
+_MAX_NAMED: Final = 50
+"""So many columns does an error name."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """How much is read at once behind a slice: most rows end soon."""
 
@@ -221,7 +224,8 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
             f"{where} begins with an empty line, expected a header",
             hint="take the line away, or set source.csv.header: false if it has no header by design",
         )
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
-        raise BadSource(f"{where}: its header names {', '.join(map(repr, twice))} more than once")
+        named = ", ".join(map(repr, twice[:_MAX_NAMED])) + (", …" if len(twice) > _MAX_NAMED else "")
+        raise BadSource(f"{where}: its header names {named} more than once")
     return names
