@@ -80,7 +80,21 @@ async def test_of_what_a_retry_writes_the_end_is_kept(
     script = f"for i in $(seq 5000); do echo $i >&2; done; echo '{report}'; exit 3"
     await failure(tmp_path, monkeypatch, script, is_told=lambda _: False)
     shown = capfd.readouterr().err
-    assert (len(shown), shown.endswith("4999\n5000\n")) == (1000, True)
+    lines = shown.splitlines()
+    assert lines == ["(what the builder wrote before this is left out)", *map(str, range(4801, 5001))], "whole lines"
+
+
+@pytest.mark.parametrize(("size", "is_cut"), [(1000, False), (1001, True), (3000, True)])
+async def test_a_line_that_is_longer_than_what_is_kept_begins_with_a_whole_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], size: int, is_cut: bool
+) -> None:
+    monkeypatch.setattr(builds, "MAX_OUTPUT_BYTES", 1000)
+    (tmp_path / "messages").write_bytes("€".encode() * (size // 3) + b"x" * (size % 3))
+    await failure(tmp_path, monkeypatch, f"cat '{tmp_path}/messages' >&2; exit 3", is_told=lambda _: False)
+    note, _, shown = capfd.readouterr().err.rpartition("\n")
+    assert bool(note) is is_cut
+    assert set(shown) <= {"€", "x"}
+    assert len(shown.encode()) >= 998
 
 
 @pytest.mark.parametrize(("is_told", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])

@@ -26,6 +26,10 @@ from lookupdb.store.dataset import is_older
 MAX_OUTPUT_BYTES: Final = 1 << 20
 """So much is kept of what a builder writes: its report, or, until its end is known, its messages."""
 
+_LEFT_OUT: Final = b"(what the builder wrote before this is left out)\n"
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
+"""Of a character in UTF-8, all but its first byte."""
+
 
 class BuildFailed(LookupdbError):
     """`lookupdb build` ended with an error, which it has written to standard error."""
@@ -230,16 +234,20 @@ class Builder:
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """The last MAX_OUTPUT_BYTES of what comes; nothing of a stream that is not ours to read."""
+    """The last MAX_OUTPUT_BYTES of what comes, and one more where that is not all; nothing of a stream that is not ours
+    to read."""
     end = bytearray()
     while stream and (piece := await stream.read(MAX_OUTPUT_BYTES)):
         end += piece
-        del end[:-MAX_OUTPUT_BYTES]
+        del end[: -MAX_OUTPUT_BYTES - 1]
     return bytes(end)
 
 
 def _pass_on(messages: bytes) -> None:
-    """Write a builder's ``messages`` to standard error, as far as that takes them."""
+    """Write a builder's ``messages`` to standard error, as far as that takes them: whole lines, and a note if some have
+    been left out."""
+    if len(messages) > MAX_OUTPUT_BYTES:
+        messages = _LEFT_OUT + (messages.partition(b"\n")[2] or messages[1:].lstrip(_CONTINUATION_BYTES))
     with suppress(OSError):
         sys.stderr.write(messages.decode(errors="backslashreplace"))
         sys.stderr.flush()
