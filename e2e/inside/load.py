@@ -35,6 +35,7 @@ PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
 """Answers a second, over all connections: the machine has other things to do."""
 PER_SHARD = os.environ.get("LOAD_PER_SHARD", "") == "1"
 ASK_PORT = 8000
+OPEN_SECONDS = 60.0
 SAMPLES = 6
 """The samples that are kept of each kind of fault."""
 
@@ -96,7 +97,8 @@ class Asker:
         """By key, the versions that its value had, the present one last."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Asks at its share of the pace until ``stop``."""
+        """Asks at its share of the pace until ``stop``, from when its node has learnt where the router is."""
+        await self._connection.open(OPEN_SECONDS)
         pause = (SINGLES + BATCHES) / PER_SECOND
         due = time.monotonic() + random.random() * pause
         while not stop.is_set():
