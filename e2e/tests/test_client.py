@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from e2e.support.inside import import_inside
 
-INSIDE = Path(__file__).parents[1] / "inside"
 FOREIGN = b"HTTP/1.1 404 Not Found\r\nserver: x\r\ncontent-length: 0\r\n\r\n"
 ROUTER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -17,8 +15,7 @@ ROUTER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """client.py, as the pod has it."""
-    monkeypatch.syspath_prepend(INSIDE)
-    return importlib.import_module("client")
+    return import_inside(monkeypatch, "client")
 
 
 async def test_it_opens_once_the_router_answers_and_nobody_else(client: ModuleType) -> None:

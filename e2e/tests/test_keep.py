@@ -16,17 +16,16 @@ from typing import Any
 
 import pytest
 from e2e.support.certificates import Identity, make_authority, make_identity
+from e2e.support.inside import import_inside
 
 AUTHORITY = make_authority()
-INSIDE = Path(__file__).parents[1] / "inside"
 VALUE = b'{"id": "a"}'
 
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """keep.py, as the pod has it."""
-    monkeypatch.syspath_prepend(INSIDE)
-    module = importlib.import_module("keep")
+    module = import_inside(monkeypatch, "keep")
     (tmp_path / "ca.crt").write_text(AUTHORITY.certificate_pem)
     monkeypatch.setattr(importlib.import_module("client"), "AUTHORITY", str(tmp_path / "ca.crt"))
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.01)

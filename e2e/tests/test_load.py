@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from e2e.support.inside import import_inside
 
-INSIDE = Path(__file__).parents[1] / "inside"
 FOREIGN = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """load.py, as the pod has it."""
-    monkeypatch.syspath_prepend(INSIDE)
-    return importlib.import_module("load")
+    return import_inside(monkeypatch, "load")
 
 
 async def test_it_begins_when_the_router_answers(load: ModuleType) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from e2e.support import figures, load, run_stories, wrong_answers
+from e2e.support.inside import import_inside
 
-INSIDE = Path(__file__).parents[1] / "inside"
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
 COUNTED |= {"connections": 16, "now": 3.0, "together": {}}
 PARTS = [run_stories.NODE_LOST, run_stories.SIDE_BY_SIDE, run_stories.IN_PAIRS, run_stories.ALONE]
@@ -29,8 +29,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """load.py, as the pod has it."""
-    monkeypatch.syspath_prepend(INSIDE)
-    return importlib.import_module("load")
+    return import_inside(monkeypatch, "load")
 
 
 class TestSecondRun:
