@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ _QUERY: Final = re.compile(r"\?[^/?]*=.*", re.DOTALL)
 def format_count(number: int, noun: str) -> str:
     """ "1 record", "1,234 records"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_some(names: Sequence[str], most: int) -> str:
+    """ "a, b, …": no more than ``most`` of ``names``."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def format_command(*words: str) -> str:

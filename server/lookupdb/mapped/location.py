@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile, GenerationMissing, NotEnoughRoom, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
+from lookupdb.wording import format_some
 
 log = logging.getLogger(__name__)
 
@@ -234,8 +235,7 @@ def _locate_at(path: Path, place: str | os.PathLike[str]) -> Location:
 def _no_generation_error(path: Path) -> GenerationMissing:
     datasets = list(islice(_find_datasets(path), _MAX_NAMED + 1))
     if datasets:
-        named = ", ".join(map(str, datasets[:_MAX_NAMED])) + (", …" if len(datasets) > _MAX_NAMED else "")
-        hint = f"open one of the datasets below it: {named}"
+        hint = f"open one of the datasets below it: {format_some([str(dataset) for dataset in datasets], _MAX_NAMED)}"
     else:
         hint = (
             "give a generation's folder, or a dataset's: <folder of lookupdb sync>/<namespace>/<name>,"

@@ -21,6 +21,7 @@ from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
+from lookupdb.wording import format_some
 
 _MAX_NAMED: Final = 50
 """So many columns does an error name."""
@@ -226,6 +227,6 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
         )
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
-        named = ", ".join(map(repr, twice[:_MAX_NAMED])) + (", …" if len(twice) > _MAX_NAMED else "")
+        named = format_some([repr(name) for name in twice], _MAX_NAMED)
         raise BadSource(f"{where}: its header names {named} more than once")
     return names

@@ -19,6 +19,7 @@ import orjson
 
 from lookupdb.errors import BadSource
 from lookupdb.spec import Value
+from lookupdb.wording import format_some
 
 _DELIMITERS: Final = ";\t|,"
 """Delimiters that files have when they do not have the manifest's."""
@@ -109,7 +110,7 @@ def unknown_column_error(
         )
     similar = _find_similar_column(name, [*names, *nested])
     listed = [*names, *nested] if "." in name else names
-    listed_names = ", ".join(listed[:50]) + (", …" if len(listed) > 50 else "")
+    listed_names = format_some(listed, 50)
     return BadSource(
         f"{where}: {role} names the column {name!r}, {lack}" + (f"; did you mean {similar!r}?" if similar else ""),
         hint=f"its columns are {listed_names}" if names else "it has no columns",
