@@ -33,6 +33,13 @@ def encode_json(value: Any) -> bytes | None:
     return None if b"null" in text and _has_infinity(value) else text  # which orjson writes as null
 
 
+def encode_texts(value: Any) -> bytes:
+    """The same of what has neither numbers nor what is not Unicode, such as keys that were checked."""
+    import orjson
+
+    return orjson.dumps(value)
+
+
 def _has_infinity(value: Any) -> bool:
     """Whether a value of JSON has a number that no float holds."""
     remaining = [value]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.client.address import RouterAddress
-from lookupdb.client.json_values import encode_json
+from lookupdb.client.json_values import encode_texts
 from lookupdb.errors import UsageError
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
@@ -59,8 +59,7 @@ class RequestRenderer:
 
     def batch(self, keys: Sequence[str], fields: bytes, *, partial: bool) -> bytes:
         """Of many, which are encodable (``check_keys``)."""
-        body = encode_json({"keys": keys, "partial": True} if partial else {"keys": keys})
-        assert body is not None
+        body = encode_texts({"keys": keys, "partial": True} if partial else {"keys": keys})
         return b"POST %blookup%b%b%bContent-Length: %d\r\n\r\n%b" % (
             self._prefix,
             self._fields,
