@@ -44,8 +44,10 @@ class ShardFile:
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key with its stored value, in key order. The iterator raises Damaged."""
 
-    def expand(self, stored: bytes) -> bytes:
-        """The RESP bulk string for ``stored``, a value of this file. Raises Damaged."""
+    def expand(self, stored: bytes, *, fetch_ahead: bool = False) -> bytes:
+        """The RESP bulk string for ``stored``, a value of this file. ``fetch_ahead``: as of a dictionary that is in no
+        cache. Raises Damaged.
+        """
 
 @final
 class ShardKernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +24,9 @@ DICTIONARIES: Mapping[str, bytes] = {
     "trained": zstandard.train_dictionary(
         4096, [TEXT + b"%d" % (number * 7919) for number in range(2000)], k=200, d=8
     ).as_bytes(),
+    "large": random.Random(7).randbytes(512 << 10) + TEXT * 40,
 }
-Twins = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
+Twins = tuple[ShardFile, Callable[[bytes], bytes]]
 """The native expander, and that of Python."""
 
 
@@ -39,7 +41,7 @@ def open_twins(path: Path, dictionary: bytes) -> Twins:
     shard = ShardFile(write_lmdb(path, [], dictionary=dictionary))
     assert shard.dictionary == dictionary
     inflate = make_inflater(dictionary)
-    return shard.expand, lambda stored: expand(stored, inflate)
+    return shard, lambda stored: expand(stored, inflate)
 
 
 def compress(data: bytes, dictionary: bytes, **options: bool) -> bytes:
@@ -49,15 +51,18 @@ def compress(data: bytes, dictionary: bytes, **options: bool) -> bytes:
 
 
 def both(twins: Twins, stored: bytes) -> bytes | None:
-    """What both say: the bulk string, or None for damage."""
+    """What both say: the bulk string, or None for damage. The native one, whether it fetches its dictionary ahead or
+    not."""
     native, python = twins
     try:
         expected = python(stored)
     except DamagedValue:
-        with pytest.raises(Damaged):
-            native(stored)
+        for fetch_ahead in (False, True):
+            with pytest.raises(Damaged):
+                native.expand(stored, fetch_ahead=fetch_ahead)
         return None
-    assert native(stored) == expected
+    for fetch_ahead in (False, True):
+        assert native.expand(stored, fetch_ahead=fetch_ahead) == expected
     return expected
 
 
@@ -70,6 +75,17 @@ def test_values_of_any_size_come_back(twins: dict[str, Twins], name: str, size: 
     framed = frame((TEXT * (size // len(TEXT) + 1))[:size])
     assert both(twins[name], framed) == framed
     assert both(twins[name], compress(framed, DICTIONARIES[name])) == framed
+
+
+def test_values_that_copy_from_all_over_a_large_dictionary_come_back(twins: dict[str, Twins]) -> None:
+    dictionary = DICTIONARIES["large"]
+    rng = random.Random(8)
+    for _ in range(200):
+        places = [rng.randrange(len(dictionary) - 60) for _ in range(rng.randrange(1, 40))]
+        framed = frame(b"".join(dictionary[place : place + rng.randrange(8, 60)] for place in places))
+        stored = compress(framed, dictionary)
+        assert len(stored) < len(framed) / 2 or len(framed) < 100, "it is copied"
+        assert both(twins["large"], stored) == framed
 
 
 def test_the_largest_value_comes_back(twins: dict[str, Twins]) -> None:

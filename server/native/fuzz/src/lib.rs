@@ -18,7 +18,7 @@ pub mod seeds;
 use reader::{find_across, touch, Found, ShardFile};
 use resp::{lone_get, next_lookups, Next};
 use std::path::Path;
-use values::Expander;
+use values::{DamagedValue, Expander};
 
 /// What came of an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,17 +79,25 @@ fn check_items(file: &ShardFile) -> bool {
     true
 }
 
-/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves nothing.
+/// Expand the value. Panics unless it becomes one bulk string, behind what was there, or is an error and leaves nothing;
+/// and unless it is the same where the dictionary is fetched ahead.
 pub fn check_value(expander: &mut Expander, stored: &[u8]) -> bool {
-    let mut out = b"before".to_vec();
-    let result = expander.append(stored, &mut out);
+    let (result, out) = expand(expander, stored, false);
     let (before, reply) = out.split_at(6);
     assert_eq!(before, b"before");
     match result {
         Ok(()) => assert!(is_bulk_string(reply), "{:?}", &reply[..reply.len().min(80)]),
         Err(damage) => assert!(reply.is_empty() && !damage.to_string().is_empty()),
     }
+    assert_eq!(expand(expander, stored, true), (result, out), "fetched ahead");
     result.is_ok()
+}
+
+fn expand(expander: &mut Expander, stored: &[u8], fetch_ahead: bool) -> (Result<(), DamagedValue>, Vec<u8>) {
+    let mut out = b"before".to_vec();
+    expander.fetch_ahead(fetch_ahead);
+    let result = expander.append(stored, &mut out);
+    (result, out)
 }
 
 /// Read requests from the bytes. Panics unless what is read stands there word by word, and is the same whatever follows.

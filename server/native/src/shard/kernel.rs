@@ -92,6 +92,7 @@ impl ShardKernel {
             let count = py.detach(|| turn.wait(epoll, time)).map_err(PyOSError::new_err)?;
             let began = Instant::now();
             self.idle += began - waits_since;
+            self.shard.maker.note_wait(began - waits_since);
             let clients = Clients { fast_path: cells(py, &fast_path)?, protocols: cells(py, &protocols)? };
             let left = turn.take(&clients, &mut self.shard);
             self.slot.add(py, &mut self.shard.maker.counts)?;

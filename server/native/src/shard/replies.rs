@@ -1,6 +1,6 @@
 //! Keys to their replies. Keys are looked up together, in lock step; replies are made one by one, up to a bound.
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::reader::{Found, ShardFile};
 use crate::resp::{next_lookups, KeyAt, Next};
@@ -8,6 +8,8 @@ use crate::values::Expander;
 
 /// Keys looked up together: more do not wait less for memory.
 pub const TOGETHER: usize = 32;
+/// After so long without a request the core's caches may hold what others have used.
+const COOLING: Duration = Duration::from_micros(20);
 
 /// What is counted of lookups, until it is added to the worker's counters.
 #[derive(Default)]
@@ -91,6 +93,11 @@ impl ReplyMaker {
     pub fn new(expander: Expander, error: Vec<u8>) -> Self {
         let (counts, damaged) = Default::default();
         ReplyMaker { expander, error, counts, damaged }
+    }
+
+    /// Take note that nothing was asked for so long: other processes may have had the core, and its caches.
+    pub fn note_wait(&mut self, time: Duration) {
+        self.expander.fetch_ahead(time >= COOLING && self.expander.has_large_dictionary());
     }
 
     /// Append the reply to a lookup that has been counted. `nil` answers for what is missing.
