@@ -3,6 +3,7 @@
 //! Nothing here panics: what comes from files, clients and Python is checked, and an error is Python's to tell.
 mod build;
 mod clock;
+mod cold_dictionary;
 mod json_string;
 mod mapped;
 pub mod reader;

@@ -1,6 +1,8 @@
 //! What must hold of the reader, the expander, requests, batches and rows for any bytes, and how an input becomes a damaged file.
 //!
 //! The kernels are taken by path: their crate needs Python, these do not.
+#[path = "../../src/cold_dictionary.rs"]
+pub mod cold_dictionary;
 #[path = "../../src/json_string.rs"]
 pub mod json_string;
 #[path = "../../src/reader/mod.rs"]
