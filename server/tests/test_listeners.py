@@ -66,16 +66,31 @@ def test_a_port_that_a_server_of_ipv4_has_is_in_use_for_both() -> None:
             listeners.bind_shared("*", listeners.bound_port(listener), 2)
 
 
-def test_a_port_that_one_of_ours_has_before_it_listens_is_in_use() -> None:
-    """The kernel alone would let both listen, and each would have half of the clients."""
-    first = listeners.bind_shared("127.0.0.1", 0, 2)
-    port = first.port
-    for take in (partial(listeners.bind_shared, count=2), listeners.check_free):
-        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
-            take("127.0.0.1", port)
-    for opened in (*first.sockets, first.claim):
+def test_the_sockets_of_a_port_share_its_clients() -> None:
+    sockets = listeners.bind_shared("127.0.0.1", 0, 2)
+    listeners.listen(sockets)
+    address = sockets[0].getsockname()
+    clients = [socket.create_connection(address, timeout=60) for _ in range(64)]
+    assert all(select.select([listener], [], [], 60)[0] for listener in sockets)
+    for opened in (*clients, *sockets):
         opened.close()
-    listeners.check_free("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "*"])
+@pytest.mark.parametrize("other", ["127.0.0.1", "0.0.0.0", "::", "*"])
+def test_of_two_that_were_bound_to_a_port_before_either_listened_one_listens(host: str, other: str) -> None:
+    """Two of ours that are started at once: had both asked to share it from the beginning, the kernel would let both
+    in, and each would have a part of the other's clients."""
+    first = listeners.bind_shared(host, 0, 2)
+    port = listeners.bound_port(first[0])
+    second = listeners.bind_shared(other, port, 2)
+    listeners.listen(first)
+    for take in (partial(listeners.listen, second), partial(listeners.check_free, other, port)):
+        with pytest.raises(UsageError, match=f"cannot listen on .* port {port}: Address already in use"):
+            take()
+    for listener in (*first, *second):
+        listener.close()
+    listeners.check_free(host, port)
 
 
 def test_a_port_on_which_another_listens_by_now_is_in_use() -> None:
@@ -84,7 +99,7 @@ def test_a_port_on_which_another_listens_by_now_is_in_use() -> None:
         with listeners.bind("127.0.0.1", port) as other:
             other.listen()
             with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
-                listeners.listen(listener)
+                listeners.listen([listener])
 
 
 @pytest.mark.parametrize("second", ["--resp-port", "--admin-port"])

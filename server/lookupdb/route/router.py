@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -96,23 +97,23 @@ def router_service(settings: RouterSettings) -> Service:
     fleet = Fleet(
         module="lookupdb.route.worker",
         configs=[config] * settings.workers,
-        sockets=[list(sockets) for sockets in zip(*(port.sockets for port in public.values()), strict=True)],
+        sockets=[list(sockets) for sockets in zip(*public.values(), strict=True)],
         counters=counters,
         drain_seconds=settings.drain_seconds,
         log_format=settings.log_format,
     )
     return Service(
         fleet=fleet,
+        ports=list(public.values()),
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
-        claims=[port.claim for port in public.values()],
-        ready_members={name: port.port for name, port in public.items()},
+        ready_members={name: listeners.bound_port(sockets[0]) for name, sockets in public.items()},
         ready_file=settings.ready_file,
         collectors=lambda supervisor: metrics.collectors(counters, supervisor),
     )
 
 
-def _bind_public(settings: RouterSettings) -> dict[str, listeners.SharedPort]:
-    """The public ports, with a socket a worker, by their names in the ready file; HTTP's comes first."""
+def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
+    """The sockets of the public ports, one a worker, by the names of the ports in the ready file; HTTP's come first."""
     bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
     public = {"port": bind(settings.port)}
     if settings.resp_port is not None:

@@ -35,10 +35,10 @@ class Service:
     """What a role needs to run. The ready file has ``ready_members`` beside ``pid``, ``kernels`` and ``admin``."""
 
     fleet: Fleet
+    ports: Sequence[Sequence[socket.socket]]
+    """The fleet's sockets, those of one port together."""
     admin_listener: socket.socket
     ready_members: Mapping[str, Any]
-    claims: Sequence[socket.socket] = ()
-    """Those of its ports: they last as long as it does."""
     ready_file: Path | None = None
     prepare: Callable[[], Awaitable[None]] = _prepare_nothing
     """Awaited before the workers start, while the admin port answers already (not ready)."""
@@ -71,18 +71,14 @@ async def run_service(service: Service) -> None:
             await asyncio.wait((preparation,))
             if not preparation.cancelled():
                 preparation.result()
-                _listen(service.fleet)
+                for sockets in service.ports:
+                    listeners.listen(sockets)
             await supervisor.run()
         finally:
             announcement.cancel()
             if service.ready_file:
                 ready_file.remove(service.ready_file)
             await server.cleanup()
-
-
-def _listen(fleet: Fleet) -> None:
-    for listener in {listener for sockets in fleet.sockets for listener in sockets}:
-        listeners.listen(listener)
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:

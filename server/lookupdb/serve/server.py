@@ -94,6 +94,7 @@ def shard_service(settings: ServerSettings) -> Service:
     verification = Verification(served, settings.warm, settings.read_rate)
     return Service(
         fleet=fleet,
+        ports=fleet.sockets,
         admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
         ready_members={"ports": [listeners.bound_port(listener) for listener in sockets]},
         ready_file=settings.ready_file,
