@@ -284,6 +284,15 @@ def test_each_worker_has_a_port_and_a_directory_of_shards_needs_a_number(tmp_pat
         assert metrics(server)["lookupdb_shard_connections_total"] >= 2
 
 
+def test_workers_beyond_the_last_port_are_refused(generation: Path) -> None:
+    """They were given other ports: a free one, or those from 1 on."""
+    command = [sys.executable, "-m", "lookupdb", "serve", str(generation), "--port", "65535", "--workers", "3"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 2
+    told = "error: 3 workers from port 65535 on need ports up to 65537, and 65535 is the last one\n"
+    assert run.stderr.startswith(told)
+
+
 def test_the_log_tells_which_ports_were_free(generation: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(generation) as server:
         assert f"ready ports={server.ports} admin={server.admin} kernels={native.kind()}\n" in capfd.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import click
 
@@ -15,6 +15,7 @@ from lookupdb.runtime.launch import become_supervisor
 from lookupdb.serve.limits import ServerLimits, WarmPolicy
 
 _LIMITS = ServerLimits()
+_LAST_PORT: Final = 65535
 
 
 @click.command(short_help="Serve one shard over RESP, the Redis protocol.")
@@ -104,6 +105,7 @@ def command(
     The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
     more while clients leave, finish what has arrived, end. A second signal ends at once.
     """
+    _check_ports(options["port"], options["workers"])
     limits = {name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")}
     settings = {
         **options,
@@ -115,6 +117,16 @@ def command(
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.serve.server", settings)
+
+
+def _check_ports(port: int, workers: int) -> None:
+    """Raises UsageError if a worker's port would be beyond the last one."""
+    last = port + workers - 1
+    if port and last > _LAST_PORT:
+        raise UsageError(
+            f"{workers} workers from port {port} on need ports up to {last}, and {_LAST_PORT} is the last one",
+            hint="give a lower --port; 0 takes free ones",
+        )
 
 
 def _choose_hash(password: str | None, password_sha256: str | None) -> str | None:
