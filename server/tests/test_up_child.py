@@ -47,7 +47,7 @@ def generation(tmp_path: Path) -> Path:
 
 def shard_server(generation: Path, directory: Path, on_ready: Callable[[dict[str, Any]], None]) -> Child:
     arguments = ["serve", str(generation), "--shard", "0", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
-    return Child("people-0", arguments, directory, on_ready)
+    return Child("people-0", [*arguments, "--drain-seconds", "0"], directory, on_ready)
 
 
 @asynccontextmanager
@@ -122,3 +122,31 @@ async def test_what_kept_it_from_being_started_is_told(tmp_path: Path) -> None:
             ChildFailed, match=r"^people-0 cannot be started: .*File exists.*\n  it needs .*/run for its log"
         ):
             await child.start()
+
+
+@pytest.mark.parametrize("turn", ["while its keeper ends", "as the process ends"])
+async def test_a_cancellation_while_it_is_stopped_is_not_lost(
+    generation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: str
+) -> None:
+    """Ctrl-C while the servers of an old rollout are stopped: a watch that went on would never end."""
+    child = shard_server(generation, tmp_path / "run", lambda _: None)
+    async with stopped(child):
+        await child.start()
+        stopping = asyncio.create_task(child.stop(DEADLINE_SECONDS))
+        if turn == "while its keeper ends":
+            await asyncio.sleep(0)
+            stopping.cancel()
+        else:
+            process = child._process
+            assert process is not None
+            wait = process.wait
+
+            async def wait_and_cancel() -> int:
+                status = await wait()
+                stopping.cancel()
+                return status
+
+            monkeypatch.setattr(process, "wait", wait_and_cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        monkeypatch.undo()

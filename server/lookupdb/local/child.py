@@ -93,8 +93,7 @@ class Child:
         """Send SIGTERM, then SIGKILL after ``grace_seconds``. No error when it is gone already."""
         if self._keeper:
             self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
+            await asyncio.wait([self._keeper])  # awaiting it, a cancellation of this task would pass for its own
         if self._process:
             await self._end(self._process, grace_seconds)
 
@@ -104,7 +103,8 @@ class Child:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), grace_seconds)
+            async with asyncio.timeout(grace_seconds):  # wait_for would swallow a cancellation in the same turn
+                await process.wait()
         except TimeoutError:
             log.warning("%s did not stop within %.0f s: killed", self.name, grace_seconds)
             with suppress(ProcessLookupError):
