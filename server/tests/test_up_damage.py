@@ -147,6 +147,23 @@ async def test_what_is_damaged_while_the_source_is_bad_gives_way_to_what_was_bef
         await watch.cuts_over_to("g4", ada="Empress")
 
 
+async def test_what_is_damaged_gives_way_though_the_router_dies_with_its_servers(tmp_path: Path) -> None:
+    """A router that is started again is ready, and tells its new admin port, only once there are servers to ask."""
+    async with watching(tmp_path) as watch:
+        write_people(tmp_path, ada="Duchess")
+        await watch.says("cut over to g2")
+        damage(tmp_path, "g2")
+        (tmp_path / "people.csv").write_text("email,")
+        await watch.says("a gate refused it; g2 keeps serving")
+        kill_server(watch)
+        router = watch.up._serving._router.pid
+        assert router is not None
+        os.kill(router, signal.SIGKILL)
+        await watch.says("people: g2 is damaged; serving g1, the last good generation")
+        await watch.cuts_over_to("g1", ada="Countess")
+        assert "the router" not in watch.output
+
+
 async def test_what_was_before_and_does_not_start_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,11 +77,24 @@ async def test_it_has_once_every_worker_has(tmp_path: Path) -> None:
     [answer(CONFIRMED[:10], len(CONFIRMED)), answer(CONFIRMED[:10]), lambda handler: handler.wfile.write(b"?\r\n\r\n")],
     ids=["half an answer", "half of JSON", "no HTTP"],
 )
-async def test_a_router_that_ends_amid_its_answer_has_not(
-    tmp_path: Path, respond: Callable[[QuietHandler], None]
+async def test_a_router_that_ends_amid_each_answer_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, respond: Callable[[QuietHandler], None]
 ) -> None:
-    with pytest.raises(CutoverFailed, match="the router does not say whether it has taken over routing table 7: "):
+    monkeypatch.setattr(router, "CONFIRM_SECONDS", 1.0)
+    with pytest.raises(
+        CutoverFailed, match="the router does not say within 1 s whether it has taken over routing table 7: "
+    ):
         await confirm(tmp_path, respond)
+
+
+async def test_one_that_has_ended_is_asked_again_once_it_is_started_again(tmp_path: Path) -> None:
+    answers = [answer(CONFIRMED), answer(CONFIRMED[:10], len(CONFIRMED))]
+
+    def respond(handler: QuietHandler) -> None:
+        answers.pop()(handler)
+
+    await confirm(tmp_path, respond)
+    assert not answers
 
 
 async def test_of_one_that_does_not_it_is_told_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,26 +165,40 @@ class LocalRouter:
         return self._version
 
     async def wait_until_confirmed(self, version: int) -> None:
-        """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while."""
+        """Return when every worker answers from the table ``version``. Raises CutoverFailed after a while, in which the
+        router may end and be started again. One that has no servers is ready only with this table, and tells its admin
+        port then."""
         versions: list[int | None] = []
+        failure: Exception | None = None
         try:
             async with asyncio.timeout(CONFIRM_SECONDS):
                 while not versions or any(number is None or number < version for number in versions):
                     await asyncio.sleep(CONFIRM_POLL_SECONDS)
-                    versions = await asyncio.to_thread(self._versions)
+                    versions, failure = await asyncio.to_thread(self._look_for_versions)
         except TimeoutError as error:
-            found = f"it has {versions}" if versions else "its admin port does not answer"
-            raise CutoverFailed(
-                f"the router did not take over routing table {version} within {CONFIRM_SECONDS:.0f} s, {found}",
-                hint=f"{self.admin_url}/status says why",
-            ) from error
+            raise self._unconfirmed_error(version, versions, failure) from error
+
+    def _look_for_versions(self) -> tuple[list[int | None], Exception | None]:
+        """Return what ``_versions`` returns, or no versions and why the router has not answered."""
+        try:
+            return self._versions(), None
         except (OSError, HTTPException, ValueError) as error:  # it may end in the middle of its answer
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            described = cause if isinstance(cause, str) else describe_socket_failure(cause, self.admin_url)
-            raise CutoverFailed(
-                f"the router does not say whether it has taken over routing table {version}: {described}",
-                hint=f"the router's log, {self._child.log_path}, may say why",
-            ) from error
+            return [], error
+
+    def _unconfirmed_error(self, version: int, versions: list[int | None], failure: Exception | None) -> CutoverFailed:
+        within = f"within {CONFIRM_SECONDS:.0f} s"
+        if failure is None:
+            found = f"it has {versions}" if versions else "its admin port does not answer"
+            return CutoverFailed(
+                f"the router did not take over routing table {version} {within}, {found}",
+                hint=f"{self.admin_url}/status says why",
+            )
+        cause = failure.reason if isinstance(failure, urllib.error.URLError) else failure
+        described = cause if isinstance(cause, str) else describe_socket_failure(cause, self.admin_url)
+        return CutoverFailed(
+            f"the router does not say {within} whether it has taken over routing table {version}: {described}",
+            hint=f"the router's log, {self._child.log_path}, may say why",
+        )
 
     def _versions(self) -> list[int | None]:
         """Return the versions of the tables that the workers answer from, None for a worker that has none."""
