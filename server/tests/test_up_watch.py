@@ -14,6 +14,7 @@ from support.web import web_file
 
 from lookupdb.local import backoff, builds
 from lookupdb.local.child import ChildFailed
+from lookupdb.local.run_state import NotWritten
 from lookupdb.local.serving import Serving
 
 pytestmark = pytest.mark.long
@@ -90,6 +91,22 @@ async def test_an_error_that_nobody_has_foreseen_ends_a_look_and_not_what_serves
         )
         assert "Traceback" in caplog.text
         await watch.cuts_over_to("g2", ada="Duchess")
+
+
+async def test_an_error_that_was_foreseen_is_told_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watching(tmp_path) as watch:
+        real = watch.up._follow
+
+        async def fail(*_arguments: object) -> None:
+            monkeypatch.setattr(watch.up, "_follow", real)
+            raise NotWritten("the routing table cannot be written", hint="make room")
+
+        monkeypatch.setattr(watch.up, "_follow", fail)
+        told = "people: the routing table cannot be written; g1 keeps serving, tried again in 1 s\n  make room"
+        await watch.says(told)
+        assert "Traceback" not in caplog.text
 
 
 async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(

@@ -184,15 +184,20 @@ class Up:
             try:
                 await self._follow(schedule)
             except Exception as error:
-                log.exception("looking for changes has failed")
                 pause = faults.note_failure()
-                self._say(
-                    f"{self._spec.name}: looking for changes has failed: {type(error).__name__}: {error}; "
-                    f"{self._serving.describe_active()}, tried again in {pause:,.0f} s"
-                )
+                self._report_fault(error, pause)
             else:
                 pause = 0.0
                 faults.reset()
+
+    def _report_fault(self, error: Exception, pause: float) -> None:
+        """Say that a look, or what follows from it, has failed, and is tried again in ``pause`` seconds."""
+        rest = f"{self._serving.describe_active()}, tried again in {pause:,.0f} s"
+        if isinstance(error, LookupdbError):
+            self._tell(f"{error.message}; {rest}{_next_step(error)}")
+        else:
+            log.error("looking for changes has failed", exc_info=error)
+            self._tell(f"looking for changes has failed: {type(error).__name__}: {error}; {rest}")
 
     async def _follow(self, schedule: RebuildSchedule) -> None:
         """Look, and do what follows."""
