@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.up_stack import MANIFEST, build_people, write_dataset, write_people
-from support.up_watch import damage, during_the_next_build, replace_text, running_watch, watching
+from support.up_watch import (
+    damage,
+    during_the_next_build,
+    kill_server,
+    replace_text,
+    running_watch,
+    server_pid,
+    watching,
+)
 from support.waiting import soon
 from support.web import web_file
 
-from lookupdb.local import backoff, builds
+from lookupdb.local import backoff, builds, observer
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.run_state import NotWritten
 from lookupdb.local.serving import Serving
+from lookupdb.spec import DatasetSpec, read_manifest
 
 pytestmark = pytest.mark.long
 
@@ -107,6 +118,44 @@ async def test_an_error_that_was_foreseen_is_told_as_others_are(
         told = "people: the routing table cannot be written; g1 keeps serving, tried again in 1 s\n  make room"
         await watch.says(told)
         assert "Traceback" not in caplog.text
+
+
+async def test_a_manifest_that_becomes_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    async with watching(tmp_path) as watch:
+        manifest = tmp_path / "people.yaml"
+        manifest.unlink()
+        os.mkfifo(manifest)
+        await watch.says(f"people: not rebuilt: {manifest} is a pipe, expected a file; g1 keeps serving")
+        manifest.unlink()
+        write_dataset(tmp_path)
+        await watch.says("people: manifest and source can be read again")
+
+
+async def test_a_manifest_that_cannot_be_read_to_its_end_holds_up_no_more_than_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a share whose server is gone. What dies is started again, and Ctrl-C ends it all."""
+    is_read, is_back = threading.Event(), threading.Event()
+    waits: list[bool] = []
+
+    def read(path: Path) -> DatasetSpec:
+        is_read.set()
+        waits.append(is_back.wait(30))
+        return read_manifest(path)
+
+    try:
+        async with watching(tmp_path) as watch:
+            monkeypatch.setattr(observer, "read_manifest", read)
+            await soon(is_read.is_set, "a look")
+            write_people(tmp_path, ada="Duchess")
+            before = server_pid(watch)
+            kill_server(watch)
+            await soon(lambda: server_pid(watch) not in (None, before), "the server to be back")
+            assert not waits
+            is_back.set()
+            await watch.cuts_over_to("g2", ada="Duchess")
+    finally:
+        is_back.set()
 
 
 async def test_a_failure_is_told_in_full_once_and_again_when_it_is_another(

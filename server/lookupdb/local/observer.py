@@ -15,7 +15,7 @@ from lookupdb.build.source.success_file import (
     read_success_file,
 )
 from lookupdb.cluster_fields import describe_left_out
-from lookupdb.errors import LookupdbError
+from lookupdb.errors import InvalidManifest, LookupdbError
 from lookupdb.local import bounds, builds
 from lookupdb.local.rebuilds import DesiredInputs, ServingInputs, SuccessFileAnswer
 from lookupdb.local.serving import Serving
@@ -26,6 +26,15 @@ NOT_REBUILT: Final = "not rebuilt"
 
 FindAnswer = Callable[[str, str], SuccessFileAnswer | None]
 """``RebuildSchedule.find_answer``."""
+
+
+def read_manifest_file(path: Path) -> DatasetSpec:
+    """Return the manifest in the file at ``path``. Raises InvalidManifest, also for a pipe: `up` and its builders read
+    it more than once, and each would wait for who writes to it."""
+    with suppress(OSError):  # then reading it says why
+        if path.is_fifo():
+            raise InvalidManifest(f"{path} is a pipe, expected a file", hint="write what it gives to a file first")
+    return read_manifest(path)
 
 
 class SourceObserver:
@@ -58,9 +67,9 @@ class SourceObserver:
     def _desire(self, serving: ServingInputs, success_file: str | None) -> DesiredInputs:
         return DesiredInputs(serving, self._gates, self._serving.manifest.generation, success_file)
 
-    def read_manifest(self) -> DatasetSpec:
+    async def read_manifest(self) -> DatasetSpec:
         """Return the manifest as it is now. Raises InvalidManifest, also when it has become another dataset's."""
-        old, new = self._serving.spec, read_manifest(self._path)
+        old, new = self._serving.spec, await call_in_thread(read_manifest_file, self._path)
         if (new.namespace, new.name) != (old.namespace, old.name):
             raise builds.other_dataset_error(f"{new.namespace}/{new.name}")
         bounds.check_servers(new, self._max_servers)

@@ -24,7 +24,7 @@ from lookupdb.local.backoff import Backoff
 from lookupdb.local.child import ChildFailed
 from lookupdb.local.first_generation import FirstGenerationLoader
 from lookupdb.local.kept_answer import KeptAnswer
-from lookupdb.local.observer import SourceObserver
+from lookupdb.local.observer import SourceObserver, read_manifest_file
 from lookupdb.local.rebuilds import Decision, DesiredInputs, RebuildSchedule, SuccessFileAnswer
 from lookupdb.local.repeated_failure import RepeatedFailure
 from lookupdb.local.router import HOST
@@ -32,7 +32,7 @@ from lookupdb.local.run_state import DATA_DIRECTORY, DEFAULT_NAMESPACE, RunFolde
 from lookupdb.local.serving import Serving
 from lookupdb.manifest import Manifest
 from lookupdb.runtime import listeners
-from lookupdb.spec import LOCAL, DatasetSpec, read_manifest
+from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store import superseded
 from lookupdb.store.dataset import is_older
 from lookupdb.wording import format_command
@@ -66,7 +66,7 @@ class Up:
     def __init__(self, options: UpOptions, say: Say) -> None:
         self._options = options
         self._say = say
-        spec = read_manifest(options.manifest)
+        spec = read_manifest_file(options.manifest)
         bounds.check_servers(spec, options.max_servers)
         self._folder = RunFolder(options.data, spec.namespace, spec.name)
         store_url = str((options.data / "store").absolute())
@@ -224,7 +224,7 @@ class Up:
     async def _look(self, schedule: RebuildSchedule) -> DesiredInputs | None:
         """Do what the store asks for, and return what manifest and source do, None when they cannot be read."""
         try:
-            spec = self._observer.read_manifest()
+            spec = await self._observer.read_manifest()
             self._observer.note_manifest(spec)
             await self._serve_overridden(spec, schedule)
             return await self._observer.observe(spec, schedule.find_answer)
@@ -257,7 +257,7 @@ class Up:
         if not is_again:
             self._failure.reset()
         try:
-            spec = self._observer.read_manifest()
+            spec = await self._observer.read_manifest()
             if is_again and fingerprint and builds.is_refused_again(self._dataset, spec, fingerprint, active):
                 schedule.note_failure(may_pass=False)  # which has been said
                 return

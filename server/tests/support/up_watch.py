@@ -111,7 +111,15 @@ def damage(directory: Path, generation: str) -> None:
     damaged.replace(shard)
 
 
-def kill_server(watch: Watch) -> None:
-    """Kill the one shard server of what is active."""
+def server_pid(watch: Watch) -> int | None:
+    """The process of the one shard server of what is active; None while it is started again."""
     (server,) = watch.up._serving._active.servers()  # type: ignore[union-attr]
-    os.kill(server["pid"], signal.SIGKILL)
+    pid: int | None = server["pid"]
+    return pid
+
+
+def kill_server(watch: Watch) -> None:
+    """Kill it."""
+    pid = server_pid(watch)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
