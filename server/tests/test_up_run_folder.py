@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -22,7 +23,7 @@ from support.waiting import soon
 from lookupdb.errors import Unavailable, UsageError
 from lookupdb.local import rollout, serving
 from lookupdb.local.router import CutoverFailed, LocalRouter
-from lookupdb.local.run_state import RunFolder, run_directory
+from lookupdb.local.run_state import RunFolder, is_locked, run_directory
 from lookupdb.local.up import Up, UpOptions
 from lookupdb.runtime import ready_file
 
@@ -163,6 +164,17 @@ def test_what_was_removed_from_the_run_folder_comes_back_and_a_router_that_died_
     assert stack.state["url"] == before["url"], "--port 0 took one for as long as it runs"
     with pytest.raises(UsageError, match=f"^another `lookupdb up` serves default/people .* process {before['pid']}, "):
         RunFolder(stack.data, "default", "people").lock().__enter__()
+
+
+def test_a_look_at_the_lock_keeps_no_up_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lookupdb get` in a loop, while `up` starts."""
+    folder = RunFolder(tmp_path, "default", "people")
+    folder.path.mkdir(parents=True)
+    look = (folder.path / "lock").open("a")
+    fcntl.flock(look, fcntl.LOCK_SH)
+    monkeypatch.setattr("lookupdb.local.run_state.time.sleep", lambda _: look.close())
+    with folder.lock():
+        assert is_locked(folder.path)
 
 
 def test_an_up_whose_run_folder_was_removed_and_made_again_by_another_ends_and_leaves_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,9 @@ DATA_DIRECTORY: Final = Path(".lookupdb")
 DEFAULT_NAMESPACE: Final = "default"
 _STATE_FILE: Final = "up.json"
 _LOCK_FILE: Final = "lock"
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_PAUSE_SECONDS: Final = 0.02
+"""More than a look at the lock takes."""
 _MAX_READ_BYTES: Final = 1 << 16
 """More than any file has that this process reads back."""
 
@@ -104,7 +108,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Make the folder and hold its lock. Raises UsageError."""
         try:
-            self._take_lock()
+            self._take_lock_in_time()
         except BlockingIOError as error:
             raise UsageError(
                 f"another `lookupdb up` serves {self.dataset} from {self.path}: {_describe_holder(self.path)}",
@@ -187,6 +191,15 @@ class RunFolder:
             held = self._lock and os.fstat(self._lock.fileno())
             if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):  # else that of a folder that is gone
                 return
+        self._take_lock()
+
+    def _take_lock_in_time(self) -> None:
+        """The same as ``_take_lock``, though `lookupdb get` looks at the lock in this moment, by taking it."""
+        for _ in range(_LOCK_ATTEMPTS):
+            try:
+                return self._take_lock()
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_SECONDS)
         self._take_lock()
 
     def _take_lock(self) -> None:
