@@ -6,7 +6,7 @@ import datetime
 import logging
 from typing import Any, Final, Literal
 
-from lookupdb.wording import render_json
+from lookupdb.wording import escape_controls, render_json
 
 _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -32,7 +32,7 @@ class _TextFormatter(logging.Formatter):
         fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items())
         source = record.name.removeprefix("lookupdb.")
         line = f"{_format_time(record)} {record.levelname:<7} {source}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return escape_controls(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,28 @@ def format_count(number: int, noun: str) -> str:
 def format_some(names: Sequence[str], most: int) -> str:
     """ "a, b, …": no more than ``most`` of ``names``."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def shorten(text: str, characters: int) -> str:
+    """``text``, cut behind so many characters, with an ellipsis where there is more."""
+    return text if len(text) <= characters else text[:characters] + "…"
+
+
+def needs_escape(character: str) -> bool:
+    """Whether it controls a terminal, or cannot be seen. A space of another width is text."""
+    return not character.isprintable() and unicodedata.category(character) != "Zs"
+
+
+def escape_controls(text: str) -> str:
+    """``text`` for a terminal or a log: what controls it becomes escapes, as \\x1b. Line breaks and tabs stay."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character not in "\n\t" and needs_escape(character)
+        else character
+        for character in text
+    )
 
 
 def format_command(*words: str) -> str:

@@ -344,6 +344,16 @@ class TestTerminal:
         assert b"none.yaml cannot be read" in error
 
 
+@pytest.mark.parametrize("words", [[], ["--explain"]])
+def test_a_name_of_the_source_does_not_control_the_terminal(project: Project, words: list[str]) -> None:
+    (project.folder / "people.jsonl").write_text('{"i\\u001b[2J\\u0007d": 1}\n' * 2000)
+    project.describe(source={"url": "people.jsonl"})
+    words = ["build", "-f", str(project.manifest), "--store", str(project.store), "--progress", "none", *words]
+    _, output, message = run_at_terminal(*words)
+    assert b"its columns are i\\x1b[2J\\x07d" in output + message
+    assert b"\x1b" not in output + message
+
+
 def test_help_teaches_with_an_example() -> None:
     text = CliRunner().invoke(command, ["--help"]).stdout
     assert "lookupdb build -f examples/airports.yaml" in text

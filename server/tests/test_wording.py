@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.wording import format_command, format_count, render_json, strip_secrets
+from lookupdb.wording import escape_controls, format_command, format_count, render_json, shorten, strip_secrets
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,21 @@ def test_what_json_cannot_hold_is_no_null(text: str) -> None:
     with pytest.raises(TypeError):
         render_json({"a": text, "b": {1, 2}})
     assert render_json({"a": text, "b": {1}}, default=sorted).endswith(b'"b":[1]}')
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("error: café, 日本, 🙂\n  a\thint\u00a0\u3000", "error: café, 日本, 🙂\n  a\thint\u00a0\u3000"),
+        ("\x1b]0;title\x07\x1b[2J", "\\x1b]0;title\\x07\\x1b[2J"),
+        ("a\rb\x00\x7f\x9b", "a\\rb\\x00\\x7f\\x9b"),
+        ("back\u202ewards\ufeff", "back\\u202ewards\\ufeff"),
+        ("f\udcfflder", "f\\udcfflder"),
+    ],
+)
+def test_what_controls_a_terminal_becomes_escapes(text: str, shown: str) -> None:
+    assert escape_controls(text) == shown
+
+
+def test_what_is_too_long_is_cut() -> None:
+    assert (shorten("abcd", 4), shorten("abcde", 4)) == ("abcd", "abcd…")

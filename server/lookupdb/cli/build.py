@@ -25,6 +25,7 @@ from lookupdb.runtime import daemon_calls
 from lookupdb.runtime.termination_log import write_termination_log
 from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import superseded
+from lookupdb.wording import escape_controls
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ def command(
         spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
         if explains:
-            click.echo(explain.explain_build(spec, place, chosen))
+            click.echo(escape_controls(explain.explain_build(spec, place, chosen)))
             return
         place.wait(store_wait)
         if overridden is not None:

@@ -16,6 +16,7 @@ from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.runtime import daemon_calls
 from lookupdb.sync.service import SyncOptions, SyncService
 from lookupdb.sync.subscription import Subscription
+from lookupdb.wording import escape_controls
 
 _LAST_CALLS_SECONDS: Final = 0.3
 _UMASK: Final = 0o022
@@ -129,7 +130,7 @@ def command(
     except LookupdbError as error:
         if not _has_calls_left():
             raise
-        click.echo(f"error: {error}", err=True)
+        click.echo(escape_controls(f"error: {error}"), err=True)
         code = error.exit_code
     if _has_calls_left():
         daemon_calls.end_at_once(code)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import unicodedata
 from typing import Final
 
 from lookupdb.store.difference import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
+from lookupdb.wording import needs_escape, shorten
 
 _ELLIPSIS: Final = "…"
 
@@ -20,8 +20,8 @@ def render_line(data: bytes, characters: int = MAX_VALUE_CHARACTERS) -> str:
     text = _decode(data)
     if text is None:
         return _render_bytes(data, characters)
-    if not any(map(_needs_escape, text)):
-        return _cut(text, characters)
+    if not any(map(needs_escape, text)):
+        return shorten(text, characters)
     return _escape(text, characters)
 
 
@@ -29,7 +29,7 @@ def render_member(data: bytes) -> str:
     """Return ``data`` as a string of a JSON document: text as it is, what is not UTF-8 as ``render_line`` has it. A
     long one is cut."""
     text = _decode(data)
-    return _render_bytes(data, MAX_VALUE_CHARACTERS) if text is None else _cut(text, MAX_VALUE_CHARACTERS)
+    return _render_bytes(data, MAX_VALUE_CHARACTERS) if text is None else shorten(text, MAX_VALUE_CHARACTERS)
 
 
 def _decode(data: bytes) -> str | None:
@@ -40,15 +40,10 @@ def _decode(data: bytes) -> str | None:
         return None
 
 
-def _needs_escape(character: str) -> bool:
-    """Whether it controls a terminal, or cannot be seen. A space of another width is text."""
-    return not character.isprintable() and unicodedata.category(character) != "Zs"
-
-
 def _escape(text: str, characters: int) -> str:
     line = ""
     for character in text:
-        is_escaped = character == "\\" or _needs_escape(character)
+        is_escaped = character == "\\" or needs_escape(character)
         shown = character.encode("unicode_escape").decode() if is_escaped else character
         if len(line) + len(shown) > characters:
             return line + _ELLIPSIS
@@ -63,7 +58,3 @@ def _render_bytes(data: bytes, characters: int) -> str:
         kept = kept[: -((excess + 3) // 4)]  # a byte has at most four characters
         shown = repr(kept)[1:]
     return shown if len(kept) == len(data) else shown + _ELLIPSIS
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters] + _ELLIPSIS

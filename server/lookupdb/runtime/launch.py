@@ -16,7 +16,7 @@ import orjson
 from lookupdb import logs
 from lookupdb.errors import LookupdbError
 from lookupdb.runtime.standard_streams import drop_refused_messages
-from lookupdb.wording import check_path
+from lookupdb.wording import check_path, escape_controls
 
 
 def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
@@ -62,7 +62,7 @@ def end_interrupted() -> NoReturn:
 def _say_last(message: str) -> None:
     """Say ``message`` on standard error if that takes it: the exit code stands either way."""
     drop_refused_messages()
-    print(message, file=sys.stderr)
+    print(escape_controls(message), file=sys.stderr)
 
 
 def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
