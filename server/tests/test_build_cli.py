@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from support.build_project import Project
 from support.terminals import run_at_terminal
 
-from lookupdb.build import progress_display
+from lookupdb.build import pipeline, progress_display
 from lookupdb.build.build_report import BuildReport
 from lookupdb.cli.build import command
 from lookupdb.errors import (
@@ -139,6 +139,16 @@ class TestTerminationLog:
 
     def test_that_cannot_be_written_changes_nothing(self, project: Project, tmp_path: Path) -> None:
         assert project.built("--termination-log", str(tmp_path / "no such folder" / "log"))["outcome"] == "built"
+
+
+def test_a_failure_is_reported_in_a_line_that_up_takes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise BadSource("why " + "\x01" * 2_000_000)
+
+    monkeypatch.setattr(pipeline, "build_generation", fail)
+    (line,) = project.build().stdout.splitlines()
+    assert len(line) <= 64 << 10
+    assert json.loads(line)["message"].startswith("why \x01")
 
 
 class TestRefusals:

@@ -195,6 +195,21 @@ def test_a_header_that_is_a_whole_file_without_line_ends_is_told_at_once_and_in_
     assert caught.value.message.endswith("'k000049', … more than once")
 
 
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{name},{name}", "its header names 'xxx.*' more than once"),
+        ("{name}", "the column 'k', which is not there"),
+        ("{name};", "the header is one column, 'xxx"),
+        ("{name}.l,x", "did you mean 'xxx"),
+    ],
+)
+def test_a_header_whose_names_are_a_whole_file_is_told_in_short(tmp_path: Path, header: str, message: str) -> None:
+    with pytest.raises(BadSource, match=message) as caught:
+        read_file(tmp_path, "f.csv", header.format(name="x" * 1_000_000), key="l" if ".l" in header else "k")
+    assert len(str(caught.value)) < 500
+
+
 def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path: Path) -> None:
     with pytest.raises(BadSource) as caught:
         read_file(tmp_path, "f.csv", "")

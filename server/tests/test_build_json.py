@@ -292,3 +292,9 @@ def test_numbers_beyond_all_floats_keep_their_text(tmp_path: Path, kind: str, nu
 def test_a_column_that_holds_no_json_text_hints_at_value_field(tmp_path: Path, value: str) -> None:
     found = read_file(tmp_path, "f.jsonl", f'{{"k":"a","v":{value}}}\n', value={"column": "v"})
     assert "value.field: v" in found.reasons[0][1]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_long_number_that_is_no_key_is_told_in_short(tmp_path: Path, kind: str) -> None:
+    (reason,) = read_rows(tmp_path, kind, [f'{{"k":1.{"0" * 100_000}}}']).reasons
+    assert reason == (1, f"the key column k is 1.{'0' * 78}…; a key is text or an integer")

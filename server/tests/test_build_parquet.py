@@ -179,5 +179,12 @@ def test_a_map_whose_keys_are_no_text_has_no_json_form(tmp_path: Path) -> None:
         read_select(tmp_path, "SELECT 1 AS k, MAP {1: 2} AS v")
 
 
+def test_a_type_that_has_no_json_form_is_told_in_short(tmp_path: Path) -> None:
+    members = ", ".join(f"'m{number}': MAP {{1: 2}}" for number in range(1000))
+    with pytest.raises(BadSource, match=r"the column v is of type STRUCT.*…, which cannot be written") as raised:
+        read_select(tmp_path, f"SELECT 1 AS k, {{{members}}} AS v")
+    assert len(str(raised.value)) < 200
+
+
 def test_a_file_called_like_a_pattern_is_that_file(tmp_path: Path) -> None:
     assert list(read_file(tmp_path, "f[1].parquet", parquet(tmp_path, "SELECT 1 AS k")).values) == ["1"]

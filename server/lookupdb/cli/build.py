@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -28,6 +28,9 @@ from lookupdb.store import superseded
 from lookupdb.wording import escape_controls
 
 log = logging.getLogger(__name__)
+
+_MAX_REPORT_BYTES: Final = 64 << 10
+"""Of a failure: its message is cut to fit. `lookupdb up` reads the report, and keeps no line of any length."""
 
 
 class AdoptedAddress(click.ParamType[EarlierDataset]):
@@ -268,7 +271,7 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
     def report_failure(report: build_report.BuildReport) -> None:
         _write_termination_log(report, termination_log)
         if prints_failures:
-            outcome.say_of_failure(report.to_json())
+            outcome.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
         report_failure(build_report.interruption_report(attempt.spec, code, time.monotonic() - began))

@@ -15,16 +15,13 @@ from typing import IO, Any, Final
 
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
 from lookupdb.build.parse.encoding import recognize_file
-from lookupdb.build.parse.rows import UnfinishedSlice
+from lookupdb.build.parse.rows import UnfinishedSlice, format_names
 from lookupdb.build.source.csv_cuts import open_csv_reader
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
-from lookupdb.wording import format_some
 
-_MAX_NAMED: Final = 50
-"""So many columns does an error name."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """How much is read at once behind a slice: most rows end soon."""
 
@@ -227,6 +224,5 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
         )
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
-        named = format_some([repr(name) for name in twice], _MAX_NAMED)
-        raise BadSource(f"{where}: its header names {named} more than once")
+        raise BadSource(f"{where}: its header names {format_names(twice, repr)} more than once")
     return names

@@ -13,6 +13,7 @@ from lookupdb.build.parse.rows import (
     UnusableRow,
     check_json_text,
     join_key,
+    shorten_name,
     unknown_column_error,
     value_columns,
 )
@@ -145,7 +146,7 @@ def key_column_text(record: dict[str, Any], column: str) -> str:
         text = orjson.dumps(member).decode()
         if text.removeprefix("-").isdecimal():
             return text
-        raise RowRejected(f"the key column {column} is {text}; a key is text or an integer")
+        raise RowRejected(f"the key column {column} is {shorten_name(text)}; a key is text or an integer")
     if member is ABSENT:
         raise RowRejected(f"it has no key column {column}")
     if member is None:
@@ -172,4 +173,6 @@ def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
 
 def unsupported_type_error(where: str, column: str, kind: str) -> BadSource:
     """The error for a column whose type has no JSON form."""
-    return BadSource(f"{where}: the column {column} is of type {kind}, which cannot be written as JSON")
+    return BadSource(
+        f"{where}: the column {shorten_name(column)} is of type {shorten_name(kind)}, which cannot be written as JSON"
+    )

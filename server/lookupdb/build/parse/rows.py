@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import orjson
 
 from lookupdb.errors import BadSource
 from lookupdb.spec import Value
-from lookupdb.wording import format_some
+from lookupdb.wording import format_some, shorten
 
 _DELIMITERS: Final = ";\t|,"
 """Delimiters that files have when they do not have the manifest's."""
+_MAX_NAMES: Final = 50
+"""So many columns does an error name."""
+_MAX_NAME_CHARACTERS: Final = 80
 
 Row = Any
 """One record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
@@ -46,6 +49,16 @@ class UnusableRow(dict[str, Any]):
 
 class UnfinishedSlice(BadSource):
     """A slice ends within a quoted field: the cut is wrong, or the last quote is never closed."""
+
+
+def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> str:
+    """The first of ``names``, which a file has for its columns, each cut: one may be as long as the file."""
+    return format_some([render(shorten_name(name)) for name in names[: _MAX_NAMES + 1]], _MAX_NAMES)
+
+
+def shorten_name(name: str) -> str:
+    """``name``, or what else a file has of any length, cut for a message."""
+    return shorten(name, _MAX_NAME_CHARACTERS)
 
 
 def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
@@ -105,15 +118,15 @@ def unknown_column_error(
     names, nested = list(names), list(nested)
     if len(names) == 1 and (delimiter := next((character for character in _DELIMITERS if character in names[0]), None)):
         return BadSource(
-            f"{where}: {role} names the column {name!r}, and the header is one column, {names[0][:80]!r}",
+            f"{where}: {role} names the column {name!r}, and the header is one column, {shorten_name(names[0])!r}",
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
     similar = _find_similar_column(name, [*names, *nested])
     listed = [*names, *nested] if "." in name else names
-    listed_names = format_some(listed, 50)
     return BadSource(
-        f"{where}: {role} names the column {name!r}, {lack}" + (f"; did you mean {similar!r}?" if similar else ""),
-        hint=f"its columns are {listed_names}" if names else "it has no columns",
+        f"{where}: {role} names the column {name!r}, {lack}"
+        + (f"; did you mean {shorten_name(similar)!r}?" if similar else ""),
+        hint=f"its columns are {format_names(listed)}" if names else "it has no columns",
     )
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lookupdb.build.parse.rows import value_columns
+from lookupdb.build.parse.rows import shorten_name, value_columns
 from lookupdb.errors import BadSource
 from lookupdb.spec import DatasetSpec
 
 _SHOWN_NAMES: Final = 10
-_SHOWN_CHARACTERS: Final = 80
 
 
 class UniformColumns:
@@ -48,5 +47,5 @@ def _difference_error(where: str, names: Sequence[str], first: str, expected: fr
 
 def _list_names(names: Iterable[str]) -> str:
     ordered = sorted(names)
-    shown = ", ".join(repr(name[:_SHOWN_CHARACTERS]) for name in ordered[:_SHOWN_NAMES])
+    shown = ", ".join(repr(shorten_name(name)) for name in ordered[:_SHOWN_NAMES])
     return shown + (f" and {len(ordered) - _SHOWN_NAMES:,} more" if len(ordered) > _SHOWN_NAMES else "")
