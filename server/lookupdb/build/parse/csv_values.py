@@ -32,10 +32,11 @@ _SHAPES: Final = {
 
 
 def _find_positions(where: str, role: str, columns_needed: Sequence[str], names: list[str]) -> list[int]:
+    positions = {name: number for number, name in enumerate(names)}
     for name in columns_needed:
-        if name not in names:
+        if name not in positions:
             raise unknown_column_error(where, role, name, names)
-    return [names.index(name) for name in columns_needed]
+    return [positions[name] for name in columns_needed]
 
 
 def make_key_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[list[str]], str]:

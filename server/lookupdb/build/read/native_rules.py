@@ -60,30 +60,31 @@ def make_csv_rules(
     if find_csv_obstacle(spec, delimiter) is not None:
         return None
     quote = spec.source.csv.quote
+    positions = {name: number for number, name in enumerate(names)}
     return kernels.CsvRows(
         list(spec.key.normalize),
         encode,
         (ord(delimiter), ord(quote) if quote else None),
         len(names),
-        [names.index(name) for name in spec.key.columns],
+        [positions[name] for name in spec.key.columns],
         spec.key.separator.encode(),
         "object" if spec.value.column is None else spec.value.format,
-        _csv_columns(spec, names),
+        _csv_columns(spec, positions),
         _max_value(spec),
         max_row,
     )
 
 
-def _csv_columns(spec: DatasetSpec, names: list[str]) -> list[tuple[int, bytes, str, bool]]:
+def _csv_columns(spec: DatasetSpec, positions: dict[str, int]) -> list[tuple[int, bytes, str, bool]]:
     """Field, what stands before the member, type, whether empty means null."""
     _, chosen = value_columns(spec.value)
-    columns = chosen or [name for name in names if name not in spec.key.columns]
+    columns = chosen or [name for name in positions if name not in spec.key.columns]
     types = {column.name: column for column in spec.source.csv.columns}
     found: list[tuple[int, bytes, str, bool]] = []
     for number, name in enumerate(columns):
         column = types.get(name, CsvColumn(name))
         head = (b"," if number else b"{") + orjson.dumps(name) + b":"
-        found.append((names.index(name), head, column.type, column.empty == "null"))
+        found.append((positions[name], head, column.type, column.empty == "null"))
     return found
 
 
