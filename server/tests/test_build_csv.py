@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import zstandard
 from support.sources import MEMORY, dataset, read, read_file
 
+from lookupdb import native
+from lookupdb.build.budget import MIN_MEMORY_LIMIT
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 
@@ -295,6 +299,30 @@ def test_a_line_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"k,v\na," + b"x" * (40 << 20))
     with pytest.raises(NotEnoughRoom, match=r"f\.csv: a line is longer than .*"):
         read(dataset(tmp_path, "f.csv"), tmp_path / "scratch", MEMORY)
+
+
+@pytest.mark.parametrize("content", ['a","b\n', "a,b\n"], ids=["short fields", "one field"])
+def test_a_row_that_does_not_fit_the_memory_is_refused_whatever_its_fields_and_lines(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "f.csv").write_text('k,v\nz,"open\n' + content * (MIN_MEMORY_LIMIT // 50))
+    with pytest.raises(
+        BadSource, match=r"f\.csv row 1 \(up to line \d+\): it is longer than .* or a quote in it is never"
+    ):
+        read(dataset(tmp_path, "f.csv"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
+
+
+def test_a_header_that_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text('k,"v\n' + 'a","b\n' * (MIN_MEMORY_LIMIT // 50))
+    with pytest.raises(BadSource, match=r"f\.csv: its header is not CSV: it is longer than "):
+        read(dataset(tmp_path, "f.csv"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
+
+
+def test_rows_that_fit_the_memory_each_need_not_fit_it_together(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("k,v\n" + f'a,"{"x" * 1000}\n"\n' * (MIN_MEMORY_LIMIT // 10_000))
+    spec = dataset(tmp_path, "f.csv", duplicates="last")
+    with patch.dict(os.environ, {native.VARIABLE: "0"}):
+        assert read(spec, tmp_path / "scratch", MIN_MEMORY_LIMIT).rows == MIN_MEMORY_LIMIT // 10_000
 
 
 def test_a_field_of_csv_says_how_a_column_becomes_the_value(tmp_path: Path) -> None:

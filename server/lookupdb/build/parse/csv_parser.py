@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import FileIO
@@ -22,8 +23,12 @@ from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
 
+_TOO_LONG: Final = "larger than"
+"""The csv module says it of a field, we of a row."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """How much is read at once behind a slice: most rows end soon."""
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as ``surrogateescape`` decodes it."""
 
 
 class CsvParser:
@@ -38,6 +43,7 @@ class CsvParser:
             LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )
         csv.field_size_limit(max_row_bytes)
+        self._row_length = _RowLength(max_row_bytes)
         if piece.start and self._csv.header:
             with SliceFile(file.path, Slice(piece.file)) as top:
                 self.names, _ = self._read_header(self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE)))
@@ -51,13 +57,14 @@ class CsvParser:
 
     def _open_rows(self, text: IO[str]) -> Any:
         """The slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
-        if self._row_end_lines is None:
-            return self._open_reader(text)
-        lines = self._row_end_lines.extend(_read_lines(text, self._max_row, self._file.name))
-        return open_csv_reader(lines, self._csv, self._file.delimiter)
+        lines = _read_lines(text, self._max_row, self._file.name)
+        return self._read_rows(lines if self._row_end_lines is None else self._row_end_lines.extend(lines))
 
     def _open_reader(self, text: IO[str]) -> Any:
-        return open_csv_reader(_read_lines(text, self._max_row, self._file.name), self._csv, self._file.delimiter)
+        return self._read_rows(_read_lines(text, self._max_row, self._file.name))
+
+    def _read_rows(self, lines: Iterable[str]) -> Any:
+        return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter)
 
     def _read_header(self, reader: Any) -> tuple[list[str], Any]:
         if not self._csv.header:
@@ -65,9 +72,10 @@ class CsvParser:
         try:
             names = next(reader, None)
         except csv.Error as error:
-            raise BadSource(f"{self._file.name}: its header is not CSV: {error}") from error
+            raise BadSource(f"{self._file.name}: its header is not CSV: {self._explain(str(error))}") from error
         except UnicodeDecodeError as error:
             raise self._utf8_error() from error
+        self._row_length.characters = 0
         if self._row_end_lines is not None:
             self._row_end_lines.end_row()
         return _check_header(names, self._file.name), reader
@@ -77,6 +85,7 @@ class CsvParser:
         rows = self._lines if self._row_end_lines is None else self._row_end_lines.rows(self._lines)
         try:
             for fields in rows:
+                self._row_length.characters = 0
                 if len(fields) == width:
                     row += 1
                     yield fields
@@ -100,8 +109,9 @@ class CsvParser:
             row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns))
             try:
                 for fields in reader:
+                    self._row_length.characters = 0
                     row += bool(fields)
-                    if any("\udc80" <= character <= "\udcff" for field in fields for character in field):
+                    if any(map(_UNDECODED.search, fields)):
                         break
                     width = width or len(fields)
                     if fields and len(fields) != width:
@@ -123,15 +133,20 @@ class CsvParser:
         return self._syntax_error(row, "unexpected end of data", line)
 
     def _syntax_error(self, row: int, reason: str, line: int) -> BadSource:
-        if "field larger than" in reason:
-            reason = f"a field is longer than {self._max_row} bytes; or a quote before it is never closed"
-        kind = BadSource
-        if "unexpected end of data" in reason:
-            kind, reason = UnfinishedSlice, "a quote is opened and never closed"
+        kind = UnfinishedSlice if "unexpected end of data" in reason else BadSource
         return kind(
-            f"{self._file.name} row {row} (up to line {line}): {reason}",
+            f"{self._file.name} row {row} (up to line {line}): {self._explain(reason)}",
             hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r} (doubled within quotes)",
         )
+
+    def _explain(self, reason: str) -> str:
+        """What the csv module's ``reason`` means here."""
+        if "unexpected end of data" in reason:
+            return "a quote is opened and never closed"
+        if _TOO_LONG in reason:
+            too_long = f"it is longer than {self._max_row} characters, more than the memory limit allows"
+            return f"{too_long}, or a quote in it is never closed"
+        return reason
 
     def position(self) -> int:
         """How many bytes were read: a little more than was parsed."""
@@ -147,6 +162,23 @@ class CsvParser:
         """How many lines were read, the header included."""
         number: int = self._lines.line_num
         return number
+
+
+class _RowLength:
+    """Limits what is read of a row that goes on from line to line, in however many fields: each may be short."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.characters = 0
+        """Of the row that is being read: whoever gets it sets them to 0."""
+
+    def count(self, lines: Iterable[str]) -> Iterator[str]:
+        """``lines``. Raises csv.Error within a row that is too long."""
+        for line in lines:
+            self.characters += len(line)
+            if self.characters > self._limit:
+                raise csv.Error(f"row {_TOO_LONG}")
+            yield line
 
 
 class LinesToRowEnd:
