@@ -269,6 +269,13 @@ def test_what_is_not_compressed_as_it_is_named_is_described_and_not_quoted(
     assert "SECRET" not in str(raised.value)
 
 
+@pytest.mark.parametrize("zeros", [1, 512, 40_000])
+def test_a_gzip_stream_may_be_padded_with_zeros(tmp_path: Path, zeros: int) -> None:
+    """As a tape's blocks are, and more of them than are unpacked at once."""
+    (tmp_path / "a.csv.gz").write_bytes(packed("gz", CSV) + bytes(zeros) + packed("gz", b"b,2\n") + bytes(zeros))
+    assert list(read(dataset(tmp_path, "a.csv.gz"), tmp_path / "scratch").values) == ["a", "b"]
+
+
 def test_a_zstd_stream_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
     """As pzstd writes it."""
     (tmp_path / "a.csv.zst").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0\x19\0\0\0" + packed("zst", b"k,v\na,1\n"))

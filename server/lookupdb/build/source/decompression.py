@@ -39,7 +39,8 @@ these expand to, a thousandfold and, with zstd, more."""
 def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
     """The content of ``chunks``. Raises BadSource, which names the file ``name``, if it is damaged or cut short."""
     new_decoder, piece_bytes = _CODECS[compression]
-    decoder, in_stream, position = new_decoder(), False, 0
+    decoder: Any = None
+    in_stream, position = False, 0
     try:
         for chunk in chunks:
             for start in range(0, len(chunk), piece_bytes):
@@ -48,14 +49,13 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
                     _check_magic(piece, compression, name)
                 position += len(piece)
                 while piece:
-                    if decoder.eof:
-                        piece = piece if in_stream else piece.lstrip(b"\0")  # gzip may be padded with zeros
-                        decoder, in_stream = new_decoder(), False
-                        continue
-                    in_stream = True
+                    if not in_stream:
+                        decoder, piece = new_decoder(), piece.lstrip(b"\0")  # gzip may be padded with zeros
+                        if not piece:
+                            break
                     yield decoder.decompress(piece)
-                    piece = decoder.unused_data if decoder.eof else b""
-                    in_stream = in_stream and not decoder.eof
+                    in_stream = not decoder.eof
+                    piece = b"" if in_stream else decoder.unused_data
     except (zlib.error, zstandard.ZstdError) as error:
         reason = str(error).rpartition(": ")[2]
         raise BadSource(
