@@ -11,6 +11,7 @@ import pytest
 from support.sources import Read, dataset, read, read_file
 
 from lookupdb.build.budget import MIN_MEMORY_LIMIT
+from lookupdb.build.parse import json_document_parser
 from lookupdb.build.parse.columns import ColumnTracker
 from lookupdb.errors import BadSource, NotEnoughRoom
 
@@ -241,6 +242,36 @@ def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
     rows = [{"k": f"{number:05d}", "v": "é" * (number * 37 % 5000)} for number in range(1500)]
     found = read_file(tmp_path, "f.json", orjson.dumps(rows, option=orjson.OPT_INDENT_2))
     assert found.values == {row["k"]: orjson.dumps({"v": row["v"]}).decode() for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ('{"k":"a","v":tru}', 15),
+        ('{"k":"a","v":[1,,2]}', 18),
+        ('{"k":"a" "v":1}', 11),
+        ('{"k":"a","v":"\\x"}', 16),
+        ('{"k":"a","v":NaN}', 2),
+        ('{"k":"a\n"}', 9),
+    ],
+)
+def test_what_is_wrong_in_an_array_is_told_where_it_is_however_much_follows(
+    tmp_path: Path, row: str, column: int
+) -> None:
+    """It was read on until memory did not suffice, and the error of that has no place."""
+    (tmp_path / "f.json").write_text(f"[{row},\n" + '{"k":"b","v":1},\n' * 1_500_000)
+    with pytest.raises(BadSource, match=rf"f\.json row 1 is not JSON: (?!.* at,).*, at line 1, column {column}\n"):
+        read(dataset(tmp_path, "f.json"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
+
+
+@pytest.mark.parametrize("window", range(1, 90))
+def test_a_row_may_end_behind_what_is_read_at_once_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(json_document_parser, "_WINDOW", window)
+    value = r'{"a":[true,false,null,-1.5e-7,"\\","\"","\u00e9\ud83d\ude00"],"b":{}}'
+    found = read_file(tmp_path, "f.json", f'[{{"k":"a","v":{value}}} , {{"k":"b","v":{value}}}]', value={"field": "v"})
+    assert orjson.loads(found.values["a"]) == orjson.loads(found.values["b"]) == orjson.loads(value)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

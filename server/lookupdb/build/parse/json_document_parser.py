@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _WINDOW: Final = 1 << 18
 _NUMBER_TAIL: Final = len("e+")
 """The tail of a number may lie behind the window: at most this much of ``1.5`` is taken for what follows ``1``."""
+_TOKEN_TAIL: Final = len(r"\ud83d\ude00")
+"""The tail of a word or an escape may lie behind the window: what is wrong further before its end stays wrong."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
@@ -137,9 +139,11 @@ class _Document:
         return is_nested_too_deeply(self._window[begin:end].encode(errors="replace"))
 
     def _widen_window(self, where: str, error: ValueError) -> None:
-        """Read on, because the element does not end within the window. Raises BadSource, NotEnoughRoom."""
-        why, distance = getattr(error, "msg", error), max(0, getattr(error, "pos", self._offset) - self._offset)
-        if not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
+        """Read on, because the element may not end within the window. Raises BadSource, NotEnoughRoom."""
+        why = str(getattr(error, "msg", error)).removesuffix(" at")
+        distance = max(0, getattr(error, "pos", self._offset) - self._offset)
+        is_wrong = not self._may_go_on(error)
+        if is_wrong or not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
             raise BadSource(
                 f"{where} is not JSON: {why}, at {self._locate(distance)}",
                 hint=_CORRECT,
@@ -150,6 +154,12 @@ class _Document:
                 f"or is not JSON: {why}",
                 hint="raise --memory-limit, or correct the row",
             ) from error
+
+    def _may_go_on(self, error: ValueError) -> bool:
+        """Whether ``error`` may come of it alone that the element goes on behind the window."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False  # a word that is no JSON
+        return error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
 
     def _skip_element(self, where: str) -> None:
         """Skip an element that is nested too deeply to parse, however long, up to the bracket that closes it."""
