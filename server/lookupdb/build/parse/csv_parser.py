@@ -9,14 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from typing import IO, Any, Final
 
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
 from lookupdb.build.parse.encoding import recognize_file
-from lookupdb.build.parse.rows import UnfinishedSlice, format_names
+from lookupdb.build.parse.rows import UnfinishedSlice, check_names_once
 from lookupdb.build.source.csv_cuts import open_csv_reader
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -254,7 +253,5 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
             f"{where} begins with an empty line, expected a header",
             hint="take the line away, or set source.csv.header: false if it has no header by design",
         )
-    twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    if twice:
-        raise BadSource(f"{where}: its header names {format_names(twice, repr)} more than once")
+    check_names_once(names, f"{where}: its header")
     return names

@@ -171,8 +171,9 @@ def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
     return member if raw else check_json_text(member, f"the column {column}", alternative)
 
 
-def unsupported_type_error(where: str, column: str, kind: str) -> BadSource:
-    """The error for a column whose type has no JSON form."""
+def unwritable_column_error(where: str, column: str, why: str) -> BadSource:
+    """The error for a column whose values have no JSON form, or would lose what they are: ``why`` follows its name."""
     return BadSource(
-        f"{where}: the column {shorten_name(column)} is of type {shorten_name(kind)}, which cannot be written as JSON"
+        f"{where}: the column {shorten_name(column)} {why}",
+        hint="write it in another way, or name the columns to store without it: value.columns takes nothing else",
     )

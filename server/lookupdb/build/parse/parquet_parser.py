@@ -2,7 +2,7 @@
 
 | Parquet | JSON |
 | --- | --- |
-| integers, decimals | a number, digit for digit |
+| integers, decimals | a number, digit for digit; a decimal of more than 38 digits is a BadSource |
 | float, double | the shortest number that reads back the same; NaN and infinities reject the row |
 | boolean, string, enum, null | as they are |
 | date, time, timestamp | text, ISO 8601; with time zone: in UTC, ending in Z |
@@ -15,14 +15,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Self
 
 import duckdb
 import orjson
 
-from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unsupported_type_error
+from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unwritable_column_error
 from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_value_error
+from lookupdb.build.parse.parquet_schema import ParquetSchema, SchemaElement, read_schema
+from lookupdb.build.parse.rows import check_names_once, shorten_name, value_columns
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -38,8 +40,10 @@ _UNCONVERTED: Final = frozenset(
 )
 _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
-_TIMES: Final = frozenset(["timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
-_TEXTS: Final = frozenset(["date", "time", "time_ns", "uuid", "interval"])
+_DATES: Final = frozenset(["date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
+_TIMES_IN_UTC: Final = frozenset(["timestamp with time zone", "timestamptz_ns"])
+_TEXTS: Final = frozenset(["time", "time_ns", "uuid", "interval"])
+_BEFORE_CHRIST: Final = " (BC)"
 _READ: Final = "read_parquet($1, hive_partitioning=false)"
 """A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies."""
 
@@ -61,10 +65,16 @@ class ParquetParser:
         self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
+        self._chosen: list[str] = []
+        """The columns that are read."""
+        self._casts: list[str] = []
+        self._converts: list[tuple[str, Convert]] = []
         self._json_columns: list[str] = []
         with _duckdb_errors(file.name):
             self._row_count = self._count_rows()
-            self.names, self._casts, self._converts = self._plan_columns()
+            self._schema = self._read_schema()
+            self.names = self._schema.names
+            self._plan_columns(spec)
 
     def _count_rows(self) -> int:
         found = self._connection.execute(
@@ -72,33 +82,47 @@ class ParquetParser:
         ).fetchone()
         return int(found[0])
 
-    def _plan_columns(self) -> tuple[list[str], list[str], list[tuple[str, Convert]]]:
-        self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
-        names, casts, converts = [], [], []
-        nested: list[str] = []
-        for name, kind, *_ in self._connection.description:
-            cast, convert = self._plan_column(name, kind)
-            names.append(name)
-            quoted = '"' + name.replace('"', '""') + '"'
-            casts.append(f"CAST({quoted} AS {cast})" if cast != str(kind) else quoted)
-            if convert is not None:
-                converts.append((name, convert))
-            nested += _nested_names(name, kind)
-            if _holds_json(kind):
-                self._json_columns.append(name)
-        self._objects.check_declared(names, nested)
-        return names, casts, converts
+    def _read_schema(self) -> ParquetSchema:
+        """Raises BadSource if a name stands twice."""
+        query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0) FROM parquet_schema($1)"
+        found = self._connection.execute(query, [_escape_path(self._file)]).fetchall()
+        schema = read_schema(SchemaElement(*element) for element in found)
+        check_names_once(schema.names, f"{self._file.name}: its footer")
+        return schema
 
-    def _plan_column(self, name: str, kind: Any) -> tuple[str, Convert | None]:
-        if name == self._raw_column and kind.id == "blob":
-            return "BLOB", None
-        plan = plan_type(kind)
+    def _plan_columns(self, spec: DatasetSpec) -> None:
+        self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
+        nested: list[str] = []
+        kinds = []
+        for name, (name_to_duckdb, kind, *_) in zip(self.names, self._connection.description, strict=True):
+            kinds.append((name_to_duckdb, kind))
+            nested += _nested_names(name, kind)
+        self._objects.check_declared(self.names, nested)
+        for number in _choose_columns(spec, self.names):
+            self._plan_column(number, *kinds[number])
+
+    def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
+        """Raises BadSource for a column whose values could not be written as they are."""
+        name = self.names[number]
+        is_raw = name == self._raw_column and kind.id == "blob"
+        plan = ("BLOB", None) if is_raw else plan_type(kind)
         if plan is None:
-            raise unsupported_type_error(self._file.name, name, str(kind))
-        return plan
+            raise unwritable_column_error(
+                self._file.name, name, f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
+            )
+        if obstacle := self._schema.obstacles.get(number):
+            raise unwritable_column_error(self._file.name, name, obstacle)
+        cast, convert = plan
+        quoted = '"' + name_to_duckdb.replace('"', '""') + '"'
+        self._chosen.append(name)
+        self._casts.append(f"CAST({quoted} AS {cast})" if cast != str(kind) else quoted)
+        if convert is not None:
+            self._converts.append((name, convert))
+        if _holds_json(kind):
+            self._json_columns.append(name)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        names, converts = self.names, self._converts
+        names, converts = self._chosen, self._converts
         query = f"SELECT {', '.join(self._casts)} FROM {_READ}"  # noqa: S608 - names are quoted
         with self._errors():
             self._connection.execute(query, [_escape_path(self._file)])
@@ -129,6 +153,13 @@ class ParquetParser:
         self._connection.close()
 
 
+def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
+    """The numbers of the columns that keys and values are made of. Dots reach into nested columns."""
+    _, chosen = value_columns(spec.value)
+    needed = {part for name in (*spec.key.columns, *chosen) for part in (name, name.partition(".")[0])}
+    return [number for number, name in enumerate(names) if not chosen or name in needed]
+
+
 def _connect(memory: int, threads: int) -> Any:
     """A DuckDB connection that loads no extensions and writes no files."""
     connection = duckdb.connect(
@@ -153,15 +184,15 @@ def plan_type(kind: Any) -> tuple[str, Convert | None] | None:
     if name in _UNCONVERTED:
         return str(kind), None
     if name in _DIGITS:
-        return "VARCHAR", orjson.Fragment
+        return "VARCHAR", _parse_digits
     if name in _FRACTIONS:
         return "VARCHAR", _parse_fraction
     if name in _TEXTS:
         return "VARCHAR", None
-    if name in _TIMES:
-        return "VARCHAR", lambda text: text.replace(" ", "T", 1)
-    if name == "timestamp with time zone":
-        return "VARCHAR", lambda text: text.replace(" ", "T", 1).replace("+00", "Z")
+    if name in _DATES:
+        return "VARCHAR", _write_date
+    if name in _TIMES_IN_UTC:
+        return "VARCHAR", lambda text: _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text)
     if name == "blob":
         return "BLOB", lambda content: b64encode(content).decode()
     if name in ("list", "array"):
@@ -212,6 +243,19 @@ def _plan_map(kind: Any) -> tuple[str, Convert | None] | None:
     return f"MAP(VARCHAR, {cast})", lambda entries: {
         key: None if value is None else convert(value) for key, value in entries.items()
     }
+
+
+def _parse_digits(text: str) -> orjson.Fragment:
+    """A number: DuckDB writes no zero before the point of a decimal that has no digits there."""
+    return orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1))
+
+
+def _write_date(text: str) -> str:
+    """A date, with its time if it has one, as ISO 8601 has it: there, 1 BC is the year 0000, and 2 BC is -0001."""
+    if _BEFORE_CHRIST in text:
+        year, _, rest = text.replace(_BEFORE_CHRIST, "", 1).partition("-")
+        text = f"{'-' if int(year) > 1 else ''}{int(year) - 1:04}-{rest}"
+    return text.replace(" ", "T", 1)
 
 
 def _parse_fraction(text: str) -> orjson.Fragment | NotFinite:

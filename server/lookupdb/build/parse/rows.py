@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -54,6 +55,15 @@ class UnfinishedSlice(BadSource):
 def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> str:
     """The first of ``names``, which a file has for its columns, each cut: one may be as long as the file."""
     return format_some([render(shorten_name(name)) for name in names[: _MAX_NAMES + 1]], _MAX_NAMES)
+
+
+def check_names_once(names: Sequence[str], where: str) -> None:
+    """Raises BadSource if a column's name stands twice in ``names``, those of ``where``, "f.csv: its header"."""
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise BadSource(
+            f"{where} names {format_names(twice, repr)} more than once", hint="give each column a name of its own"
+        )
 
 
 def shorten_name(name: str) -> str:
