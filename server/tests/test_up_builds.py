@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.up_stack import MANIFEST, Stack, people, write_dataset
+from support.waiting import soon
 from support.web import QuietHandler, web_server
 
 from lookupdb.errors import InvalidManifest, LookupdbError
@@ -97,6 +101,18 @@ async def test_a_line_that_is_longer_than_what_is_kept_begins_with_a_whole_chara
     assert len(shown.encode()) >= 998
 
 
+async def test_the_cause_is_kept_however_long_a_name_the_source_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_dataset(tmp_path)
+    (tmp_path / "people.csv").write_text("x" * 3_000_000)
+    failed = await failure(tmp_path, monkeypatch, is_told=lambda _: False)
+    assert isinstance(failed, builds.BuildFailed)
+    assert "people.csv: key.columns names the column 'email', which is not there" in failed.cause
+    assert "people.csv: key.columns names the column 'email'" in capfd.readouterr().err
+    assert not failed.may_pass
+
+
 @pytest.mark.parametrize(("is_told", "shown"), [(None, "why\n"), (lambda _: False, "why\n"), (lambda _: True, "")])
 async def test_what_has_been_told_of_a_failure_is_not_shown_again(
     tmp_path: Path,
@@ -109,6 +125,40 @@ async def test_what_has_been_told_of_a_failure_is_not_shown_again(
     failed = await failure(tmp_path, monkeypatch, f"echo why >&2; echo '{report}'; exit 3", is_told=is_told)
     assert isinstance(failed, builds.BuildFailed)
     assert (failed.cause, capfd.readouterr().err) == ("why", shown)
+
+
+@pytest.fixture
+def left_behind(tmp_path: Path) -> Iterator[str]:
+    """A line of a program that leaves a process behind, which holds what the program writes into."""
+    yield f"sleep 600 <&0 & echo $! > '{tmp_path}/left'"
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_told", [None, lambda _: False])
+async def test_what_it_leaves_behind_is_not_waited_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    left_behind: str,
+    is_told: Callable[[LookupdbError], bool] | None,
+) -> None:
+    report = '{"outcome": "failed", "mayPass": false, "message": "why"}'
+    async with asyncio.timeout(60):
+        failed = await failure(tmp_path, monkeypatch, f"{left_behind}; echo '{report}'; exit 3", is_told=is_told)
+    assert isinstance(failed, builds.BuildFailed)
+    assert failed.cause == "why"
+
+
+async def test_nor_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_behind: str) -> None:
+    build = asyncio.create_task(
+        failure(tmp_path, monkeypatch, f"{left_behind}; kill -STOP $$", is_told=lambda _: False)
+    )
+    monkeypatch.setattr(builds, "INTERRUPTION_SECONDS", 0.1)
+    async with asyncio.timeout(60):
+        left = tmp_path / "left"
+        await soon(lambda: left.exists() and left.read_text().strip(), "a process left behind")
+        build.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await build
 
 
 @pytest.mark.parametrize("output", ["", "no JSON", "[]", '{"outcome": "built", "mayPass": false}'])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from lookupdb.build import existing_generations
 from lookupdb.build.source.success_file import SourceNotWhole
 from lookupdb.errors import GateClosed, InvalidManifest, LookupdbError, SourceUnreadable
 from lookupdb.local.environment import BUILDER_VARIABLES, child_environment
+from lookupdb.local.output_pipe import open_output_pipe
 from lookupdb.local.rebuilds import SuccessFileAnswer
 from lookupdb.manifest import Manifest, generation_number
 from lookupdb.spec import DatasetSpec
@@ -59,6 +61,8 @@ _SIGNALLED: Final = 128
 """As a shell has it: the exit code of a program that was ended by a signal is so much more than the signal's number."""
 INTERRUPTION_SECONDS: Final = 10.0
 """A builder that is interrupted ends sooner by itself: after that it is killed."""
+REST_SECONDS: Final = 2.0
+"""Until what a builder has written before its end has come: a process that it has left behind may hold its pipes."""
 
 
 class SourceNotReady(SourceUnreadable):
@@ -190,31 +194,55 @@ class Builder:
         Standard error gets what the builder writes to it as it comes; with ``is_told`` at its end, and nothing if it
         has failed by an error of which that says that a person has been told.
         """
-        process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "lookupdb.cli.leash",  # it ends when `up` does, however that ends
-            *self._request.arguments(active, unless, unless_refused, generation, observed),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=None if is_told is None else asyncio.subprocess.PIPE,
-            env=child_environment(BUILDER_VARIABLES),
-        )
+        arguments = self._request.arguments(active, unless, unless_refused, generation, observed)
+        code, output, messages = await self._run(arguments, keeps_messages=is_told is not None)
         try:
-            # communicate() would close the leash
-            output, messages = await asyncio.gather(_read(process.stdout), _read(process.stderr))
-            await process.wait()
-        except asyncio.CancelledError:
-            await self._interrupt(process)
-            raise
-        try:
-            generation = _read_result(process.returncode or 0, output, self._request.dataset)
+            generation = _read_result(code, output, self._request.dataset)
         except LookupdbError as error:
             if is_told is None or not is_told(error):
                 _pass_on(messages)
             raise
         _pass_on(messages)
         return generation
+
+    async def _run(self, arguments: list[str], *, keeps_messages: bool) -> tuple[int, bytes, bytes]:
+        """Run a builder to its end. Returns its exit code, and the ends of its output and of its messages, if these are
+        to be kept."""
+        async with AsyncExitStack() as stack:
+            output = await stack.enter_async_context(open_output_pipe(MAX_OUTPUT_BYTES))
+            messages = await stack.enter_async_context(open_output_pipe(MAX_OUTPUT_BYTES))
+            process = self._process = await self._start(
+                arguments, stack, output.write_end, messages.write_end if keeps_messages else None
+            )
+            output.close_write_end()
+            messages.close_write_end()
+            try:
+                code = await process.wait()
+                written = await asyncio.gather(output.read(REST_SECONDS), messages.read(REST_SECONDS))
+            except asyncio.CancelledError:
+                await self._interrupt(process)
+                raise
+        return code, *written
+
+    async def _start(
+        self, arguments: list[str], stack: AsyncExitStack, output: int, messages: int | None
+    ) -> asyncio.subprocess.Process:
+        """Start a builder that ends when ``stack`` does, or `up`, however that ends."""
+        leash, held = os.pipe()
+        stack.callback(os.close, held)
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "lookupdb.cli.leash",
+                *arguments,
+                stdin=leash,
+                stdout=output,
+                stderr=messages,
+                env=child_environment(BUILDER_VARIABLES),
+            )
+        finally:
+            os.close(leash)
 
     def kill(self) -> None:
         """Kill the builder, if one runs: the next one removes what it leaves."""
@@ -231,16 +259,6 @@ class Builder:
         except TimeoutError:
             self.kill()
             await process.wait()
-
-
-async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """The last MAX_OUTPUT_BYTES of what comes, and one more where that is not all; nothing of a stream that is not ours
-    to read."""
-    end = bytearray()
-    while stream and (piece := await stream.read(MAX_OUTPUT_BYTES)):
-        end += piece
-        del end[: -MAX_OUTPUT_BYTES - 1]
-    return bytes(end)
 
 
 def _pass_on(messages: bytes) -> None:
