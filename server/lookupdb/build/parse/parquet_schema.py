@@ -1,7 +1,7 @@
 """What a Parquet file's schema says that DuckDB would change: pure.
 
-DuckDB does not tell names apart that differ in case alone, and calls the second one ``name_1``; a column without a name
-it calls ``C1``; and of decimals with more digits than its own it makes doubles.
+DuckDB does not tell names apart that differ in case alone, and calls the second one of "name" and "NAME" "NAME_1"; a
+column without a name it calls "C1"; and of decimals with more digits than its own it makes doubles.
 """
 
 from __future__ import annotations
