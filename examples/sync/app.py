@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import unquote
 
 import lookupdb
 
@@ -22,8 +21,10 @@ people = lookupdb.open(os.environ.get("DATASET", "team/people"))
 
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """GET /people/KEY."""
-    key = unquote(environ["PATH_INFO"].removeprefix("/people/"))
-    value = people.get(key)
-    status = "404 Not Found" if value is None else "200 OK"
+    path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")  # as WSGI has it: no escapes are left
+    try:
+        status, value = "200 OK", people[path.removeprefix("/people/")]
+    except KeyError:
+        status, value = "404 Not Found", None
     start_response(status, [("Content-Type", "application/json")])
     return [json.dumps(value).encode()]
