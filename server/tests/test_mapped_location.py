@@ -283,3 +283,14 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     (folder / "manifest.json").chmod(0)
     with pytest.raises(StoreError, match=r"cannot open .*\n.*give this user the right"):
         open_dataset(folder)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    SyncedDataset(tmp_path).publish("g1", RECORDS)
+    monkeypatch.chdir(tmp_path / "default" / "people")
+    if named:
+        monkeypatch.setenv("LOOKUPDB_SYNC_DIR", str(tmp_path))
+    with pytest.raises(UsageError, match="is empty"):
+        locate("")
+    assert locate(".") == SyncedFolder(tmp_path / "default" / "people")

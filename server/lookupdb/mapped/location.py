@@ -203,6 +203,10 @@ def locate(place: str | os.PathLike[str]) -> Location:
     if isinstance(place, str) and (scheme := _URL.match(place)):
         raise _url_error(scheme[1])
     path = _find_named(place) if isinstance(place, str) else None
+    if not os.fspath(place):
+        raise UsageError(
+            "a dataset's path or name is empty", hint="is a variable not set? The current folder is called '.'"
+        )
     path = path or Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
     try:
         return _locate_at(path, place)
