@@ -46,7 +46,8 @@ def parse_url(url: str) -> RouterAddress:
     port = int(found[3]) if found and found[3] else None
     if found is None or (port is not None and not 0 < port <= _MAX_PORT) or found[2].startswith("-"):
         raise UsageError(
-            f"a router's URL has a scheme, a host and maybe a port and a path, found {url[:_MAX_SHOWN]!r}",
+            f"a router's URL has a scheme, a host and maybe a port up to {_MAX_PORT} and a path, and nothing else, "
+            f"found {url[:_MAX_SHOWN]!r}",
             hint=_EXAMPLES,
         )
     prefix = (found[4] or "").rstrip("/")
