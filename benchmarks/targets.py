@@ -278,8 +278,8 @@ _CLIENT_BATCH: Final = (
 
 _CLIENT_BATCH_PARSED: Final = (
     "the client parses the values, and redis-py does not; they are compressed, and those of Redis are not: by perf of "
-    "2026-11-26 (two cores, AMD EPYC) orjson takes a quarter of the client's time with one shard, and as much goes into "
-    "the objects that it makes. The rows before are of the same answers on both sides, or of the same bytes."
+    "2026-11-26 (two cores, AMD EPYC) orjson takes a quarter of the client's time with one shard, and as much goes "
+    "into the objects that it makes. The rows before are of the same answers on both sides, or of the same bytes."
 )
 
 _CLIENT_BATCH_PLAIN: Final = (
