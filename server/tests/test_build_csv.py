@@ -328,3 +328,11 @@ def test_rows_that_fit_the_memory_each_need_not_fit_it_together(tmp_path: Path) 
 def test_a_field_of_csv_says_how_a_column_becomes_the_value(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match=r"value\.column with value\.format: raw .* value\.columns: \[v\]"):
         read_file(tmp_path, "f.csv", "k,v\nx,1\n", value={"field": "v"})
+
+
+def test_bytes_that_are_not_utf8_are_told_in_a_row_of_half_of_what_memory_allows(tmp_path: Path) -> None:
+    columns = {"header": False, "columns": [{"name": "k"}, {"name": "v"}]}
+    spec = dataset(tmp_path, "f.csv", source={"csv": columns})
+    (tmp_path / "f.csv").write_bytes(b'a,"' + (b"x" * 99 + b"\n") * 90_000 + b'\xff\n"\n')
+    with pytest.raises(BadSource, match=r"row 1 \(up to line 90002\) is not valid UTF-8"):
+        read(spec, tmp_path / "scratch", MIN_MEMORY_LIMIT)

@@ -42,7 +42,6 @@ class CsvParser:
             LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )
         csv.field_size_limit(max_row_bytes)
-        self._row_length = _RowLength(max_row_bytes)
         if piece.start and self._csv.header:
             with SliceFile(file.path, Slice(piece.file)) as top:
                 self.names, _ = self._read_header(self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE)))
@@ -63,6 +62,7 @@ class CsvParser:
         return self._read_rows(_read_lines(text, self._max_row, self._file.name))
 
     def _read_rows(self, lines: Iterable[str]) -> Any:
+        self._row_length = _RowLength(self._max_row)
         return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter)
 
     def _read_header(self, reader: Any) -> tuple[list[str], Any]:
