@@ -236,3 +236,9 @@ def test_a_type_that_has_no_json_form_is_told_in_short(tmp_path: Path) -> None:
 
 def test_a_file_called_like_a_pattern_is_that_file(tmp_path: Path) -> None:
     assert list(read_file(tmp_path, "f[1].parquet", parquet(tmp_path, "SELECT 1 AS k")).values) == ["1"]
+
+
+def test_a_name_with_a_dot_needs_no_other_column(tmp_path: Path) -> None:
+    file = parquet(tmp_path, "SELECT 'a' AS k, 7 AS \"v.x\", MAP {1: 2} AS v")
+    found = read_file(tmp_path, "f.parquet", file, value={"columns": ["v.x"]})
+    assert found.values == {"a": '{"v.x":7}'}

@@ -156,7 +156,8 @@ class ParquetParser:
 def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
     """The numbers of the columns that keys and values are made of. Dots reach into nested columns."""
     _, chosen = value_columns(spec.value)
-    needed = {part for name in (*spec.key.columns, *chosen) for part in (name, name.partition(".")[0])}
+    wanted, known = (*spec.key.columns, *chosen), set(names)
+    needed = {name if name in known else name.partition(".")[0] for name in wanted}
     return [number for number, name in enumerate(names) if not chosen or name in needed]
 
 
