@@ -47,9 +47,11 @@ async def open_output_pipe(limit: int) -> AsyncIterator[OutputPipe]:
     """A pipe whose last ``limit`` bytes are kept."""
     reading, writing = os.pipe()
     pipe = OutputPipe(writing, limit)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(reading, "rb", 0))
     try:
-        yield pipe
-    finally:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(reading, "rb", 0))
+        try:
+            yield pipe
+        finally:
+            transport.close()
+    finally:  # also of a task that is cancelled while the pipe is opened
         pipe.close_write_end()
-        transport.close()
