@@ -46,6 +46,21 @@ class Csv:
 
 
 @dataclass(frozen=True, slots=True)
+class ParquetColumn:
+    """What a binary column of Parquet is in JSON values."""
+
+    name: str
+    type: Literal["text", "base64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet:
+    """How to read Parquet."""
+
+    columns: tuple[ParquetColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where records come from. If ``format`` or ``compression`` is None, the files' names decide."""
 
@@ -55,6 +70,7 @@ class Source:
     csv: Csv
     secret_name: str | None
     volume: dict[str, str] | None
+    parquet: Parquet = Parquet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +178,8 @@ class DatasetSpec:
         members = orjson.loads(text)
         source, csv = members["source"], members["source"]["csv"]
         csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
-        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv)}
+        parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
+        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet}
         key, value, gates = members["key"], members["value"], members["gates"]
         key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
         value["columns"] = None if value["columns"] is None else tuple(value["columns"])
@@ -186,8 +203,11 @@ class DatasetSpec:
         key = asdict(self.key)
         if not self.key.member_names:
             del key["member_names"]  # keeps the hash of generations that were built before this field existed
+        source = {**asdict(self.source), "secret_name": None}
+        if self.source.parquet == Parquet():
+            del source["parquet"]
         content = {
-            "source": {**asdict(self.source), "secret_name": None},
+            "source": source,
             "key": key,
             "value": asdict(self.value),
             "duplicates": self.duplicates,
@@ -307,6 +327,7 @@ def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | 
             csv=_parse_csv(source["csv"]),
             secret_name=source.get("secretName"),
             volume=source.get("volume"),
+            parquet=_parse_parquet(source.get("parquet", {})),
         ),
         key=_parse_key(key),
         value=Value(
@@ -373,6 +394,10 @@ def _check_json(text: str, field: str) -> None:
 def _parse_csv(csv: dict[str, Any]) -> Csv:
     columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
     return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
+
+
+def _parse_parquet(parquet: dict[str, Any]) -> Parquet:
+    return Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in parquet.get("columns", ())))
 
 
 def _parse_router(router: dict[str, Any], name: str) -> Router:

@@ -11,6 +11,7 @@ from lookupdb import native
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.parse.rows import shorten_name
 from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.read.native_rules import find_csv_obstacle, find_json_obstacle
 from lookupdb.build.source.fetch import find_local_file
@@ -27,6 +28,13 @@ _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
 _PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
 """Where files of a format have the names of their columns."""
+_FORMS: Final = {
+    "key": "as a key, its text in UTF-8",
+    "raw": "taken as it is",
+    "text": "its text in UTF-8, as source.parquet.columns says",
+    "base64": "base64; `type: text` for it in source.parquet.columns takes its text",
+}
+"""What becomes of the binary columns of Parquet."""
 
 
 def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
@@ -35,12 +43,15 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
     here = [file for item in objects if not _find_obstacle(item) and (file := find_local_file(item)) is not None]
     checked: Counter[str] = Counter()
     uniform_columns = UniformColumns(spec)
+    told: set[str] = set()
     for number, file in enumerate(here[:_MAX_FILES]):
         try:
-            lines = _check_file(spec, number, file, budget, uniform_columns)
+            lines, remarks = _check_file(spec, number, file, budget, uniform_columns)
         except OSError as error:
             raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
         yield from lines
+        yield from (remark for remark in remarks if remark not in told)
+        told.update(remarks)
         checked[file.format] += not lines
     for file_format, count in sorted(checked.items()):
         if count:
@@ -63,8 +74,8 @@ def _find_obstacle(item: SourceObject) -> str:
 
 def _check_file(
     spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
-) -> list[str]:
-    """What is doubtful about the columns of ``file``, in lines. Raises BadSource, OSError."""
+) -> tuple[list[str], list[str]]:
+    """Doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
     piece = Slice(number)
     if file.format == "parquet":
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
@@ -72,12 +83,12 @@ def _check_file(
 
         with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
             uniform_columns.check(file.name, parquet.names)
-            return []
+            return [], [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in parquet.binaries]
     with SliceFile(file.path, piece) as raw:
         if file.format == "csv":
             uniform_columns.check(file.name, CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES).names)
-            return []
-        return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file)
+            return [], []
+        return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file), []
 
 
 def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:

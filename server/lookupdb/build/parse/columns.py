@@ -45,7 +45,7 @@ class ColumnTracker:
     def observe(self, record: dict[str, Any]) -> None:
         """Note which columns ``record`` has."""
         self._rows += 1
-        self.missing.difference_update([name for name in self.missing if get_column(record, name) is not ABSENT])
+        self.missing.difference_update([name for name in self.missing if _has_column(record, name)])
         if len(self._names) < _MAX_NAMES:
             self._names.update(dict.fromkeys(record))
         if self._rows <= _NESTED_ROWS and len(self._nested) < _MAX_NAMES:
@@ -108,11 +108,26 @@ def _list_inner(record: dict[str, Any]) -> list[str]:
 
 
 def get_column(record: dict[str, Any], name: str) -> Any:
-    """The member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither."""
+    """Return the member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither.
+
+    What is within null is null, as in SQL.
+    """
     if name in record:
         return record[name]
+    owner: Any = record
+    for part in name.split("."):
+        if owner is None:
+            return None
+        owner = owner.get(part, ABSENT) if isinstance(owner, dict) else ABSENT
+    return owner
+
+
+def _has_column(record: dict[str, Any], name: str) -> bool:
+    """Whether ``record`` shows that there is such a column: one within null may be a mistake in its name."""
+    if name in record:
+        return True
     owner, last = find_owner(record, name)
-    return ABSENT if owner is None else owner.get(last, ABSENT)
+    return owner is not None and last in owner
 
 
 def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:

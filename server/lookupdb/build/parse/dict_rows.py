@@ -28,6 +28,13 @@ class NotFinite:
 NOT_FINITE: Final = NotFinite()
 
 
+class NotUtf8:
+    """Binary that is to be text and is not UTF-8: orjson cannot write it, so a row with such a value is rejected."""
+
+
+NOT_UTF8: Final = NotUtf8()
+
+
 class DictRows:
     """Makes keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
     member has the whole name.
@@ -151,7 +158,13 @@ def key_column_text(record: dict[str, Any], column: str) -> str:
         raise RowRejected(f"it has no key column {column}")
     if member is None:
         raise RowRejected(f"the key column {column} is null")
-    kinds = {bool: "a boolean", float: "a fraction", list: "an array", dict: "an object", bytes: "binary"}
+    kinds = {
+        bool: "a boolean",
+        float: "a fraction",
+        list: "an array",
+        dict: "an object",
+        bytes: "binary that is not UTF-8",
+    }
     kind = kinds.get(type(member), "of another type")
     raise RowRejected(f"the key column {column} is {kind}; a key is text or an integer")
 

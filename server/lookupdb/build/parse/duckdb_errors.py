@@ -7,11 +7,14 @@ our words, and of all else the kind of the error.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 import duckdb
 
+from lookupdb.wording import shorten
+
+_MAX_CHARACTERS: Final = 200
+_UNKNOWN: Final = "DuckDB cannot read it"
 _NO_JSON: Final = "a value that is no JSON"
 _NO_UTF8: Final = "a text that is not UTF-8"
 _DAMAGED: Final = "its metadata are damaged"
@@ -36,8 +39,15 @@ _KINDS: Final[dict[type[Exception], str]] = {
 }
 
 
-def describe_value_error(error: Exception, json_columns: Collection[str] = ()) -> str:
-    """Why DuckDB cannot read a file, without a value of it. ``json_columns`` are those that hold JSON."""
+def describe_schema_error(error: Exception) -> str:
+    """Why DuckDB cannot read a file's footer: no value was read, so its message may be passed on where it has one."""
+    known = describe_value_error(error)
+    message = shorten(str(error).partition("\n")[0], _MAX_CHARACTERS)
+    return f"{known}: {message}" if known.startswith(_UNKNOWN) and message else known
+
+
+def describe_value_error(error: Exception) -> str:
+    """Why DuckDB cannot read a file, without a value of it."""
     message = str(error).partition("\n")[0]
     found = [words for beginning, words in _BEGINNINGS.items() if message.startswith(beginning)]
     found += [words for ending, words in _ENDINGS.items() if message.endswith(ending)]
@@ -45,17 +55,10 @@ def describe_value_error(error: Exception, json_columns: Collection[str] = ()) -
     if isinstance(error, UnicodeDecodeError):  # of a message that quotes what is not UTF-8
         found.append(_NO_UTF8)
     if not found:
-        return f"DuckDB cannot read it ({type(error).__name__})"
-    return f"{_name_columns(json_columns)}{found[0]}" if found[0] == _NO_JSON else found[0]
+        return f"{_UNKNOWN} ({type(error).__name__})"
+    return found[0]
 
 
 def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
     """The first line of the message, which tells of sizes of memory alone."""
     return str(error).partition("\n")[0]
-
-
-def _name_columns(columns: Collection[str]) -> str:
-    if not columns:
-        return ""
-    names = ", ".join(columns)
-    return f"the column {names}: " if len(columns) == 1 else f"one of the columns {names}: "

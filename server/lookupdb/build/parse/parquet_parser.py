@@ -5,26 +5,29 @@
 | integers, decimals | a number, digit for digit; a decimal of more than 38 digits is a BadSource |
 | float, double | the shortest number that reads back the same; NaN and infinities reject the row |
 | boolean, string, enum, null | as they are |
-| date, time, timestamp | text, ISO 8601; with time zone: in UTC, ending in Z |
+| date, time, timestamp, INT96 | text, ISO 8601; with time zone: in UTC, ending in Z |
 | uuid, interval | text |
-| binary | text, base64 (with ``format: raw``, the bytes as they are) |
+| binary, geometry (WKB) | base64, or text if ``source.parquet.columns`` says so; a key is text |
 | list, struct | array, object |
-| map | an object, if its keys are text; else a BadSource |
+| map | an object, if its keys are text; else a BadSource; of a key that occurs twice, the last value counts |
+
+With ``value.column`` binary is what the column holds: JSON, or with ``format: raw`` the bytes as they are.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
 
 import duckdb
 import orjson
 
-from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, NotFinite, unwritable_column_error
-from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_value_error
+from lookupdb.build.parse.dict_rows import NOT_FINITE, NOT_UTF8, DictRows, unwritable_column_error
+from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_schema_error, describe_value_error
 from lookupdb.build.parse.parquet_schema import ParquetSchema, SchemaElement, read_schema
-from lookupdb.build.parse.rows import check_names_once, shorten_name, value_columns
+from lookupdb.build.parse.rows import check_names_once, shorten_name, unknown_column_error, value_columns
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -44,8 +47,13 @@ _DATES: Final = frozenset(["date", "timestamp", "timestamp_s", "timestamp_ms", "
 _TIMES_IN_UTC: Final = frozenset(["timestamp with time zone", "timestamptz_ns"])
 _TEXTS: Final = frozenset(["time", "time_ns", "uuid", "interval"])
 _BEFORE_CHRIST: Final = " (BC)"
-_READ: Final = "read_parquet($1, hive_partitioning=false)"
-"""A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies."""
+_BINARIES: Final = frozenset(["blob", "geometry", "geography"])
+_READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
+"""A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies. DuckDB's
+timestamp of an INT96 would lose nanoseconds, or wrap around; its date and its time, apart, are exact."""
+
+Form = Literal["base64", "text", "key", "raw"]
+"""What a binary becomes: text in base64; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
 
 
 class ParquetParser:
@@ -61,16 +69,18 @@ class ParquetParser:
         _check_magic(file)
         self._file, self._memory = file, memory
         self._connection = _connect(memory, threads)
-        self._raw_column = spec.value.column if spec.value.format == "raw" else None
+        self._forms = _choose_forms(spec)
         self._objects = DictRows(spec, file.name)
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
         self._chosen: list[str] = []
         """The columns that are read."""
-        self._casts: list[str] = []
+        self._expressions: list[str] = []
+        """What is fetched of each of them, in SQL."""
         self._converts: list[tuple[str, Convert]] = []
-        self._json_columns: list[str] = []
-        with _duckdb_errors(file.name):
+        self.binaries: list[tuple[str, Form]] = []
+        """The binary columns that are read, those within others too, and what each becomes."""
+        with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
             self._row_count = self._count_rows()
             self._schema = self._read_schema()
             self.names = self._schema.names
@@ -84,7 +94,7 @@ class ParquetParser:
 
     def _read_schema(self) -> ParquetSchema:
         """Raises BadSource if a name stands twice."""
-        query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0) FROM parquet_schema($1)"
+        query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96' FROM parquet_schema($1)"
         found = self._connection.execute(query, [_escape_path(self._file)]).fetchall()
         schema = read_schema(SchemaElement(*element) for element in found)
         check_names_once(schema.names, f"{self._file.name}: its footer")
@@ -94,36 +104,50 @@ class ParquetParser:
         self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
         nested: list[str] = []
         kinds = []
-        for name, (name_to_duckdb, kind, *_) in zip(self.names, self._connection.description, strict=True):
+        binaries: list[list[str]] = []
+        for number, (name, (name_to_duckdb, kind, *_)) in enumerate(
+            zip(self.names, self._connection.description, strict=True)
+        ):
             kinds.append((name_to_duckdb, kind))
-            nested += _nested_names(name, kind)
+            nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
+            binaries.append(_find_binaries(name, kind))
         self._objects.check_declared(self.names, nested)
+        self._check_binaries(spec, {path for paths in binaries for path in paths}, nested)
         for number in _choose_columns(spec, self.names):
             self._plan_column(number, *kinds[number])
+            self.binaries += [(path, _find_form(path, self._forms)) for path in binaries[number]]
+
+    def _check_binaries(self, spec: DatasetSpec, binaries: Set[str], nested: Sequence[str]) -> None:
+        """Raises BadSource if ``source.parquet.columns`` names a column that is not there, or not binary."""
+        role = "source.parquet.columns"
+        for name in (column.name for column in spec.source.parquet.columns):
+            if name not in self.names and name not in nested:
+                raise unknown_column_error(self._file.name, role, name, self.names, nested=nested)
+            if not any(path == name or path.startswith(f"{name}.") for path in binaries):
+                raise BadSource(
+                    f"{self._file.name}: {role} names the column {name!r}, which is not binary",
+                    hint="leave it out there: columns of other types keep their types",
+                )
 
     def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
         """Raises BadSource for a column whose values could not be written as they are."""
         name = self.names[number]
-        is_raw = name == self._raw_column and kind.id == "blob"
-        plan = ("BLOB", None) if is_raw else plan_type(kind)
+        plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
         if plan is None:
             raise unwritable_column_error(
                 self._file.name, name, f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
             )
         if obstacle := self._schema.obstacles.get(number):
             raise unwritable_column_error(self._file.name, name, obstacle)
-        cast, convert = plan
-        quoted = '"' + name_to_duckdb.replace('"', '""') + '"'
+        quoted = _quote(name_to_duckdb)
         self._chosen.append(name)
-        self._casts.append(f"CAST({quoted} AS {cast})" if cast != str(kind) else quoted)
-        if convert is not None:
-            self._converts.append((name, convert))
-        if _holds_json(kind):
-            self._json_columns.append(name)
+        self._expressions.append(quoted if plan.cast == str(kind) else plan.fetch(quoted, 0))
+        if plan.convert is not None:
+            self._converts.append((name, plan.convert))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         names, converts = self._chosen, self._converts
-        query = f"SELECT {', '.join(self._casts)} FROM {_READ}"  # noqa: S608 - names are quoted
+        query = f"SELECT {', '.join(self._expressions)} FROM {_READ}"  # noqa: S608 - names are quoted
         with self._errors():
             self._connection.execute(query, [_escape_path(self._file)])
         while True:
@@ -140,7 +164,25 @@ class ParquetParser:
                 yield record
 
     def _errors(self) -> _duckdb_errors:
-        return _duckdb_errors(self._file.name, lambda: self._rows_read, self._json_columns)
+        return _duckdb_errors(self._file.name, self._describe_error)
+
+    def _describe_error(self, error: Exception) -> str:
+        after = f" after row {self._rows_read}" if self._rows_read else ""
+        column = self._find_unreadable() if len(self._chosen) > 1 else self._chosen[0]
+        where = f"the column {shorten_name(column)}: " if column else ""
+        return f" as Parquet{after}: {where}{describe_value_error(error)}"
+
+    def _find_unreadable(self) -> str | None:
+        """The first column that cannot be read by itself either, since DuckDB does not say which one it is."""
+        for name, expression in zip(self._chosen, self._expressions, strict=True):
+            try:
+                query = f"SELECT {expression} FROM {_READ}"  # noqa: S608 - names are quoted
+                self._connection.execute(query, [_escape_path(self._file)])
+                while self._connection.fetchmany(_BATCH):
+                    pass
+            except (duckdb.Error, UnicodeDecodeError):
+                return name
+        return None
 
     def position(self) -> int:
         """The share of the file's bytes that corresponds to the rows read."""
@@ -172,57 +214,98 @@ def _connect(memory: int, threads: int) -> Any:
             "autoload_known_extensions": False,
         }
     )
-    connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
+    connection.execute(
+        "SET enable_progress_bar = false; SET TimeZone = 'UTC'; SET enable_geoparquet_conversion = false"
+    )
     return connection
 
 
-def plan_type(kind: Any) -> tuple[str, Convert | None] | None:
-    """The SQL type to fetch a column of the DuckDB type ``kind`` as, and the conversion of its values.
+def _choose_forms(spec: DatasetSpec) -> dict[str, Form]:
+    """What the binaries of a column, or of a part of one, become. Never guessed from what they hold."""
+    forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
+    if spec.value.column is not None:
+        forms[spec.value.column] = "raw"
+    return {**forms, **dict.fromkeys(spec.key.columns, "key")}
 
-    None if the type has no JSON form.
-    """
+
+def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
+    """The form of the binary at ``path``, by its own name or that of the nearest column around it."""
+    while path not in forms and "." in path:
+        path = path.rpartition(".")[0]
+    return forms.get(path, "base64")
+
+
+@dataclass(frozen=True, slots=True)
+class TypePlan:
+    """How a column, or what is nested in one, leaves DuckDB."""
+
+    fetch: Callable[[str, int], str]
+    """From an SQL expression of it, and how many lambdas that is within, to the expression that is fetched."""
+    cast: str | None
+    """The SQL type whose cast is the same; None if no cast is."""
+    convert: Convert | None
+
+
+def _cast_to(sql_type: str, convert: Convert | None = None) -> TypePlan:
+    return TypePlan(lambda expression, _: f"CAST({expression} AS {sql_type})", sql_type, convert)
+
+
+def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: bool = False) -> TypePlan | None:
+    """How to fetch a column of the DuckDB type ``kind``. None if the type has no JSON form."""
     name = kind.id
     if name in _UNCONVERTED:
-        return str(kind), None
+        return _cast_to(str(kind))
     if name in _DIGITS:
-        return "VARCHAR", _parse_digits
+        return _cast_to("VARCHAR", _parse_digits)
     if name in _FRACTIONS:
-        return "VARCHAR", _parse_fraction
+        return _cast_to("VARCHAR", _parse_fraction)
     if name in _TEXTS:
-        return "VARCHAR", None
+        return _cast_to("VARCHAR")
     if name in _DATES:
-        return "VARCHAR", _write_date
+        return _cast_to("VARCHAR", _write_date)
     if name in _TIMES_IN_UTC:
-        return "VARCHAR", lambda text: _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text)
-    if name == "blob":
-        return "BLOB", lambda content: b64encode(content).decode()
+        return _cast_to("VARCHAR", lambda text: _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text))
+    if name in _BINARIES:
+        return _cast_to("BLOB", _BINARY_CONVERTS[_find_form(path, forms)])
+    if has_int96 and _is_int96(kind):
+        return _cast_to('STRUCT(date VARCHAR, "time" VARCHAR)', _write_int96)
     if name in ("list", "array"):
-        return _plan_list(kind)
+        return _plan_list(kind, path, forms, has_int96)
     if name == "struct":
-        return _plan_struct(kind)
-    return _plan_map(kind) if name == "map" else None
+        return _plan_struct(kind, path, forms, has_int96)
+    return _plan_map(kind, path, forms, has_int96) if name == "map" else None
 
 
-def _plan_list(kind: Any) -> tuple[str, Convert | None] | None:
-    plan = plan_type(dict(kind.children)["child"])
-    if plan is None:
+def _plan_list(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    item = plan_type(dict(kind.children)["child"], path, forms, has_int96=has_int96)
+    if item is None:
         return None
-    cast, convert = plan
-    if convert is None:
-        return f"{cast}[]", list if kind.id == "array" else None
-    return f"{cast}[]", lambda items: [None if item is None else convert(item) for item in items]
+    convert: Convert | None = list if kind.id == "array" else None
+    if item_convert := item.convert:
+
+        def convert(items: Sequence[Any]) -> list[Any]:
+            return [None if member is None else item_convert(member) for member in items]
+
+    if item.cast is not None:
+        return _cast_to(f"{item.cast}[]", convert)
+    fetch_item = item.fetch
+    return TypePlan(
+        lambda expression, depth: (
+            f"list_transform({expression}, lambda x{depth}: {fetch_item(f'x{depth}', depth + 1)})"
+        ),
+        None,
+        convert,
+    )
 
 
-def _plan_struct(kind: Any) -> tuple[str, Convert | None] | None:
-    members, converts = [], []
+def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    plans: dict[str, TypePlan] = {}
     for name, child in kind.children:
-        plan = plan_type(child)
+        plan = plan_type(child, f"{path}.{name}", forms, has_int96=has_int96)
         if plan is None:
             return None
-        quoted = '"' + name.replace('"', '""') + '"'
-        members.append(f"{quoted} {plan[0]}")
-        if plan[1] is not None:
-            converts.append((name, plan[1]))
+        plans[name] = plan
+    converts = [(name, plan.convert) for name, plan in plans.items() if plan.convert is not None]
 
     def convert_members(record: dict[str, Any]) -> dict[str, Any]:
         for name, convert in converts:
@@ -230,20 +313,79 @@ def _plan_struct(kind: Any) -> tuple[str, Convert | None] | None:
                 record[name] = convert(record[name])
         return record
 
-    return f"STRUCT({', '.join(members)})", convert_members if converts else None
+    convert = convert_members if converts else None
+    if all(plan.cast is not None for plan in plans.values()):
+        return _cast_to(f"STRUCT({', '.join(f'{_quote(name)} {plan.cast}' for name, plan in plans.items())})", convert)
+
+    def fetch(expression: str, depth: int) -> str:
+        members = [
+            f"{_quote(name)} := {plan.fetch(f'{expression}.{_quote(name)}', depth)}" for name, plan in plans.items()
+        ]
+        return f"CASE WHEN {expression} IS NULL THEN NULL ELSE struct_pack({', '.join(members)}) END"
+
+    return TypePlan(fetch, None, convert)
 
 
-def _plan_map(kind: Any) -> tuple[str, Convert | None] | None:
+def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    """A map is fetched as its entries: DuckDB hands over no map that has a key twice, as Parquet allows."""
     children = dict(kind.children)
-    plan = plan_type(children["value"])
-    if children["key"].id != "varchar" or plan is None:
+    value = plan_type(children["value"], path, forms, has_int96=has_int96)
+    has_text = children["key"].id == "varchar"
+    if value is None or not (has_text or (children["key"].id == "blob" and _find_form(path, forms) == "text")):
         return None
-    cast, convert = plan
-    if convert is None:
-        return f"MAP(VARCHAR, {cast})", None
-    return f"MAP(VARCHAR, {cast})", lambda entries: {
-        key: None if value is None else convert(value) for key, value in entries.items()
-    }
+    key_type = "VARCHAR" if has_text else "BLOB"
+    convert_value, fetch_value = value.convert, value.fetch
+
+    def convert(entries: Sequence[dict[str, Any]]) -> Any:
+        members: dict[str, Any] = {}
+        for entry in entries:
+            key, content = entry["key"], entry["value"]
+            if not has_text and type(key := _decode_text(key)) is not str:
+                return NOT_UTF8
+            members[key] = content if content is None or convert_value is None else convert_value(content)
+        return members
+
+    def fetch(expression: str, depth: int) -> str:
+        entry = f"x{depth}"
+        content = fetch_value(f'{entry}."value"', depth + 1)
+        packed = f'struct_pack("key" := CAST({entry}."key" AS {key_type}), "value" := {content})'
+        return f"list_transform(map_entries({expression}), lambda {entry}: {packed})"
+
+    return TypePlan(fetch, None, convert)
+
+
+def _is_int96(kind: Any) -> bool:
+    """Whether DuckDB gives an INT96 so: as ``_READ`` asks it to."""
+    return kind.id == "struct" and [(name, child.id) for name, child in kind.children] == [
+        ("date", "date"),
+        ("time", "time_ns"),
+    ]
+
+
+def _write_int96(parts: dict[str, str]) -> str:
+    return f"{_write_date(parts['date'])}T{parts['time']}"
+
+
+def _decode_text(content: bytes) -> Any:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return NOT_UTF8
+
+
+def _decode_key(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content  # of which ``key_column_text`` makes a rejected row
+
+
+_BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
+    "base64": lambda content: b64encode(content).decode(),
+    "text": _decode_text,
+    "key": _decode_key,
+    "raw": None,
+}
 
 
 def _parse_digits(text: str) -> orjson.Fragment:
@@ -259,23 +401,33 @@ def _write_date(text: str) -> str:
     return text.replace(" ", "T", 1)
 
 
-def _parse_fraction(text: str) -> orjson.Fragment | NotFinite:
+def _parse_fraction(text: str) -> Any:
     return orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE
 
 
-def _nested_names(prefix: str, kind: Any) -> list[str]:
-    if kind.id != "struct":
+def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
+    if kind.id != "struct" or (has_int96 and _is_int96(kind)):
         return []
     found = []
     for name, child in kind.children:
-        found += [f"{prefix}.{name}", *_nested_names(f"{prefix}.{name}", child)]
+        found += [f"{prefix}.{name}", *_nested_names(f"{prefix}.{name}", child, has_int96=has_int96)]
     return found
 
 
-def _holds_json(kind: Any) -> bool:
-    if kind.id in ("list", "array", "struct", "map"):
-        return any(_holds_json(child) for name, child in kind.children if name != "size")
-    return str(kind) == "JSON"
+def _find_binaries(path: str, kind: Any) -> list[str]:
+    """The names of a column's binaries. Items of lists, and keys and values of maps, have the name of these."""
+    if kind.id in _BINARIES:
+        return [path]
+    if kind.id == "struct":
+        return [found for name, child in kind.children for found in _find_binaries(f"{path}.{name}", child)]
+    if kind.id in ("list", "array", "map"):
+        inner = [found for name, child in kind.children if name != "size" for found in _find_binaries(path, child)]
+        return list(dict.fromkeys(inner))
+    return []
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _escape_path(file: LocalFile) -> str:
@@ -299,8 +451,8 @@ def _check_magic(file: LocalFile) -> None:
 class _duckdb_errors:  # noqa: N801 - used as a function
     """Turns DuckDB's errors about a Parquet file into ours."""
 
-    def __init__(self, where: str, read: Callable[[], int] = int, json_columns: Collection[str] = ()) -> None:
-        self._where, self._rows_read, self._json_columns = where, read, json_columns
+    def __init__(self, where: str, describe: Callable[[Exception], str]) -> None:
+        self._where, self._describe = where, describe
 
     def __enter__(self) -> None:
         return None
@@ -313,6 +465,4 @@ class _duckdb_errors:  # noqa: N801 - used as a function
                 hint="raise --memory-limit, or write the file with smaller row groups",
             ) from error
         if isinstance(error, (duckdb.Error, UnicodeDecodeError)):
-            after = f" after row {self._rows_read()}" if self._rows_read() else ""
-            why = describe_value_error(error, self._json_columns)
-            raise BadSource(f"{self._where} cannot be read as Parquet{after}: {why}") from error
+            raise BadSource(f"{self._where} cannot be read{self._describe(error)}") from error

@@ -23,6 +23,7 @@ class SchemaElement:
     children: int
     precision: int
     """The digits of a decimal; 0 of other types."""
+    is_int96: bool = False
 
 
 @dataclass(slots=True)
@@ -44,12 +45,16 @@ class ParquetSchema:
     """As the file has them, in its order."""
     obstacles: dict[int, str]
     """Column → why it would be read as something else."""
+    int96: frozenset[int]
+    """The columns that are, or hold, timestamps of the type INT96."""
 
 
 def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
     """The schema of a file with ``elements``, its own group the first."""
     names: list[str] = []
     obstacles: dict[int, str] = {}
+    int96: set[int] = set()
+    pairs: set[int] = set()
     groups: list[_Group] = []
     for element in elements:
         column = None
@@ -60,12 +65,18 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
             parent.left -= 1
             if element.precision > _MAX_DIGITS:
                 obstacles[column] = f"has decimals of {element.precision} digits, and {_MAX_DIGITS} are read exactly"
+            if element.is_int96:
+                int96.add(column)
         groups.append(_Group(column, element.children))
         while groups and not groups[-1].left:
             group = groups.pop()
+            if group.names == ["date", "time"] and group.column is not None:
+                pairs.add(group.column)
             for first, other in _find_look_alikes(group.names):
                 obstacles[group.column or 0] = f"has members called {first!r} and {other!r}, which are read as one name"
-    return ParquetSchema(names, obstacles)
+    for column in int96 & pairs:
+        obstacles[column] = "has INT96 timestamps beside a struct of date and time, and these are read as one type"
+    return ParquetSchema(names, obstacles, frozenset(int96))
 
 
 def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -107,6 +107,8 @@ def describe_encode_error(error: Exception) -> str:
     text = str(error)
     if "NotFinite" in text:
         return "its value holds NaN or an infinity, for which JSON has no number"
+    if "NotUtf8" in text:
+        return "its value holds binary that is not UTF-8, and source.parquet.columns says that it is text"
     if "surrogate" in text or "UTF-8" in text:
         return "its value is not valid Unicode text (a lone surrogate)"
     return f"its value cannot be written as JSON: {text}"
