@@ -140,6 +140,7 @@ class Router:
     idle_timeout_seconds: int
     write_timeout_seconds: int
     drain_seconds: int
+    cache_control: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,8 @@ EVERYTHING = [
     ("OPTIONS", "*", ()),
     ("DELETE", "/v1/lookup/a", ()),
     ("GET", "/", ()),
-    ("GET", "/healthz", ()),
+    ("GET", "/healthz/", ()),
+    ("GET", "/healthzz", ()),
     ("GET", "/v1/lookup/%ff", ()),
     ("POST", "/v1/lookup", ("Content-Length: 0",)),
 ]
