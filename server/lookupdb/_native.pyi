@@ -269,7 +269,7 @@ class CsvRows:
         self,
         steps: list[str],
         encode: Callable[[str], bytes],
-        dialect: tuple[int, int | None],
+        dialect: tuple[int, int | None, int | None, list[bytes]],
         width: int,
         key_fields: list[int],
         separator: bytes,
@@ -279,10 +279,11 @@ class CsvRows:
         max_row: int,
         /,
     ) -> None:
-        """``dialect`` is the byte that delimits fields, and the one that quotes or None; ``width`` is how many fields a
-        row has; ``key_fields`` are their numbers. ``rule`` is "object", of all ``columns``, or the text ("raw") or JSON
-        ("json") of the one there is. Of a column: the number of its field; what stands before the member, a bracket or
-        comma, name and colon; its type; and whether an empty field is null. Raises ValueError for any other rule."""
+        """``dialect`` is the byte that delimits fields, the one that quotes or None, the one that escapes or None, and
+        what a field without quotes holds if it is null; ``width`` is how many fields a row has; ``key_fields`` are
+        their numbers. ``rule`` is "object", of all ``columns``, or the text ("raw") or JSON ("json") of the one there
+        is. Of a column: the number of its field; what stands before the member, a bracket or comma, name and colon; its
+        type; and whether an empty field is null. Raises ValueError for any other rule."""
 
     def read(
         self,
@@ -299,9 +300,15 @@ class CsvRows:
         follows the block. Why: "end", what is left is no whole row; "full", memory is; "odd", the next row is Python's,
         by ``read_fields``; "broken", it is no CSV, no UTF-8 or of another width; "open quote", all ends in one."""
 
-    def read_fields(self, block: bytes, at: int, is_last: bool, /) -> tuple[int, list[str]] | None:
-        """Where the row at ``at`` ends, and its fields, none if the line is blank. None if the block has no whole row.
-        Raises UnicodeDecodeError."""
+    def read_fields(
+        self, block: bytes, at: int, is_last: bool, is_header: bool, /
+    ) -> tuple[int, list[str | None]] | None:
+        """Where the row at ``at`` ends, and its fields, none if the line is blank; a header has no null. None if the
+        block has no whole row. Raises UnicodeDecodeError."""
+
+    def quotes_seen(self) -> tuple[bool, bool]:
+        """Whether, in the rows so far, a quoted field had a quote after a backslash, and an unquoted field a quote.
+        False if there are escapes."""
 
 # mapped/: a generation in the caller's own process. What it does is told by its twin, lookupdb.mapped.python_view.
 

@@ -43,6 +43,10 @@ class Csv:
     quote: str = '"'
     header: bool = True
     columns: tuple[CsvColumn, ...] = ()
+    escape: str | None = None
+    """If it is empty, backslashes are text; so they are if it is None, but a file that may have escapes is refused."""
+    null_values: tuple[str, ...] = ()
+    """The texts that mean null in unquoted fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,7 @@ class DatasetSpec:
         members = orjson.loads(text)
         source, csv = members["source"], members["source"]["csv"]
         csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
+        csv["null_values"] = tuple(csv["null_values"])
         parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
         source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet}
         key, value, gates = members["key"], members["value"], members["gates"]
@@ -201,10 +206,13 @@ class DatasetSpec:
 
     def content_hash(self) -> str:
         """32 hex digits that change if and only if the same source would give other shard files."""
-        key = asdict(self.key)
+        key, source = asdict(self.key), {**asdict(self.source), "secret_name": None}
+        # The hash of generations that were built before these fields existed stays the same.
         if not self.key.member_names:
-            del key["member_names"]  # keeps the hash of generations that were built before this field existed
-        source = {**asdict(self.source), "secret_name": None}
+            del key["member_names"]
+        for name in ("escape", "null_values"):
+            if not source["csv"][name]:
+                del source["csv"][name]
         if self.source.parquet == Parquet():
             del source["parquet"]
         content = {
@@ -394,7 +402,8 @@ def _check_json(text: str, field: str) -> None:
 
 def _parse_csv(csv: dict[str, Any]) -> Csv:
     columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
-    return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns)
+    nulls = tuple(csv.get("nullValues", ()))
+    return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns, csv.get("escape"), nulls)
 
 
 def _parse_parquet(parquet: dict[str, Any]) -> Parquet:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
+import json
 import os
+import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
@@ -336,3 +340,221 @@ def test_bytes_that_are_not_utf8_are_told_in_a_row_of_half_of_what_memory_allows
     (tmp_path / "f.csv").write_bytes(b'a,"' + (b"x" * 99 + b"\n") * 90_000 + b'\xff\n"\n')
     with pytest.raises(BadSource, match=r"row 1 \(up to line 90002\) is not valid UTF-8"):
         read(spec, tmp_path / "scratch", MIN_MEMORY_LIMIT)
+
+
+ESCAPE: Final[dict[str, Any]] = {"source": {"csv": {"escape": "\\"}}}
+NO_QUOTES: Final[dict[str, Any]] = {"source": {"csv": {"escape": "\\", "quote": "", "nullValues": ["\\N"]}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "text"),
+    [
+        pytest.param(ESCAPE, r'"say \"hi\""', 'say "hi"', id="a quote"),
+        pytest.param(ESCAPE, r'"C:\\dir\\"', "C:\\dir\\", id="itself"),
+        pytest.param(ESCAPE, r'"\\\""', '\\"', id="itself and a quote"),
+        pytest.param(ESCAPE, r'"a\,b"', "a,b", id="the delimiter"),
+        pytest.param(ESCAPE, '"a\\\nb"', "a\nb", id="a line break"),
+        pytest.param(ESCAPE, '"a\\\r\nb\\\r"', "a\r\nb\r", id="other line breaks"),
+        pytest.param(ESCAPE, r'"a ""b"" \"c\""', 'a "b" "c"', id="doubled quotes, too"),
+        pytest.param(ESCAPE, r'"\"\""', '""', id="escaped quotes alone"),
+        pytest.param(ESCAPE, r"C:\dir\new", r"C:\dir\new", id="without quotes backslashes are text"),
+        pytest.param(ESCAPE, r"\\server\x", r"\\server\x", id="without quotes two backslashes are two"),
+        pytest.param({"source": {"csv": {"escape": "^"}}}, r'"^"\n"', r'"\n', id="another character"),
+        pytest.param(NO_QUOTES, r"a\,b\\", "a,b\\", id="no quotes: in every field"),
+        pytest.param(NO_QUOTES, "a\\\nb", "a\nb", id="no quotes: a line break"),
+        pytest.param(NO_QUOTES, "a\\\r\nb", "a\r\nb", id="no quotes: another line break"),
+        pytest.param(NO_QUOTES, 'say "hi"', 'say "hi"', id="no quotes: quotes are text"),
+        pytest.param(NO_QUOTES, r"\\N", r"\N", id="no quotes: an escaped marker"),
+        pytest.param(NO_QUOTES, r"\N", None, id="no quotes: a marker is as it stands"),
+    ],
+)
+def test_an_escape_makes_the_next_character_text(
+    tmp_path: Path, options: dict[str, Any], field: str, text: str | None
+) -> None:
+    found = read_file(tmp_path, "f.csv", f"k,v\na,{field}\nb,x", **options)
+    assert {key: json.loads(value) for key, value in found.values.items()} == {"a": {"v": text}, "b": {"v": "x"}}
+
+
+def test_a_header_and_a_key_may_have_escapes(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", '"k\\"",v\n"a\\"b",1\n', 'k"', **ESCAPE)
+    assert found.values == {'a"b': '{"v":"1"}'}
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "message"),
+    [
+        pytest.param(
+            ESCAPE, r'k,v@a,"C:\new"@', r"row 1 (up to line 2): \ precedes 'n', expected a quote", id="a letter"
+        ),
+        pytest.param(
+            NO_QUOTES, r"k,v@a,\t@", r"row 1 (up to line 2): \ precedes 't', expected a quote", id="no quotes"
+        ),
+        pytest.param(ESCAPE, r"k,v@a,say \"hi\"@", r"row 1 (up to line 2): an unquoted field has \"", id="\\"),
+        pytest.param(ESCAPE, r'k,v@a,"1\"@b,2@', "row 1 (up to line 3): a quote is opened and never closed", id="open"),
+        pytest.param(
+            NO_QUOTES, "k,v@a,1\\@", "row 1 (up to line 2): the file ends after an escape", id="a break at the end"
+        ),
+        pytest.param(
+            NO_QUOTES, "k,v@a,1\\", "row 1 (up to line 2): the file ends after an escape", id="nothing behind it"
+        ),
+        pytest.param(
+            ESCAPE, r'k,v@a,"1\""2@', "row 1 (up to line 2): ',' expected after '\"'", id="text behind quotes"
+        ),
+    ],
+)
+def test_an_escape_that_tools_read_in_several_ways_is_refused(
+    tmp_path: Path, options: dict[str, Any], content: str, message: str
+) -> None:
+    with pytest.raises(BadSource, match=re.escape(message)) as raised:
+        read_file(tmp_path, "f.csv", content.replace("@", "\n"), **options)
+    assert "escape '\\'" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param('k,v\na,"say \\"hi\\""\n', id="a broken row"),
+        pytest.param('k,v\na,"say \\", \\", hi"\n', id="too many fields"),
+        pytest.param('k,v\na,"\\""\nb,1\n', id="a quote that is never closed"),
+        pytest.param('k,v\na,"C:\\"\nb,"1"2\n', id="another row is broken"),
+    ],
+)
+def test_rows_that_do_not_fit_and_a_quote_behind_a_backslash_suggest_an_escape(tmp_path: Path, content: str) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.csv", content)
+    assert "has \\\": if quotes are escaped, set source.csv.escape: '\\'" in str(raised.value.hint)
+    assert 'option("escape", "\\"")' in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ('k,v\nC:\\dir,"say ""hi"""\nb,"1"2\n', {}),
+        ('k,v\na,"say \\"hi\\""\n', {"source": {"csv": {"escape": ""}}}),
+    ],
+    ids=["no quote behind a backslash", "it was said that there are none"],
+)
+def test_no_escape_is_suggested_without_need(tmp_path: Path, content: str, options: dict[str, Any]) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.csv", content, **options)
+    assert "escape" not in str(raised.value.hint)
+
+
+def test_escaped_quotes_that_make_one_row_of_several_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, "f.csv", 'k,v\na,"\\"\n\n,b"\n', duplicates="last")
+    assert raised.value.message == (
+        "f.csv: row 1 has a quote after a backslash in a quoted field, and row 2 has a quote in an unquoted field: "
+        "if the file escapes quotes, its rows were read wrongly"
+    )
+    assert "set source.csv.escape: '\\'" in str(raised.value.hint)
+    assert "if backslashes are text, set source.csv.escape: ''" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        pytest.param('k,v\na,"{""v"": ""\\""x\\""""}"\nb,"C:\\dir\\"\n', {}, id="doubled quotes, JSON and paths"),
+        pytest.param('k,v\na,5" nail\nb,"x\\y"\n', {}, id="quotes in fields without quotes"),
+        pytest.param('k,v\na,5" nail\nb,C:\\"x\n', {}, id="a backslash without quotes"),
+        pytest.param('k,v\na,5" nail\nb,"C:\\dir\\"\n', {"source": {"csv": {"escape": ""}}}, id="both, as was said"),
+        pytest.param('k,v\na,"5\' nail"\nb,"C:\\dir\\"\n', {}, id="another quote"),
+    ],
+)
+def test_backslashes_of_other_files_are_text(tmp_path: Path, content: str, options: dict[str, Any]) -> None:
+    expected = {key: value for key, value in csv.reader(io.StringIO(content)) if key != "k"}
+    found = read_file(tmp_path, "f.csv", content, **options)
+    assert {key: json.loads(value)["v"] for key, value in found.values.items()} == expected
+
+
+def test_what_spark_writes_is_read_with_an_escape_and_loses_no_row_without(tmp_path: Path) -> None:
+    """Random files, dense in quotes: of those that are no error without an escape, none has rows that became one."""
+    chance = random.Random(7)
+    refused = 0
+    for _ in range(150):
+        texts = ["".join(chance.choices('",\n\\a', k=chance.randrange(6))) for _ in range(chance.randrange(1, 6))]
+        lines = ["k,v\n"]
+        for number, text in enumerate(texts):
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+            quotes = '"' if not text or any(one in text for one in '",\n') else ""
+            lines.append(f"{number},{quotes}{escaped if quotes else text}{quotes}\n")
+        content = "".join(lines)
+        found = read_file(tmp_path, "f.csv", content, **ESCAPE).values
+        assert {key: json.loads(value)["v"] for key, value in found.items()} == dict(
+            zip(map(str, range(len(texts))), texts, strict=True)
+        )
+        try:
+            assert read_file(tmp_path, "f.csv", content).rows == len(texts)
+        except BadSource:
+            refused += 1
+    assert 50 < refused < 150
+
+
+NULLS: Final[dict[str, Any]] = {"nullValues": ["\\N", "NULL", ""]}
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "value"),
+    [
+        ({}, "\\N", "null"),
+        ({}, "NULL", "null"),
+        ({}, "", "null"),
+        ({}, '"\\N"', '"\\\\N"'),
+        ({}, '""', '""'),
+        ({}, "null", '"null"'),
+        ({}, " NULL", '" NULL"'),
+        ({"type": "integer"}, "\\N", "null"),
+        ({"type": "number"}, "", "null"),
+        ({"type": "boolean"}, "NULL", "null"),
+        ({"type": "json"}, "", "null"),
+        ({"empty": "null"}, '""', "null"),
+        ({"type": "integer", "empty": "null"}, '""', "null"),
+    ],
+)
+def test_a_field_without_quotes_that_is_a_null_marker_is_null(
+    tmp_path: Path, column: dict[str, str], field: str, value: str
+) -> None:
+    source = {"csv": {**NULLS, "columns": [{"name": "v", **column}]}}
+    found = read_file(tmp_path, "f.csv", f"k,v\na,{field}\n", source=source)
+    assert found.values == {"a": f'{{"v":{value}}}'}
+
+
+def test_a_null_marker_in_quotes_is_text_of_no_type_but_text(tmp_path: Path) -> None:
+    source = {"csv": {**NULLS, "columns": [{"name": "v", "type": "integer"}]}}
+    found = read_file(tmp_path, "f.csv", 'k,v\na,"NULL"\nb,""\n', source=source)
+    assert [reason for _, reason in found.reasons] == [
+        "the column v: expected an integer, found text of 4 characters "
+        "(perhaps a null marker: an unquoted one that source.csv.nullValues lists is null)",
+        'the column v: expected an integer, found nothing (`empty: "null"` would make it null)',
+    ]
+
+
+def test_a_key_that_is_null_is_a_rejected_row(tmp_path: Path) -> None:
+    found = read_file(tmp_path, "f.csv", 'k,v\n\\N,1\n,2\n"NULL",3\n"",4\n', source={"csv": NULLS})
+    assert found.values == {"NULL": '{"v":"3"}'}
+    assert found.reasons == [
+        (1, "the key column k is null"),
+        (2, "the key column k is null"),
+        (4, "the key is empty"),
+    ]
+    joined = read_file(tmp_path, "f.csv", 'k,l,v\na,NULL,1\na,"NULL",2\n', ["k", "l"], source={"csv": NULLS})
+    assert joined.values == {"a:NULL": '{"v":"2"}'}
+    assert joined.reasons == [(1, "the key column l is null")]
+
+
+def test_a_value_of_one_column_that_is_null(tmp_path: Path) -> None:
+    text = 'k,v\na,NULL\nb,"1"\n'
+    found = read_file(tmp_path, "f.csv", text, source={"csv": NULLS}, value={"column": "v"})
+    assert found.values == {"a": "null", "b": "1"}
+    raw = read_file(tmp_path, "f.csv", text, source={"csv": NULLS}, value={"column": "v", "format": "raw"})
+    assert raw.values == {"b": "1"}
+    assert raw.reasons == [(1, "the column v is null, and a raw value is text")]
+
+
+@pytest.mark.parametrize("quote", ['"', ""])
+def test_a_header_has_no_nulls(tmp_path: Path, quote: str) -> None:
+    source = {"csv": {**NULLS, "quote": quote}}
+    assert read_file(tmp_path, "f.csv", ",NULL,k\n1,2,a\n,,b\n", source=source).values == {
+        "a": '{"":"1","NULL":"2"}',
+        "b": '{"":null,"NULL":null}',
+    }

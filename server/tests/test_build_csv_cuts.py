@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from support.sources import Read, dataset
 
 from lookupdb.build.progress import SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.csv_cuts import RowShape
+from lookupdb.build.source.csv_cuts import DialectReader, RowShape, open_csv_reader
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source
 from lookupdb.errors import LookupdbError
@@ -78,6 +80,10 @@ PATTERNS: Final[dict[str, Callable[[int], str]]] = {
     "a quote that is never closed": lambda size: 'k,a\n1,"' + f"55,{'6' * 99}\n" * (size // 103),
     "no line breaks": lambda size: "k,a\n1," + "x" * size,
 }
+ESCAPED_PATTERNS: Final[dict[str, Callable[[int], str]]] = {
+    "an escaped quote in every field": lambda size: rows(lambda n: f'{n},"{"x" * 99}\\"\n{"y" * 99}"\n', size),
+    "a table of its own in every field": lambda size: rows(lambda n: f'{n},"\\",' + "555,666\n" * 900 + '"\n', size),
+}
 
 
 THREADS: Final = 4
@@ -90,6 +96,14 @@ def test_no_byte_is_read_more_than_twice(tmp_path: Path, pattern: str) -> None:
     size = 6 * MIB
     (tmp_path / "f.csv").write_text(PATTERNS[pattern](size))
     assert size <= bytes_read(dataset(tmp_path, "f.csv", **NO_SAMPLE), tmp_path, THREADS, size) <= MOST_READ * size
+
+
+@pytest.mark.parametrize("pattern", ESCAPED_PATTERNS)
+def test_no_byte_of_a_file_with_escapes_is_read_more_than_twice(tmp_path: Path, pattern: str) -> None:
+    size = 6 * MIB
+    (tmp_path / "f.csv").write_text(ESCAPED_PATTERNS[pattern](size))
+    spec = dataset(tmp_path, "f.csv", source={"csv": {"escape": "\\"}}, **NO_SAMPLE)
+    assert size <= bytes_read(spec, tmp_path, THREADS, size) <= MOST_READ * size
 
 
 FRAGMENTS: Final = [
@@ -137,6 +151,73 @@ def test_any_text_gives_the_same_for_any_number_of_threads(tmp_path: Path, seed:
     if not broken:
         assert isinstance(alone, Read)
         assert alone.rows == 400
+
+
+@pytest.mark.parametrize("quote", ['"', ""])
+@pytest.mark.parametrize("seed", range(8))
+def test_escapes_and_nulls_give_the_same_for_any_number_of_threads(tmp_path: Path, quote: str, seed: int) -> None:
+    """Cuts fall behind escaped line breaks, within quotes and without, and behind escaped quotes."""
+    chance = random.Random(seed)
+    texts = ["a", "\n", "\r\n", '"', ",", "\\", '\n1,"x",y\n', "NULL", "long text " * 9, "\n7,8,9\n"]
+    broken = seed % 4 == 3
+
+    def field() -> tuple[str, str | None]:
+        if chance.random() < 0.2:
+            return "\\N", None
+        text = "".join(chance.choices(texts, k=chance.randrange(6)))
+        escaped = text.replace("\\", "\\\\").replace(",", "\\,").replace("\r\n", "\n").replace("\n", "\\\n")
+        return quote + (escaped.replace('"', '\\"') if quote else escaped) + quote, text.replace("\r\n", "\n")
+
+    rows = [(str(n), field(), field()) for n in range(400)]
+    lines = [f"{n},{a[0]},{b[0]}\n" for n, a, b in rows]
+    if broken:
+        lines[chance.randrange(400)] += chance.choice(["\\x", "1,2", "\\"])
+    (tmp_path / "f.csv").write_text("k,a,b\n" + "".join(lines), newline="")
+    options = {"quote": quote, "escape": "\\", "nullValues": ["\\N"]}
+    spec = dataset(tmp_path, "f.csv", source={"csv": options})
+    alone = read(spec, tmp_path / "scratch", 1, 1 << 62)
+    for threads in (2, 3):
+        assert read(spec, tmp_path / "scratch", threads, 2000) == alone
+    if not broken:
+        assert isinstance(alone, Read)
+        found = {key.decode(): json.loads(value) for key, value, _, _ in alone.records}
+        assert found == {n: {"a": a[1], "b": b[1]} for n, a, b in rows}
+
+
+@pytest.mark.parametrize("null_values", [[], ["\\N"]], ids=["no nulls", "nulls"])
+@pytest.mark.parametrize("last", [False, True])
+def test_quotes_that_may_be_escaped_are_told_whatever_slices_they_are_in(
+    tmp_path: Path, last: bool, null_values: list[str]
+) -> None:
+    odd = ['a,"C:\\dir\\"\n', 'b,5" nail\n'][:: -1 if last else 1]
+    plain = "".join(f"{n},{'x' * 30}\n" for n in range(400))
+    (tmp_path / "f.csv").write_text(f"k,v\n{odd[0]}{plain}{odd[1]}")
+    spec = dataset(tmp_path, "f.csv", source={"csv": {"nullValues": null_values}})
+    alone = read(spec, tmp_path / "scratch", 1, 1 << 62)
+    assert isinstance(alone, str)
+    assert f"row {402 if last else 1} has a quote after a backslash" in alone
+    assert f"row {1 if last else 402} has a quote in an unquoted field" in alone
+    for threads in (2, 3):
+        assert read(spec, tmp_path / "scratch", threads, 2000) == alone
+
+
+@pytest.mark.parametrize(("quote", "delimiter"), [('"', ","), ("'", "\t"), ("é", "§"), ("", ";"), ("]", "-")])
+def test_without_escapes_rows_and_errors_are_those_of_the_csv_module(quote: str, delimiter: str) -> None:
+    chance = random.Random(5)
+    options = Csv(quote=quote)
+    refused = 0
+    for _ in range(3000):
+        pieces = [quote, quote * 2, delimiter, "\n", "\r\n", "\r", "a", "\\", f"{quote}{delimiter}{quote}"]
+        lines = "".join(chance.choices(pieces, k=chance.randrange(12))).splitlines(keepends=True)
+        found: list[Any] = []
+        for reader in (open_csv_reader(lines, options, delimiter), DialectReader(lines, options, delimiter)):
+            try:
+                found.append((list(reader), reader.line_num))
+            except csv.Error as error:
+                found.append(str(error))
+        assert found[0] == found[1], lines
+        refused += isinstance(found[0], str)
+    assert refused < 3000
 
 
 def test_cuts_are_found_behind_texts_of_several_lines() -> None:

@@ -110,6 +110,20 @@ class TestExplain:
         monkeypatch.setattr(os, "access", lambda path, _: Path(path) != project.folder)
         assert f"the build would fail: {project.folder} cannot be written to" in project.build("--explain").stdout
 
+    def test_says_how_csv_is_read(self, project: Project) -> None:
+        csv = {"escape": "\\", "nullValues": ["\\N", ""], "columns": [{"name": "score", "type": "integer"}]}
+        project.describe(source={"url": "people.csv", "csv": csv})
+        (project.folder / "people.csv").write_text("id,score\np1,1\n")
+        lines = [line.strip() for line in project.build("--explain").stdout.splitlines()]
+        at = lines.index("delimiter ',', quote '\"', escape '\\', the first row names the columns")
+        assert lines[at + 1 : at + 3] == ["unquoted '\\N' or '' is null", "score: integer"]
+
+    def test_says_of_a_header_what_a_build_would(self, project: Project) -> None:
+        (project.folder / "people.csv").write_text('id,"the \\"name\\""\n')
+        explained = project.build("--explain").exception
+        assert "set source.csv.escape: '\\'" in str(explained)
+        assert str(explained) == str(project.refused())
+
     def test_reads_the_header_of_a_file_that_is_here(self, project: Project) -> None:
         project.describe(key={"columns": ["idd"]})
         assert "'idd', which is not there; did you mean 'id'?" in str(project.build("--explain").exception)

@@ -249,22 +249,38 @@ def as_field(text: str, quoted: bool) -> str:
     return '"' + text.replace('"', '""') + '"' if quoted or any(one in text for one in ',;"\n\r') else text
 
 
-TABLES: Final = st.builds(
-    lambda rows, end, last: end.join(",".join(row) for row in rows) + last,
-    st.lists(st.lists(st.builds(as_field, FIELDS, st.booleans()), min_size=3, max_size=3), max_size=8),
-    st.sampled_from(["\n", "\n", "\r\n", "\r", "\n\n"]),
-    st.sampled_from(["", "\n", "\r"]),
-).map(lambda text: text.encode("utf-8", "surrogatepass"))
 FRAGMENTS: Final = st.lists(
     st.sampled_from(
         [b"a", b"b,c", b",", b",,", b'"', b'""', b'","', b"\n", b"\r", b"\r\n", b"'", b";", b"\xc3\xa9", b"\xff", b"\0"]
         + [b"a,b,c\n", b'"x","y\nz",w\r\n', b"\xef\xbb\xbf", b" "]
+        + [b"\\", b"\\\\", b'\\"', b'"\\""', b"\\\n", b"\\\r\n", b"\\,", b"\\N", b"NULL", b",\\N,", b"\\x"]
     ),
     max_size=24,
 ).map(b"".join)
 """Bytes that may be CSV."""
 HEADERS: Final = st.sampled_from([b"k,v,w\n"] * 6 + [b'\xef\xbb\xbfk,"v",w\r\n', b"k,v\n", b""])
-CSV: Final = st.builds(lambda header, rows: header + rows, HEADERS, TABLES | FRAGMENTS)
+
+
+def as_escaped_field(text: str, quoted: bool) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\\n")
+    if quoted or any(one in text for one in ',;"\n\r\\'):
+        return f'"{escaped}"'
+    return text or "\\N"
+
+
+def tables(fields: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
+    return st.builds(
+        lambda rows, end, last: end.join(",".join(row) for row in rows) + last,
+        st.lists(st.lists(fields, min_size=3, max_size=3), max_size=8),
+        st.sampled_from(["\n", "\n", "\r\n", "\r", "\n\n"]),
+        st.sampled_from(["", "\n", "\r"]),
+    ).map(lambda text: text.encode("utf-8", "surrogatepass"))
+
+
+TABLES: Final = tables(st.builds(as_field, FIELDS, st.booleans()))
+ESCAPED_TABLES: Final = tables(st.builds(as_escaped_field, FIELDS, st.booleans()))
+CSV: Final = st.builds(lambda header, rows: header + rows, HEADERS, TABLES | ESCAPED_TABLES | FRAGMENTS)
+THREE_COLUMNS: Final = {"columns": [{"name": "k"}, {"name": "v", "type": "integer", "empty": "null"}, {"name": "w"}]}
 CSV_OPTIONS: Final[list[dict[str, Any]]] = [
     {},
     {"value": {"columns": ["w", "k"]}, "normalize": ("strip", "lowercase")},
@@ -281,6 +297,14 @@ CSV_OPTIONS: Final[list[dict[str, Any]]] = [
     {"source": {"csv": {"quote": ""}}},
     {"source": {"csv": {"quote": "'"}}},
     {"source": {"csv": {"delimiter": ";", "header": False, "columns": [{"name": "k"}, {"name": "v"}]}}},
+    {"source": {"csv": {"escape": "\\"}}},
+    {"source": {"csv": {"escape": "\\", "nullValues": ["\\N", "a"]}}, "key": ["k", "v"]},
+    {"source": {"csv": {"escape": ""}}},
+    {"source": {"csv": {"quote": "", "escape": "\\", "nullValues": ["\\N", "NULL", "v", "a\\"]}}},
+    {"source": {"csv": {"quote": "'", "escape": "\\", "nullValues": [""], "header": False, **THREE_COLUMNS}}},
+    {"source": {"csv": {"nullValues": ["", "a"]}}, "value": {"column": "v", "format": "raw"}},
+    {"source": {"csv": {"nullValues": ["", "1", "k"]}}, "value": {"column": "v"}},
+    {"source": {"csv": {"quote": "", "nullValues": ["NULL"], "columns": [{"name": "v", "type": "json"}]}}},
 ]
 
 
@@ -297,6 +321,11 @@ CSV_OPTIONS: Final[list[dict[str, Any]]] = [
 @example(content=b"\nk,v,w\n", window=64)
 @example(content=b"\xef\xbb\xbfk,v,w\na;b,c,d\n", window=1)
 @example(content=b"\xef\xbb", window=1)
+@example(content=b'k,v,w\na,"\\""\nb,",x"\n', window=1)
+@example(content=b'k,v,w\na,"x\\\r\n\\"",\\N\nb,c,"\\', window=1)
+@example(content=b"k,v,w\na,x\\\r\n,\\N\nb,c,\\\n", window=1)
+@example(content=b"k,v,w\na,\\\xc3\xa9,1\n", window=7)
+@example(content=b'k,v,w\na,"\\\xff",1\n', window=7)
 def test_csv(folder: Path, options: dict[str, Any], content: bytes, window: int) -> None:
     assert_equal(folder, "f.csv", options, content, window)
 
@@ -307,10 +336,12 @@ def test_csv(folder: Path, options: dict[str, Any], content: bytes, window: int)
 @given(data=st.data(), window=WINDOWS)
 def test_slices(folder: Path, name: str, data: st.DataObject, window: int) -> None:
     """Cut where they may: also within quotes."""
-    parts = data.draw(st.lists(TABLES if name == "f.csv" else JSON, min_size=1, max_size=6))
+    tables = data.draw(st.sampled_from([TABLES, ESCAPED_TABLES]))
+    parts = data.draw(st.lists(tables if name == "f.csv" else JSON, min_size=1, max_size=6))
     content = (b"k,v,w\n" if name == "f.csv" else b"") + b"\n".join(parts)
     (folder / name).write_bytes(content)
+    options = data.draw(st.sampled_from([{}, {"source": {"csv": {"escape": "\\", "nullValues": ["\\N"]}}}]))
     by_kernel, by_python = outcomes(
-        folder, spec_of(folder, name, "{}"), window, parallel_from=max(16, len(content) // 2)
+        folder, spec_of(folder, name, repr(options)), window, parallel_from=max(16, len(content) // 2)
     )
     assert by_kernel == by_python

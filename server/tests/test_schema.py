@@ -354,6 +354,16 @@ def test_the_content_hash_follows_what_the_files_depend_on_and_nothing_else() ->
 
     assert content() == content(replicas=3, gates={"minRecords": 5}, serving={"workers": 2}, keepGenerations=9)
     assert len({content(), content(shards=2), content(duplicates="last"), content(value={"compression": "none"})}) == 4
+    escapes, nulls = ({"url": "people.csv", "csv": csv} for csv in ({"escape": "\\"}, {"nullValues": [""]}))
+    assert len({content(), content(source=escapes), content(source=nulls)}) == 3
+    assert content() == content(source={"url": "people.csv", "csv": {"escape": "", "nullValues": []}})
+
+
+def test_how_csv_is_read_comes_through_to_another_process() -> None:
+    source = {"url": "people.csv", "csv": {"escape": "\\", "nullValues": ["\\N", ""]}}
+    dataset = spec.parse_resource(resource(source=source))
+    assert dataset.source.csv == spec.Csv(escape="\\", null_values=("\\N", ""))
+    assert spec.DatasetSpec.from_json(dataset.to_json()) == dataset
 
 
 def test_normalisation_steps_are_those_of_the_code() -> None:

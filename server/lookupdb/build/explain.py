@@ -96,7 +96,11 @@ def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterato
     delimiters = sorted({item.delimiter for item in objects if item.format == "csv"})
     if delimiters:
         header = "the first row names the columns" if source.csv.header else "the manifest names the columns"
-        yield f"delimiter {', '.join(map(repr, delimiters))}, quote {source.csv.quote!r}, {header}"
+        escape = f", escape '{source.csv.escape}'" if source.csv.escape else ""
+        yield f"delimiter {', '.join(map(repr, delimiters))}, quote {source.csv.quote!r}{escape}, {header}"
+        if source.csv.null_values:
+            nulls = " or ".join(f"'{text}'" for text in source.csv.null_values)
+            yield f"  unquoted {nulls} is null"
         for column in source.csv.columns:
             empty = ", empty is null" if column.empty == "null" else ""
             yield f"  {column.name}: {column.type}{empty}"

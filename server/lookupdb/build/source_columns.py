@@ -76,7 +76,7 @@ def _check_file(
     spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
 ) -> tuple[list[str], list[str]]:
     """Doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
-    piece = Slice(number)
+    piece = Slice(number, extends_to_row_end=True)
     if file.format == "parquet":
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
         from lookupdb.build.parse.parquet_parser import ParquetParser

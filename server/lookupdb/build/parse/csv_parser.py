@@ -1,7 +1,12 @@
 """CSV: every field is text exactly as it stands in the file, unless the spec gives its column a type.
 
 Python's csv module parses, in strict mode: it reports row and line, and never guesses. DuckDB's reader does not number
-rows, and reads empty fields as nulls.
+rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
+
+Many programs write a quote within quotes as ``\\"``, not as ``""``. Read without ``source.csv.escape``, such rows
+seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
+quote after a backslash, as JSON and paths may have, and an unquoted field has a quote, which a writer that doubles
+quotes never writes. A file with both is refused.
 """
 
 from __future__ import annotations
@@ -9,25 +14,35 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from typing import IO, Any, Final
 
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
 from lookupdb.build.parse.encoding import recognize_file
 from lookupdb.build.parse.rows import UnfinishedSlice, check_names_once
-from lookupdb.build.source.csv_cuts import open_csv_reader
+from lookupdb.build.source.csv_cuts import DialectReader, open_csv_reader
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
-from lookupdb.spec import DatasetSpec
+from lookupdb.spec import Csv, DatasetSpec
 
 _TOO_LONG: Final = "larger than"
 """The csv module says it of a field, we of a row."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
 """How much is read at once behind a slice: most rows end soon."""
+_HEAD_BYTES: Final = 256 << 10
+"""An error whose row has no escaped quote looks for one in this much of the file."""
 _UNDECODED: Final = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as ``surrogateescape`` decodes it."""
+_ESCAPES: Final = (
+    """if quotes are escaped, set source.csv.escape: '\\' (or have Spark double them: option("escape", "\\""))"""
+)
+
+
+QuotesSeen = tuple[bool, bool | None]
+"""Whether rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
+None, it is unknown, and the first counts unquoted fields, too."""
 
 
 class CsvParser:
@@ -44,26 +59,30 @@ class CsvParser:
         csv.field_size_limit(max_row_bytes)
         if piece.start and self._csv.header:
             with SliceFile(file.path, Slice(piece.file)) as top:
-                self.names, _ = self._read_header(self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE)))
+                self.names, _ = self._read_header(
+                    self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE), has_header=True)
+                )
             self._lines = self._open_rows(_open_text(raw, "utf-8"))
         elif piece.start:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw, "utf-8")))
         else:
-            self.names, self._lines = self._read_header(self._open_rows(_open_text(raw)))
+            self.names, self._lines = self._read_header(self._open_rows(_open_text(raw), has_header=self._csv.header))
         self.key = make_key_function(spec, self.names, file.name)
         self.value = make_value_function(spec, self.names, file.name)
 
-    def _open_rows(self, text: IO[str]) -> Any:
+    def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
         """The slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
         lines = _read_lines(text, self._max_row, self._file.name)
-        return self._read_rows(lines if self._row_end_lines is None else self._row_end_lines.extend(lines))
+        return self._read_rows(
+            lines if self._row_end_lines is None else self._row_end_lines.extend(lines), has_header=has_header
+        )
 
-    def _open_reader(self, text: IO[str]) -> Any:
-        return self._read_rows(_read_lines(text, self._max_row, self._file.name))
+    def _open_reader(self, text: IO[str], *, has_header: bool) -> Any:
+        return self._read_rows(_read_lines(text, self._max_row, self._file.name), has_header=has_header)
 
-    def _read_rows(self, lines: Iterable[str]) -> Any:
-        self._row_length = _RowLength(self._max_row)
-        return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter)
+    def _read_rows(self, lines: Iterable[str], *, has_header: bool) -> Any:
+        self._row_length = _RowLength(self._max_row, _mark(self._csv))
+        return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter, has_header=has_header)
 
     def _read_header(self, reader: Any) -> tuple[list[str], Any]:
         if not self._csv.header:
@@ -71,7 +90,10 @@ class CsvParser:
         try:
             names = next(reader, None)
         except csv.Error as error:
-            raise BadSource(f"{self._file.name}: its header is not CSV: {self._explain(str(error))}") from error
+            raise BadSource(
+                f"{self._file.name}: its header is not CSV: {self._explain(str(error))}",
+                hint=self._dialect_hint(""),
+            ) from error
         except UnicodeDecodeError as error:
             raise self._utf8_error() from error
         self._row_length.characters = 0
@@ -79,7 +101,7 @@ class CsvParser:
             self._row_end_lines.end_row()
         return _check_header(names, self._file.name), reader
 
-    def __iter__(self) -> Iterator[list[str]]:
+    def __iter__(self) -> Iterator[list[str | None]]:
         width, row = len(self.names), self._slice.rows_before
         rows = self._lines if self._row_end_lines is None else self._row_end_lines.rows(self._lines)
         try:
@@ -104,13 +126,13 @@ class CsvParser:
             return known
         with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
-            reader = self._open_reader(text)
+            reader = self._open_reader(text, has_header=self._csv.header)
             row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns))
             try:
                 for fields in reader:
                     self._row_length.characters = 0
                     row += bool(fields)
-                    if any(map(_UNDECODED.search, fields)):
+                    if any(_UNDECODED.search(field) for field in fields if field is not None):
                         break
                     width = width or len(fields)
                     if fields and len(fields) != width:
@@ -123,11 +145,24 @@ class CsvParser:
     def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
         return BadSource(
             f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {actual}",
-            hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}: check both, and the row",
+            hint=self._dialect_hint(": check both, and the row"),
         )
 
-    def unfinished_error(self, row: int, line: int) -> BadSource:
-        """The error for a slice that ends within quotes, in its row ``row`` and line ``line``."""
+    def _dialect_hint(self, note: str) -> str:
+        """The dialect, and the option that may be missing. Only the process that reports errors looks for that."""
+        hint = f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}"
+        if self._csv.escape:
+            return f"{hint}, escape '{self._csv.escape}'{note}"
+        if self._csv.quote and self._csv.escape is None and self._slice.extends_to_row_end:
+            has_mark = self._row_length.row_has_mark
+            where = "the row" if has_mark else _find_escaped_quote(self._file, self._csv, _HEAD_BYTES)
+            if where:
+                return f"{hint}{note}; {where} has {_mark(self._csv)}: {_ESCAPES}"
+        return f"{hint}{note}"
+
+    def unfinished_error(self, row: int, line: int, text: bytes) -> BadSource:
+        """The error for a slice that ends within quotes, in its row ``row`` and line ``line``: ``text`` is the row."""
+        self._row_length.row_has_mark = _mark(self._csv).encode() in text
         row, line = self._slice.rows_before + row, self._slice.lines_before + line
         return self._syntax_error(row, "unexpected end of data", line)
 
@@ -135,13 +170,13 @@ class CsvParser:
         kind = UnfinishedSlice if "unexpected end of data" in reason else BadSource
         return kind(
             f"{self._file.name} row {row} (up to line {line}): {self._explain(reason)}",
-            hint=f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r} (doubled within quotes)",
+            hint=self._dialect_hint(" (doubled within quotes)" if self._csv.quote else ""),
         )
 
     def _explain(self, reason: str) -> str:
         """What the csv module's ``reason`` means here."""
         if "unexpected end of data" in reason:
-            return "a quote is opened and never closed"
+            return "a quote is opened and never closed" if self._csv.quote else "the file ends after an escape"
         if _TOO_LONG in reason:
             too_long = f"it is longer than {self._max_row} characters, more than the memory limit allows"
             return f"{too_long}, or a quote in it is never closed"
@@ -157,6 +192,13 @@ class CsvParser:
         return None if self._row_end_lines is None else self._row_end_lines.end
 
     @property
+    def quotes_seen(self) -> QuotesSeen:
+        """What ``check_quotes`` has to know of the slice, which was read."""
+        if isinstance(self._lines, DialectReader):
+            return self._lines.escaped_quote, self._lines.plain_quote
+        return self._row_length.has_mark, None
+
+    @property
     def lines(self) -> int:
         """How many lines were read, the header included."""
         number: int = self._lines.line_num
@@ -164,19 +206,26 @@ class CsvParser:
 
 
 class _RowLength:
-    """Limits what is read of a row that goes on from line to line, in however many fields: each may be short."""
+    """Limits what is read of a row that goes on from line to line, in however many fields: each may be short. Looks
+    for a mark in its lines."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, mark: str) -> None:
+        self._limit, self._mark = limit, mark
+        self.has_mark = self.row_has_mark = False
+        """Whether a line holds ``mark``: any line, and one of the row that was read last."""
         self.characters = 0
         """Of the row that is being read: whoever gets it sets them to 0."""
 
     def count(self, lines: Iterable[str]) -> Iterator[str]:
         """``lines``. Raises csv.Error within a row that is too long."""
         for line in lines:
+            if not self.characters:
+                self.row_has_mark = False
             self.characters += len(line)
             if self.characters > self._limit:
                 raise csv.Error(f"row {_TOO_LONG}")
+            if self._mark in line:
+                self.has_mark = self.row_has_mark = True
             yield line
 
 
@@ -190,7 +239,7 @@ class LinesToRowEnd:
         """The offset in the file at which the last line read ends."""
         self._in_row = False
 
-    def rows(self, reader: Iterable[list[str]]) -> Iterator[list[str]]:
+    def rows(self, reader: Iterable[list[str | None]]) -> Iterator[list[str | None]]:
         """The rows of ``reader``, which parses the lines of ``extend``."""
         for fields in reader:
             self._in_row = False
@@ -240,6 +289,48 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
                 hint="raise --memory-limit; or source.format or source.compression is not what the file is",
             )
         yield line
+
+
+def _mark(options: Csv) -> str:
+    """A quote as it stands in a file that escapes it."""
+    return f"\\{options.quote}"
+
+
+def _find_escaped_quote(file: LocalFile, options: Csv, limit: int) -> str | None:
+    """The first line, "line 7", in the first ``limit`` bytes of ``file`` that has a quote after a backslash."""
+    with FileIO(file.path) as raw:
+        head = raw.read(limit)
+    place = head.find(_mark(options).encode())
+    return None if place < 0 else f"line {len(head[: place + 1].splitlines())}"
+
+
+def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:
+    """Raises BadSource if quotes of ``file`` may be escaped: the module's docstring has the rule. ``findings`` are
+    those of its slices.
+
+    Reads the file again to find the rows; also if Python's csv module read it, which does not report what was quoted.
+    """
+    escaped, plain = any(escaped for escaped, _ in findings), any(plain is not False for _, plain in findings)
+    if options.escape is not None or not options.quote or not (escaped and plain):
+        return
+    with FileIO(file.path) as raw:
+        text = _open_text(raw)
+        reader = DialectReader(_read_lines(text, limit, file.name), options, file.delimiter)
+        escaped_row = plain_row = None
+        for row, _ in enumerate(filter(None, reader), 0 if options.header else 1):
+            escaped_row = row if escaped_row is None and reader.escaped_quote else escaped_row
+            plain_row = row if plain_row is None and reader.plain_quote else plain_row
+            if escaped_row is not None and plain_row is not None:
+                raise BadSource(
+                    f"{file.name}: {_row_name(escaped_row)} has a quote after a backslash in a quoted field, and "
+                    f"{_row_name(plain_row)} has a quote in an unquoted field: if the file escapes quotes, its rows "
+                    "were read wrongly",
+                    hint=f"{_ESCAPES}; if backslashes are text, set source.csv.escape: ''",
+                )
+
+
+def _row_name(row: int) -> str:
+    return f"row {row}" if row else "the header"
 
 
 def _check_header(names: list[str] | None, where: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""The key and the value of a CSV row: its fields as text, or as the types that the spec gives to columns."""
+"""The key and the value of a CSV row: its fields as text, or as the types that the spec gives to columns.
+
+A field is None if it is null, which it can be only if the spec has null markers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from lookupdb.errors import BadSource
 from lookupdb.spec import CsvColumn, DatasetSpec
 from lookupdb.wording import format_count
 
+Fields = list[str | None]
 Convert = Callable[[str], Any]
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -25,6 +29,9 @@ _SHAPES: Final = {
     "digits behind a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
     "digits with separators": re.compile(r"[-+]?[0-9]+(?:[ '_.,][0-9]+)+"),
     "true or false in capitals": re.compile(r"true|false", re.IGNORECASE),
+    "perhaps a null marker: an unquoted one that source.csv.nullValues lists is null": re.compile(
+        r"\\N|NULL|null|Null|NA|N/A|None"
+    ),
     "blanks alone": re.compile(r"\s+"),
     "with blanks around it": re.compile(r"\s.*|.*\s", re.DOTALL),
 }
@@ -39,17 +46,31 @@ def _find_positions(where: str, role: str, columns_needed: Sequence[str], names:
     return [positions[name] for name in columns_needed]
 
 
-def make_key_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[list[str]], str]:
+def make_key_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[Any], str]:
     """The function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
     columns = spec.key.columns
     positions = _find_positions(where, "key.columns", columns, names)
+    if spec.source.csv.null_values:
+        parts = list(zip(columns, positions, strict=True))
+        return lambda fields: _join_nullable(parts, fields, spec.key.separator)
     if len(positions) == 1:
         return itemgetter(positions[0])
     separator, pick = spec.key.separator, itemgetter(*positions)
     return lambda fields: join_key(columns, pick(fields), separator)
 
 
-def make_value_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[list[str]], bytes]:
+def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str) -> str:
+    """The key of fields that may be null."""
+    texts: list[str] = []
+    for column, position in parts:
+        text = fields[position]
+        if text is None:
+            raise RowRejected(f"the key column {column} is null")
+        texts.append(text)
+    return texts[0] if len(texts) == 1 else join_key([column for column, _ in parts], texts, separator)
+
+
+def make_value_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[Any], bytes]:
     """The function from a row's fields to its value. Raises BadSource for a missing column."""
     types = {column.name: column for column in spec.source.csv.columns}
     _find_positions(where, "source.csv.columns", list(types), names)
@@ -58,14 +79,26 @@ def make_value_function(spec: DatasetSpec, names: list[str], where: str) -> Call
     if spec.value.field is not None:
         raise BadSource(f"{where}: value.field is for JSON and Parquet", hint=_single_column_hint(spec.value.field))
     if spec.value.column is not None:
-        position, name = positions[0], spec.value.column
-        if spec.value.format == "raw":
-            return lambda fields: fields[position].encode()
-        alternative = _single_column_hint(name)
-        return lambda fields: check_json_text(fields[position].encode(), f"the column {name}", alternative)
+        return _make_column_function(positions[0], spec.value.column, spec.value.format)
     if not columns_needed:
         positions = [number for number, name in enumerate(names) if name not in spec.key.columns]
     return _make_object_function([(number, names[number]) for number in positions], types)
+
+
+def _make_column_function(position: int, name: str, value_format: str) -> Callable[[Fields], bytes]:
+    alternative = _single_column_hint(name)
+
+    def raw(fields: Fields) -> bytes:
+        field = fields[position]
+        if field is None:
+            raise RowRejected(f"the column {name} is null, and a raw value is text")
+        return field.encode()
+
+    def json(fields: Fields) -> bytes:
+        field = fields[position]
+        return b"null" if field is None else check_json_text(field.encode(), f"the column {name}", alternative)
+
+    return raw if value_format == "raw" else json
 
 
 def _single_column_hint(name: str) -> str:
@@ -73,7 +106,7 @@ def _single_column_hint(name: str) -> str:
     return f"value.column with value.format: raw takes text as it is, value.columns: [{name}] makes an object of it"
 
 
-def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[list[str]], bytes]:
+def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[Fields], bytes]:
     members = [name for _, name in columns]
     converters = [
         (number, name, convert)
@@ -82,14 +115,17 @@ def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvCo
     ]
     dumps = orjson.dumps
 
-    def plain(fields: list[str]) -> bytes:
+    def plain(fields: Fields) -> bytes:
         return dumps({name: fields[number] for number, name in columns})
 
-    def typed(fields: list[str]) -> bytes:
-        members = {name: fields[number] for number, name in columns}
+    def typed(fields: Fields) -> bytes:
+        members: dict[str, Any] = {name: fields[number] for number, name in columns}
         for number, name, convert in converters:
+            field = fields[number]
+            if field is None:
+                continue
             try:
-                members[name] = convert(fields[number])
+                members[name] = convert(field)
             except RowRejected as rejected:
                 raise RowRejected(f"the column {name}: {rejected}") from None
         return dumps(members)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from lookupdb import native
-from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.parse.csv_parser import CsvParser, QuotesSeen
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.parser import RowParser
 from lookupdb.build.read.native_rules import make_csv_rules, make_json_rules
@@ -41,6 +41,10 @@ class NativeRows(Protocol):
     """Where in the file the last row ends, as ``RowParser.end``."""
     position: int
     """How many bytes of the slice were read."""
+
+    @property
+    def quotes_seen(self) -> QuotesSeen:
+        """What was found of quotes, if the slice is CSV."""
 
     def read(self, report: ReportProgress) -> bool:
         """Read the slice to its end. False if Python's parser must go on behind the rows taken so far. Raises
@@ -72,6 +76,7 @@ class _NativeJsonLines:
         self._watched: tuple[int, int | None] | None = None
         self.end: int | None = None
         self.lines = self.position = 0
+        self.quotes_seen: QuotesSeen = (False, False)
 
     def read(self, report: ReportProgress) -> bool:
         records, sorter = self._records, self._records.sorter
@@ -175,7 +180,7 @@ class _NativeCsv:
                 self._read_more(raw)
             if not self._piece.start and self._block.startswith(_BOM):
                 self._at = len(_BOM)
-            if self._has_header and self._next_fields(raw) != self._parser.names:
+            if self._has_header and self._next_fields(raw, is_header=True) != self._parser.names:
                 return False
             reported = (0, 0)
             while True:
@@ -208,6 +213,12 @@ class _NativeCsv:
                 else:
                     return stop == "open quote" and self._finish_row()
 
+    @property
+    def quotes_seen(self) -> QuotesSeen:
+        """What was found of quotes."""
+        seen: tuple[bool, bool] = self._rules.quotes_seen()
+        return seen
+
     def _read_more(self, raw: SliceFile) -> None:
         """Read on behind what is left of the block. A row that is longer than windows is read in ever larger ones."""
         rest = self._block[self._at :]
@@ -216,11 +227,11 @@ class _NativeCsv:
         self.position += len(chunk)
         self._block, self._at, self._is_last = rest + chunk, 0, not chunk
 
-    def _next_fields(self, raw: SliceFile) -> list[str] | None:
+    def _next_fields(self, raw: SliceFile, *, is_header: bool = False) -> list[str | None] | None:
         """The fields of the next row; None if it is none that Python would read so."""
         while True:
             try:
-                found = self._rules.read_fields(self._block, self._at, self._is_last)
+                found = self._rules.read_fields(self._block, self._at, self._is_last, is_header)
             except UnicodeDecodeError:
                 return None
             if found is not None or self._is_last or len(self._block) - self._at > self._max_row:
@@ -241,8 +252,8 @@ class _NativeCsv:
     def _finish_row(self) -> bool:
         """The slice ends within quotes: read the row to its end, behind the slice, if this is wanted."""
         if not self._extends:
-            rest = len(self._block[self._at :].splitlines())
-            raise self._parser.unfinished_error(self._records.row + 1, self.lines + rest)
+            rest = self._block[self._at :]
+            raise self._parser.unfinished_error(self._records.row + 1, self.lines + len(rest.splitlines()), rest)
         assert self._piece.end is not None
         inside = len(self._block) - self._at
         with SliceFile(self._file.path, Slice(self._piece.file, self._piece.end)) as behind:
@@ -254,7 +265,7 @@ class _NativeCsv:
         self._records.take(self._parser.key, self._parser.value, fields)
         return True
 
-    def _next_fields_behind(self, file: SliceFile) -> list[str] | None:
+    def _next_fields_behind(self, file: SliceFile) -> list[str | None] | None:
         position = self.position
         self._read_more(file)
         fields = self._next_fields(file)

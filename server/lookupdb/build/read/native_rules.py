@@ -59,12 +59,13 @@ def make_csv_rules(
     """The kernel that reads CSV; None if the file is written in a way that it does not know."""
     if find_csv_obstacle(spec, delimiter) is not None:
         return None
-    quote = spec.source.csv.quote
+    quote, escape = spec.source.csv.quote, spec.source.csv.escape
+    nulls = [text.encode() for text in spec.source.csv.null_values]
     positions = {name: number for number, name in enumerate(names)}
     return kernels.CsvRows(
         list(spec.key.normalize),
         encode,
-        (ord(delimiter), ord(quote) if quote else None),
+        (ord(delimiter), ord(quote) if quote else None, ord(escape) if escape else None, nulls),
         len(names),
         [positions[name] for name in spec.key.columns],
         spec.key.separator.encode(),

@@ -11,7 +11,7 @@ from typing import Final
 
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.columns import SeenColumns
-from lookupdb.build.parse.csv_parser import CsvParser
+from lookupdb.build.parse.csv_parser import CsvParser, QuotesSeen
 from lookupdb.build.parse.json_document_parser import make_json_parser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.parser import RowParser
@@ -43,6 +43,8 @@ class SliceOutcome:
     columns: SeenColumns | None = None
     end: int | None = None
     """Where in the file its last row ends, if the reader read behind the slice."""
+    quotes: QuotesSeen = (False, False)
+    """Of CSV, for ``check_quotes``."""
 
 
 class SliceReader:
@@ -80,9 +82,14 @@ class SliceReader:
                 native_rows = None
                 self._read_rows(rest, parser, records, reported)
             lines, end = (parser.lines, parser.end) if native_rows is None else (native_rows.lines, native_rows.end)
+            quotes: QuotesSeen = (False, False)
+            if native_rows is not None:
+                quotes = native_rows.quotes_seen
+            elif isinstance(parser, CsvParser):
+                quotes = parser.quotes_seen
             columns = None if parser.columns is None else parser.columns.snapshot()
             names = None if parser.names is None or piece.start else list(parser.names)
-            return SliceOutcome(records.row, lines, records.rejected, records.samples, names, columns, end)
+            return SliceOutcome(records.row, lines, records.rejected, records.samples, names, columns, end, quotes)
 
     def _open_parser(self, file: LocalFile, piece: Slice, stack: ExitStack) -> RowParser:
         try:

@@ -17,6 +17,7 @@ from typing import Self
 
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.columns import ColumnTracker
+from lookupdb.build.parse.csv_parser import QuotesSeen, check_quotes
 from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.progress import Progress
 from lookupdb.build.read.crew import MAX_CREW_SLICES, Crew, CrewState
@@ -84,7 +85,7 @@ class SortedRecords:
             self._sorter = stack.enter_context(Sorter(self._scratch, self._budget.sorting))
             source_bytes = sum(file.bytes for file in self._files)
             sample = make_sample(self._budget.sample, source_bytes)
-            self._slices_read = _ReadSlices(self._spec, self._files, self._pieces, sample)
+            self._slices_read = _ReadSlices(self._spec, self._files, self._pieces, sample, self._budget.row)
             self._progress.begin_phase("read", source_bytes, "bytes")
             if self._members > 1:
                 with TemporaryDirectory(prefix="slices-", dir=self._scratch) as folder:
@@ -171,14 +172,17 @@ class SortedRecords:
 class _ReadSlices:
     """Counts of the slices read so far, in the source's order."""
 
-    def __init__(self, spec: DatasetSpec, files: Sequence[LocalFile], pieces: Sequence[Slice], sample: Sample) -> None:
-        self._spec, self._files, self._pieces, self.sample = spec, files, pieces, sample
+    def __init__(
+        self, spec: DatasetSpec, files: Sequence[LocalFile], pieces: Sequence[Slice], sample: Sample, max_row: int
+    ) -> None:
+        self._spec, self._files, self._pieces, self.sample, self._max_row = spec, files, pieces, sample, max_row
         self.rows = 0
         self._rejected = 0
         self._samples: list[RowSample] = []
         self._rows_before: dict[int, int] = {}
         """Slice → the number of its file's rows before it."""
         self._file_rows = self._file_lines = 0
+        self._quotes: list[QuotesSeen] = []
         self._columns = ColumnTracker(spec)
         self._uniform_columns = UniformColumns(spec)
 
@@ -209,13 +213,16 @@ class _ReadSlices:
         self.rows += outcome.rows
         self._file_rows += outcome.rows
         self._file_lines += outcome.lines
+        self._quotes.append(outcome.quotes)
         if outcome.columns is not None:
             self._columns.merge(outcome.columns)
         if number + 1 == len(self._pieces) or self._pieces[number + 1].file != file_number:
             if outcome.columns is not None:
                 self._columns.check(file.name)
+            check_quotes(file, self._spec.source.csv, self._quotes, self._max_row)
             file.check_unchanged()
             self._file_rows = self._file_lines = 0
+            self._quotes.clear()
             self._columns = ColumnTracker(self._spec)
 
 

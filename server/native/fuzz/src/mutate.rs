@@ -154,12 +154,13 @@ fn try_reply(chance: &mut Chance) -> bool {
 fn try_csv(chance: &mut Chance) {
     let delimiter = b",\t; "[chance.index(4)];
     let quote = (chance.index(3) > 0).then_some(b'"');
-    let alphabet = [delimiter, b'"', b'\n', b'\r', b'a', delimiter, b'"', b'b'];
+    let escape = (chance.index(2) > 0).then_some(b'\\');
+    let alphabet = [delimiter, b'"', b'\n', b'\r', b'a', delimiter, b'"', b'\\'];
     let mut data: Vec<u8> = (0..chance.index(40)).map(|_| alphabet[chance.index(8)]).collect();
     mutate(chance, &mut data);
     let cut = chance.index(data.len() + 1);
-    if catch_unwind(|| check_csv(&data, Dialect { delimiter, quote }, cut)).is_err() {
-        report(&format!("CSV {data:02x?} with {delimiter:02x} and {quote:02x?}, cut at {cut}"));
+    if catch_unwind(|| check_csv(&data, Dialect { delimiter, quote, escape }, cut)).is_err() {
+        report(&format!("CSV {data:02x?} with {delimiter:02x}, {quote:02x?} and {escape:02x?}, cut at {cut}"));
     }
 }
 

@@ -62,7 +62,7 @@ pub fn check_csv(data: &[u8], dialect: Dialect, cut: usize) -> bool {
 
 /// Read the first block until it is cut or ends, and then the rest.
 fn split(data: &[u8], dialect: Dialect, cut: usize) -> Rows {
-    let (mut splitter, mut rows, mut at) = (Splitter::new(dialect), vec![], 0);
+    let (mut splitter, mut rows, mut at) = (Splitter::new(dialect, vec![]), vec![], 0);
     for (block, is_last) in [(&data[..cut], cut == data.len()), (data, true)] {
         while at < block.len() {
             match splitter.next_row(block, at, is_last) {
@@ -87,16 +87,25 @@ fn split(data: &[u8], dialect: Dialect, cut: usize) -> Rows {
     (rows, true)
 }
 
-/// The definition: Python's `csv`, strict, state by state.
+/// Where `split_by_bytes` is in a row.
+#[derive(PartialEq)]
+enum State {
+    RowStart,
+    FieldStart,
+    Plain,
+    Quoted,
+    Quote,
+    QuotedEscape,
+    PlainEscape,
+    EscapedBreak,
+}
+
+/// The definition: Python's `csv`, strict, and escapes, state by state.
 fn split_by_bytes(data: &[u8], dialect: Dialect) -> Rows {
-    #[derive(PartialEq)]
-    enum State {
-        RowStart,
-        FieldStart,
-        Plain,
-        Quoted,
-        Quote,
-    }
+    let escapes = |byte: u8| Some(byte) == dialect.escape;
+    let is_escapable = |byte: u8| {
+        byte == dialect.delimiter || Some(byte) == dialect.quote || escapes(byte) || byte == b'\n' || byte == b'\r'
+    };
     let (mut rows, mut row, mut field, mut state) = (vec![], vec![], vec![], State::RowStart);
     for (at, &byte) in data.iter().enumerate() {
         let is_break = byte == b'\n' || byte == b'\r';
@@ -104,6 +113,30 @@ fn split_by_bytes(data: &[u8], dialect: Dialect) -> Rows {
             continue;
         }
         state = match state {
+            State::QuotedEscape | State::PlainEscape if !is_escapable(byte) => return (rows, false),
+            State::QuotedEscape => {
+                field.push(byte);
+                State::Quoted
+            }
+            State::PlainEscape => {
+                field.push(byte);
+                if is_break {
+                    State::EscapedBreak
+                } else {
+                    State::Plain
+                }
+            }
+            State::EscapedBreak if byte == b'\n' && data[at - 1] == b'\r' => {
+                field.push(byte);
+                State::EscapedBreak
+            }
+            State::Quoted if escapes(byte) => State::QuotedEscape,
+            State::RowStart | State::FieldStart | State::Plain | State::EscapedBreak
+                if escapes(byte) && dialect.quote.is_none() =>
+            {
+                State::PlainEscape
+            }
+            State::Plain if Some(byte) == dialect.quote && escapes(data[at - 1]) => return (rows, false),
             State::Quoted if Some(byte) == dialect.quote => State::Quote,
             State::Quote if Some(byte) == dialect.quote => {
                 field.push(byte);
@@ -131,7 +164,7 @@ fn split_by_bytes(data: &[u8], dialect: Dialect) -> Rows {
             }
         };
     }
-    if state == State::Quoted {
+    if matches!(state, State::Quoted | State::QuotedEscape | State::PlainEscape | State::EscapedBreak) {
         return (rows, false);
     }
     if state != State::RowStart {

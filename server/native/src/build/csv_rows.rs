@@ -53,6 +53,12 @@ pub struct CsvRows {
     max_row: usize,
     width: usize,
     splitter: Splitter,
+    quote: Option<u8>,
+    /// The number of quotes in and around quoted fields, of the rows read last.
+    quotes: usize,
+    /// Whether a quoted field had a quote after a backslash, and an unquoted field a quote.
+    escaped_quote: bool,
+    plain_quote: bool,
     inner: JsonText,
     key_text: Vec<u8>,
     key: Vec<u8>,
@@ -79,13 +85,14 @@ type Progress = (&'static str, usize, u64, u64);
 
 #[pymethods]
 impl CsvRows {
-    /// `rule` is "object", of `columns` (field, head, type, whether empty means null), or "raw" or "json", of one.
+    /// `dialect` is delimiter, quote, escape and null markers. `rule` is "object", of `columns` (field, head, type,
+    /// whether empty means null), or "raw" or "json", of one.
     #[new]
     #[expect(clippy::too_many_arguments)]
     fn new(
         steps: Vec<String>,
         encode: Py<PyAny>,
-        dialect: (u8, Option<u8>),
+        dialect: (u8, Option<u8>, Option<u8>, Vec<Vec<u8>>),
         width: usize,
         key_fields: Vec<usize>,
         separator: Vec<u8>,
@@ -100,7 +107,7 @@ impl CsvRows {
             ("object", _) => ValueRule::Object(columns.into_iter().map(as_column).collect::<PyResult<_>>()?),
             _ => return Err(PyValueError::new_err(format!("there is no rule {rule:?} of {} columns", columns.len()))),
         };
-        let (delimiter, quote) = dialect;
+        let (delimiter, quote, escape, nulls) = dialect;
         Ok(Self {
             keys: KeyRules::new(&steps, encode)?,
             key_fields,
@@ -109,7 +116,11 @@ impl CsvRows {
             max_value,
             max_row,
             width,
-            splitter: Splitter::new(Dialect { delimiter, quote }),
+            splitter: Splitter::new(Dialect { delimiter, quote, escape }, nulls),
+            quote,
+            quotes: 0,
+            escaped_quote: false,
+            plain_quote: false,
             inner: JsonText::default(),
             key_text: Vec::new(),
             key: Vec::new(),
@@ -132,7 +143,9 @@ impl CsvRows {
         sample: &mut Sample,
     ) -> PyResult<Progress> {
         let mut sink = Sink::new(records, memory, sample);
+        self.quotes = 0;
         let (stop, end, rows) = py.detach(|| self.read_rows(block, at, is_last, place, &mut sink))?;
+        self.note_quotes(block, at..end);
         let lines = count_lines(block.get(at..end).unwrap_or_default());
         let stop = match stop {
             Stop::End => "end",
@@ -144,28 +157,50 @@ impl CsvRows {
         Ok((stop, end, rows, lines))
     }
 
-    /// The next row: where it ends, and its fields. None if there is no whole row.
+    /// Whether a quoted field had a quote after a backslash, and an unquoted field a quote.
+    fn quotes_seen(&self) -> (bool, bool) {
+        (self.escaped_quote, self.plain_quote)
+    }
+
+    /// The next row: where it ends, and its fields, None for null, but in the header. None if there is no whole row.
     fn read_fields<'py>(
         &mut self,
         py: Python<'py>,
         block: &[u8],
         at: usize,
         is_last: bool,
+        is_header: bool,
     ) -> PyResult<Option<(usize, Bound<'py, PyList>)>> {
-        match self.splitter.next_row(block, at, is_last) {
-            Found::Row(end) | Found::Blank(end) => Ok(Some((end, self.fields(py, block)?))),
-            _ => Ok(None),
-        }
+        let (Found::Row(end) | Found::Blank(end)) = self.splitter.next_row(block, at, is_last) else {
+            return Ok(None);
+        };
+        let fields = self.fields(py, block, is_header)?;
+        self.quotes = self.splitter.quotes;
+        self.escaped_quote |= self.splitter.escaped_quote;
+        self.note_quotes(block, at..end);
+        Ok(Some((end, fields)))
     }
 }
 
 impl CsvRows {
-    fn fields<'py>(&self, py: Python<'py>, block: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    fn fields<'py>(&self, py: Python<'py>, block: &[u8], is_header: bool) -> PyResult<Bound<'py, PyList>> {
         let fields = PyList::empty(py);
         for number in 0..self.splitter.width() {
-            fields.append(PyString::new(py, std::str::from_utf8(self.splitter.field(block, number))?))?;
+            if self.splitter.is_null(number) && !is_header {
+                fields.append(py.None())?;
+            } else {
+                fields.append(PyString::new(py, std::str::from_utf8(self.splitter.field(block, number))?))?;
+            }
         }
         Ok(fields)
+    }
+
+    /// Note whether there are more quotes in `rows` than in their quoted fields.
+    fn note_quotes(&mut self, block: &[u8], rows: Range<usize>) {
+        if let (Some(quote), false) = (self.quote, self.plain_quote) {
+            let all = block.get(rows).map_or(0, |bytes| memchr::memchr_iter(quote, bytes).count());
+            self.plain_quote = all > self.quotes;
+        }
     }
 
     fn read_rows(
@@ -199,6 +234,8 @@ impl CsvRows {
                 return Ok((Stop::Odd, at, rows));
             }
             rows += 1;
+            self.quotes += self.splitter.quotes;
+            self.escaped_quote |= self.splitter.escaped_quote;
             sink.put(&self.key, place + rows, &self.value);
             at = end;
         }
@@ -207,6 +244,9 @@ impl CsvRows {
 
     /// Make key and value of the row; false if Python shall look at it.
     fn make_record(&mut self, block: &[u8]) -> PyResult<bool> {
+        if self.key_fields.iter().any(|&field| self.splitter.is_null(field)) {
+            return Ok(false);
+        }
         if let [field] = self.key_fields[..] {
             let text = self.splitter.field(block, field);
             if !self.keys.encode(text, &mut self.key)? {
@@ -238,7 +278,9 @@ impl CsvRows {
     fn make_value(&mut self, block: &[u8]) -> Option<()> {
         let value = &mut self.value;
         match &self.value_rule {
+            ValueRule::Raw(field) if self.splitter.is_null(*field) => return None,
             ValueRule::Raw(field) => value.extend_from_slice(self.splitter.field(block, *field)),
+            ValueRule::Json(field) if self.splitter.is_null(*field) => value.extend_from_slice(b"null"),
             ValueRule::Json(field) => push_json(self.splitter.field(block, *field), &mut self.inner, value)?,
             ValueRule::Object(columns) => {
                 if columns.is_empty() {
@@ -246,6 +288,10 @@ impl CsvRows {
                 }
                 for column in columns {
                     value.extend_from_slice(&column.head);
+                    if self.splitter.is_null(column.field) {
+                        value.extend_from_slice(b"null");
+                        continue;
+                    }
                     push_field(self.splitter.field(block, column.field), column, &mut self.inner, value)?;
                 }
                 value.push(b'}');

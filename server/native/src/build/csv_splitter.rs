@@ -1,4 +1,4 @@
-//! Splits CSV into rows of fields, exactly as Python's `csv` in strict mode does.
+//! Splits CSV into rows of fields, exactly as Python's `csv` in strict mode and `DialectReader` do.
 use std::ops::Range;
 
 /// How fields are written.
@@ -8,6 +8,8 @@ pub struct Dialect {
     pub delimiter: u8,
     /// Stands around fields, doubled for itself; None if nothing does.
     pub quote: Option<u8>,
+    /// Makes the next byte text: within quotes, or anywhere if nothing quotes.
+    pub escape: Option<u8>,
 }
 
 /// What was found at a place of a block.
@@ -19,24 +21,32 @@ pub enum Found {
     Blank(usize),
     /// The block ends within a row, or where it cannot be told whether the row ends.
     Cut,
-    /// The last block ends within quotes.
+    /// The last block ends within quotes, or after an escape.
     OpenQuote,
     /// No CSV: Python says why.
     Broken,
 }
 
-/// Where a field lies: in the block, or in `Splitter::unquoted`, if quotes in it were doubled.
+/// Where a field lies: in the block, or in `Splitter::unquoted`, if quotes in it were doubled or bytes escaped.
 #[derive(Clone)]
 enum Field {
     AsItIs(Range<usize>),
     Unquoted(Range<usize>),
+    /// A null marker, which is there.
+    Null(Range<usize>),
 }
 
 /// Splits one row after the other.
 pub struct Splitter {
     dialect: Dialect,
+    /// What fields without quotes hold if they are null.
+    nulls: Vec<Vec<u8>>,
     fields: Vec<Field>,
     unquoted: Vec<u8>,
+    /// The number of quotes in and around the row's quoted fields; not counted if there are escapes.
+    pub quotes: usize,
+    /// Whether a quoted field of the row has a quote after a backslash.
+    pub escaped_quote: bool,
 }
 
 /// How a field ended.
@@ -49,8 +59,8 @@ enum FieldEnd {
 
 impl Splitter {
     /// For files of one dialect.
-    pub fn new(dialect: Dialect) -> Self {
-        Self { dialect, fields: Vec::new(), unquoted: Vec::new() }
+    pub fn new(dialect: Dialect, nulls: Vec<Vec<u8>>) -> Self {
+        Self { dialect, nulls, fields: Vec::new(), unquoted: Vec::new(), quotes: 0, escaped_quote: false }
     }
 
     /// The number of fields of the row.
@@ -58,10 +68,15 @@ impl Splitter {
         self.fields.len()
     }
 
-    /// A field of the row that was found in `block`.
+    /// Whether a field of the row is null.
+    pub fn is_null(&self, number: usize) -> bool {
+        matches!(self.fields.get(number), Some(Field::Null(_)))
+    }
+
+    /// A field of the row that was found in `block`; the marker, if it is null.
     pub fn field<'a>(&'a self, block: &'a [u8], number: usize) -> &'a [u8] {
         let bytes = match self.fields.get(number) {
-            Some(Field::AsItIs(range)) => block.get(range.clone()),
+            Some(Field::AsItIs(range) | Field::Null(range)) => block.get(range.clone()),
             Some(Field::Unquoted(range)) => self.unquoted.get(range.clone()),
             None => None,
         };
@@ -72,13 +87,15 @@ impl Splitter {
     pub fn next_row(&mut self, block: &[u8], mut at: usize, is_last: bool) -> Found {
         self.fields.clear();
         self.unquoted.clear();
+        (self.quotes, self.escaped_quote) = (0, false);
         if matches!(block.get(at), Some(b'\n' | b'\r')) {
             return line_end(block, at, is_last).map_or(Found::Cut, Found::Blank);
         }
         loop {
             let end = match block.get(at) {
                 Some(byte) if Some(*byte) == self.dialect.quote => self.quoted_field(block, at + 1, is_last),
-                _ => self.plain_field(block, at),
+                _ if self.dialect.escape.is_none() && self.nulls.is_empty() => self.plain_field(block, at),
+                _ => self.marked_field(block, at, is_last),
             };
             match end {
                 FieldEnd::Delimiter(place) => at = place + 1,
@@ -98,6 +115,86 @@ impl Splitter {
         self.field_end(block, end)
     }
 
+    /// A field without quotes that may be null, or have escapes.
+    fn marked_field(&mut self, block: &[u8], at: usize, is_last: bool) -> FieldEnd {
+        let escape = if self.dialect.quote.is_none() { self.dialect.escape } else { None };
+        let end = match find_plain_end(block, at, self.dialect.delimiter, escape, is_last) {
+            Some(end) => end,
+            None => return FieldEnd::Stop(if is_last { Found::OpenQuote } else { Found::Cut }),
+        };
+        let raw = block.get(at..end).unwrap_or_default();
+        if self.nulls.iter().any(|null| null == raw) {
+            self.fields.push(Field::Null(at..end));
+        } else if escape.is_some_and(|escape| raw.contains(&escape)) {
+            if !self.push_unescaped(raw) {
+                return FieldEnd::Stop(Found::Broken);
+            }
+        } else if self.holds_escaped_quote(raw) {
+            return FieldEnd::Stop(Found::Broken);
+        } else {
+            self.fields.push(Field::AsItIs(at..end));
+        }
+        self.field_end(block, end)
+    }
+
+    fn holds_escaped_quote(&self, raw: &[u8]) -> bool {
+        match (self.dialect.escape, self.dialect.quote) {
+            (Some(escape), Some(quote)) => memchr::memmem::find(raw, &[escape, quote]).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether an escape may stand before `byte`.
+    fn is_escapable(&self, byte: u8) -> bool {
+        byte == self.dialect.delimiter
+            || matches!(byte, b'\n' | b'\r')
+            || Some(byte) == self.dialect.quote
+            || Some(byte) == self.dialect.escape
+    }
+
+    /// Push the field that `raw` stands for; false if it escapes what it must not.
+    fn push_unescaped(&mut self, raw: &[u8]) -> bool {
+        let start = self.unquoted.len();
+        let mut bytes = raw.iter();
+        while let Some(&byte) = bytes.next() {
+            if Some(byte) != self.dialect.escape {
+                self.unquoted.push(byte);
+                continue;
+            }
+            match bytes.next() {
+                Some(&next) if self.is_escapable(next) => self.unquoted.push(next),
+                _ => return false,
+            }
+        }
+        self.fields.push(Field::Unquoted(start..self.unquoted.len()));
+        true
+    }
+
+    /// A field that began with a quote, before `at`, and may have escapes.
+    fn escaped_field(&mut self, block: &[u8], at: usize, quote: u8, escape: u8, is_last: bool) -> FieldEnd {
+        let open = if is_last { Found::OpenQuote } else { Found::Cut };
+        let (mut start, start_unquoted) = (at, self.unquoted.len());
+        loop {
+            let Some(size) = block.get(start..).and_then(|rest| memchr::memchr2(quote, escape, rest)) else {
+                return FieldEnd::Stop(open);
+            };
+            let special = start + size;
+            self.unquoted.extend_from_slice(block.get(start..special).unwrap_or_default());
+            match (block.get(special), block.get(special + 1)) {
+                (Some(&found), Some(&next)) if found == escape && self.is_escapable(next) => self.unquoted.push(next),
+                (Some(&found), Some(&next)) if found == quote && next == quote => self.unquoted.push(quote),
+                (Some(&found), next) if found == escape => {
+                    return FieldEnd::Stop(if next.is_some() { Found::Broken } else { open });
+                }
+                _ => {
+                    self.fields.push(Field::Unquoted(start_unquoted..self.unquoted.len()));
+                    return self.field_end(block, special + 1);
+                }
+            }
+            start = special + 2;
+        }
+    }
+
     fn field_end(&self, block: &[u8], at: usize) -> FieldEnd {
         match block.get(at) {
             None => FieldEnd::Block(at),
@@ -113,12 +210,17 @@ impl Splitter {
         let Some(quote) = self.dialect.quote else {
             return FieldEnd::Stop(Found::Broken);
         };
+        if let Some(escape) = self.dialect.escape {
+            return self.escaped_field(block, at, quote, escape, is_last);
+        }
         let (mut start, start_unquoted) = (at, self.unquoted.len());
         loop {
             let Some(size) = block.get(start..).and_then(|rest| memchr::memchr(quote, rest)) else {
                 return FieldEnd::Stop(open);
             };
             let end = start + size;
+            self.quotes += 2;
+            self.escaped_quote |= end > at && block.get(end - 1) == Some(&b'\\');
             if block.get(end + 1) == Some(&quote) {
                 self.unquoted.extend_from_slice(block.get(start..=end).unwrap_or_default());
                 start = end + 2;
@@ -131,6 +233,26 @@ impl Splitter {
                 self.fields.push(Field::Unquoted(start_unquoted..self.unquoted.len()));
             }
             return self.field_end(block, end + 1);
+        }
+    }
+}
+
+/// Where a field without quotes ends; None if the block ends after an escape.
+fn find_plain_end(block: &[u8], at: usize, delimiter: u8, escape: Option<u8>, is_last: bool) -> Option<usize> {
+    let mut start = at;
+    loop {
+        let rest = block.get(start..)?;
+        let size = memchr::memchr3(delimiter, b'\n', b'\r', rest).unwrap_or(rest.len());
+        let Some(place) = escape.and_then(|escape| memchr::memchr(escape, rest.get(..size)?)) else {
+            return Some(start + size);
+        };
+        let escaped = start + place + 1;
+        start = match block.get(escaped)? {
+            b'\n' | b'\r' => line_end(block, escaped, is_last)?,
+            _ => escaped + 1,
+        };
+        if start == block.len() && matches!(block.get(start - 1), Some(b'\n' | b'\r')) {
+            return None;
         }
     }
 }
