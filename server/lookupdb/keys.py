@@ -32,9 +32,29 @@ NORMALIZATIONS = tuple(_STEPS)
 _TABLE_STEPS = frozenset(["lowercase", "casefold", "nfc"])
 """The steps whose result depends on the character tables."""
 
+_CASE_STEPS = frozenset(["lowercase", "casefold"])
+
 
 class InvalidKey(ValueError):
     """A key that no shard can hold: empty, longer than ``MAX_KEY_BYTES``, or not text."""
+
+
+def effective_steps(steps: Sequence[str]) -> tuple[str, ...]:
+    """The steps that a spec's ``steps`` stand for. If ``nfc`` is among them, it also comes
+
+    - after a ``lowercase`` or ``casefold`` that follows it: H̱ has no composed form, and its lowercase ẖ has one;
+    - before a ``casefold`` that it follows, which makes a letter of the mark U+0345: NFC must sort the marks first.
+
+    So a normalised key is normalised to itself, and the composed and decomposed forms of a key are one key. Builders
+    compute this list once, from the spec. Readers apply the list that a generation was built with, which may be older
+    than this rule.
+    """
+    if "nfc" not in steps:
+        return tuple(steps)
+    place = steps.index("nfc")
+    before = ["nfc"] if "casefold" in steps[:place] else []
+    after = [] if _CASE_STEPS.isdisjoint(steps[place:]) else ["nfc"]
+    return (*before, *steps, *after)
 
 
 def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:

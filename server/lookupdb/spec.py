@@ -17,6 +17,7 @@ import yaml
 from lookupdb import schema
 from lookupdb.cluster_fields import find_cluster_fields
 from lookupdb.errors import InvalidManifest
+from lookupdb.keys import effective_steps
 from lookupdb.naming import to_snake_case
 from lookupdb.refresh import Refresh, parse_refresh
 from lookupdb.router_clients import check_router_clients
@@ -70,7 +71,7 @@ class Source:
 
     urls: tuple[str, ...]
     format: Literal["csv", "json", "jsonl", "parquet"] | None
-    compression: Literal["none", "gzip", "zstd"] | None
+    compression: Literal["none", "gzip", "zstd", "bzip2", "xz"] | None
     csv: Csv
     secret_name: str | None
     volume: dict[str, str] | None
@@ -85,6 +86,7 @@ class Key:
     """Empty with ``member_names``."""
     separator: str
     normalize: tuple[str, ...]
+    """The effective steps (``keys.effective_steps``)."""
     member_names: bool = False
     """The source is one JSON object, whose members' names are the keys."""
 
@@ -370,7 +372,7 @@ def _parse_refresh(members: dict[str, Any], urls: tuple[str, ...], name: str) ->
 
 def _parse_key(key: dict[str, Any]) -> Key:
     columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
-    return Key(columns, key["separator"], tuple(key["normalize"]), member_names)
+    return Key(columns, key["separator"], effective_steps(key["normalize"]), member_names)
 
 
 def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import re
@@ -232,8 +234,9 @@ def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path:
     [
         pytest.param(gzip.compress(b"k,v\na,1\n"), "gzip", "source.compression: gzip", id="gzip"),
         pytest.param(zstandard.compress(b"k,v\na,1\n"), "zstd", "source.compression: zstd", id="zstd"),
+        pytest.param(bz2.compress(b"k,v\na,1\n"), "bzip2", "source.compression: bzip2", id="bzip2"),
+        pytest.param(lzma.compress(b"k,v\na,1\n"), "xz", "source.compression: xz", id="xz"),
         pytest.param(b"PAR1\x15\xff\xff", "Parquet", "source.format: parquet", id="Parquet"),
-        pytest.param(b"PK\x03\x04\x14\xff\xff", "a zip archive", "as CSV in UTF-8", id="a spreadsheet"),
         pytest.param("k,v\na,1\n".encode("utf-16"), "UTF-16", "iconv -f UTF-16", id="UTF-16"),
         pytest.param(b"\xfe\xff" + "k,v\na,1\n".encode("utf-16-be"), "UTF-16", "iconv", id="UTF-16, big endian"),
     ],
@@ -244,6 +247,17 @@ def test_a_file_that_is_no_text_is_named_by_its_first_bytes(
     with pytest.raises(BadSource, match=rf"{name} is {kind}.* by its first bytes, not text in UTF-8") as raised:
         read_file(tmp_path, name, content)
     assert hint in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    "mark", ["ORC", "PAR1", "PARE", "BZh9", "BZh91AY&SY", "FEA1", "ARROW1", "Obj", "Rar!", "7z", "PK", "Salted__"]
+)
+def test_text_that_begins_as_another_format_is_text(tmp_path: Path, kernels: str, mark: str) -> None:
+    assert read_file(tmp_path, "f.csv", f"{mark},v\na,1\n", key=mark).values == {"a": '{"v":"1"}'}
+    source = {"csv": {"delimiter": "\x01"}}
+    assert read_file(tmp_path, "f.csv", f"{mark}\x01v\na\x011\n", key=mark, source=source).values == {"a": '{"v":"1"}'}
+    with pytest.raises(BadSource, match=r"f\.csv row 1 \(up to line 2\) is not valid UTF-8"):
+        read_file(tmp_path, "f.csv", f"{mark},v\na,".encode() + b"\xe9\n", key=mark)
 
 
 def test_a_wrong_column_name_gets_the_near_one_and_the_list(tmp_path: Path) -> None:

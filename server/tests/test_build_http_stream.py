@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 from support.sources import dataset, read
@@ -19,23 +20,31 @@ CSV = b"k,v\n" + b"".join(b"%d,value\n" % number for number in range(50_000))
 
 
 class Web(QuietHandler):
+    """/CODING/NAME is sent in chunks, /CODING/length/NAME with its length; - is no Content-Encoding."""
+
     def do_GET(self) -> None:  # noqa: N802 - http.server calls it so
         self.send_response(200)
-        path = self.path.partition("?")[0]
-        if path == "/until-closed.csv":
+        coding, *form, name = self.path.partition("?")[0].strip("/").split("/")
+        if name == "until-closed.csv":
             self.end_headers()
             self.wfile.write(CSV)
             self.close_connection = True
             return
-        if path == "/on-the-fly.csv":
-            self.send_header("Content-Encoding", "gzip")
+        if coding != "-":
+            self.send_header("Content-Encoding", unquote(coding))
+        is_packed = name.endswith(".gz") or name == "on-the-fly.csv"
+        body = gzip.compress(CSV, mtime=0) if is_packed else CSV
+        if form == ["length"]:
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        body = gzip.compress(CSV) if path in ("/f.csv.gz", "/on-the-fly.csv") else CSV
         for start in range(0, len(body), 10_000):
             piece = body[start : start + 10_000]
             self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            if path == "/cut.csv" and start:
+            if name == "cut.csv" and start:
                 self.close_connection = True
                 return
         self.wfile.write(b"0\r\n\r\n")
@@ -47,14 +56,64 @@ def web() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("path", ["f.csv", "f.csv.gz", "on-the-fly.csv", "f.csv?sig=a%2Fb"])
+@pytest.mark.parametrize("path", ["f.csv", "f.csv.gz", "f.csv?sig=a%2Fb"])
 def test_it_is_read_to_its_end(tmp_path: Path, web: str, path: str) -> None:
-    found = read(dataset(None, f"{web}/{path}"), tmp_path)
+    found = read(dataset(None, f"{web}/-/{path}"), tmp_path)
     assert found.rows == len(found.records) == 50_000
 
 
+@pytest.mark.parametrize("form", ["", "length/"])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "identity, GZIP"])
+@pytest.mark.parametrize(
+    ("name", "source"), [("f.csv.gz", {}), ("on-the-fly.csv", {}), ("on-the-fly.csv", {"compression": "gzip"})]
+)
+def test_what_is_sent_in_gzip_is_unpacked_once(
+    tmp_path: Path, web: str, form: str, coding: str, name: str, source: dict[str, str]
+) -> None:
+    """A server may mean by it the file that it has, or what it does to it on the way."""
+    spec = dataset(None, f"{web}/{quote(coding)}/{form}{name}", source=source)
+    (item,) = resolve_source(spec, volume=None)
+    assert item.compression == "gzip"
+    assert read(spec, tmp_path).rows == 50_000
+
+
+@pytest.mark.parametrize("form", ["", "length/"])
+@pytest.mark.parametrize("coding", ["aws-chunked", "utf-8", "identity"])
+def test_what_is_no_compression_is_read_as_it_is(tmp_path: Path, web: str, form: str, coding: str) -> None:
+    for name in ("f.csv", "f.csv.gz"):
+        assert read(dataset(None, f"{web}/{coding}/{form}{name}"), tmp_path).rows == 50_000
+
+
+@pytest.mark.parametrize("form", ["", "length/"])
+@pytest.mark.parametrize("coding", ["br", "deflate", "gzip, br"])
+def test_another_compression_is_refused(web: str, form: str, coding: str) -> None:
+    said = rf"f\.csv is sent in the Content-Encoding {coding}, expected one of gzip, zstd, bzip2, xz\n"
+    with pytest.raises(BadSource, match=said):
+        resolve_source(dataset(None, f"{web}/{quote(coding)}/{form}f.csv"), volume=None)
+
+
+@pytest.mark.parametrize("form", ["", "length/"])
+def test_what_is_not_as_it_is_labelled_is_refused(tmp_path: Path, web: str, form: str) -> None:
+    with pytest.raises(BadSource, match=r"f\.csv is not gzip: it looks like text"):
+        read(dataset(None, f"{web}/gzip/{form}f.csv"), tmp_path)
+    with pytest.raises(
+        BadSource, match=r"on-the-fly\.csv is gzip by its first bytes.*\n  set source\.compression: gzip"
+    ):
+        read(dataset(None, f"{web}/-/{form}on-the-fly.csv"), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["", "length/"])
+def test_what_is_of_no_format_by_its_name_is_looked_into(web: str, form: str) -> None:
+    with pytest.raises(
+        BadSource, match=r"data: its name does not show its format\n  set source\.format, or name it \.csv"
+    ):
+        resolve_source(dataset(None, f"{web}/-/{form}data"), volume=None)
+    with pytest.raises(BadSource, match=r"data\.gz: its name does not show its format\n  set source\.format"):
+        resolve_source(dataset(None, f"{web}/-/{form}data.gz"), volume=None)
+
+
 def test_its_content_identifies_it(tmp_path: Path, web: str) -> None:
-    objects = resolve_source(dataset(None, f"{web}/f.csv"), volume=None)
+    objects = resolve_source(dataset(None, f"{web}/-/f.csv"), volume=None)
     assert source_fingerprint(objects) is None
     (file,) = fetch_files(objects, tmp_path, SilentProgress())
     assert file.description.bytes == len(CSV)
@@ -63,18 +122,18 @@ def test_its_content_identifies_it(tmp_path: Path, web: str) -> None:
 
 def test_one_that_is_cut_short_is_refused(tmp_path: Path, web: str) -> None:
     with pytest.raises(BadSource, match="cut short"):
-        read(dataset(None, f"{web}/cut.csv"), tmp_path)
+        read(dataset(None, f"{web}/-/cut.csv"), tmp_path)
 
 
 def test_one_whose_end_is_not_marked_is_refused(tmp_path: Path, web: str) -> None:
     with pytest.raises(BadSource, match="sends neither its length nor a marked end"):
-        read(dataset(None, f"{web}/until-closed.csv"), tmp_path)
+        read(dataset(None, f"{web}/-/until-closed.csv"), tmp_path)
 
 
 def test_a_full_scratch_folder_is_named(tmp_path: Path, web: str) -> None:
     import resource
 
-    objects = resolve_source(dataset(None, f"{web}/f.csv"), volume=None)
+    objects = resolve_source(dataset(None, f"{web}/-/f.csv"), volume=None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
+import io
+import lzma
 import os
+import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import zstandard
 from support.buckets import s3_server, use_server
-from support.sources import MEMORY, dataset, read
+from support.sources import MEMORY, dataset, read, read_file
 from support.web import QuietHandler, web_server
 
+from lookupdb.build.budget import BuildBudget
 from lookupdb.build.progress import SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
 from lookupdb.build.source import listing, local_files
+from lookupdb.build.source.decompression import decompress
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
 from lookupdb.build.source.remote_objects import pattern_to_regex
+from lookupdb.build.source_columns import describe_columns
 from lookupdb.errors import BadSource, NotEnoughRoom, SourceUnreadable
 
 CSV = b"k,v\na,1\n"
+ROWS = b"k,v\n" + b"".join(b"%d,%d\n" % (number, number * number) for number in range(1000))
 
 
 def urls(base: Path | None, url: str | list[str], volume: Path | None = None) -> list[str]:
@@ -212,36 +221,63 @@ def test_the_fingerprint_changes_when_a_file_does(tmp_path: Path) -> None:
     assert now() == first
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
+COMPRESSIONS = {"gz": "gzip", "zst": "zstd", "bz2": "bzip2", "xz": "xz"}
+
+
 def packed(kind: str, content: bytes) -> bytes:
-    return gzip.compress(content) if kind == "gz" else zstandard.compress(content)
+    return PACKERS[kind](content)
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("kind", PACKERS)
 def test_compressed_files(tmp_path: Path, kind: str) -> None:
     rows = b"".join(b"%d,%d\n" % (number, number) for number in range(20_000))
-    content = packed(kind, b"k,v\n" + rows[:1000]) + packed(kind, rows[1000:])  # two members, two frames
+    parts = [b"k,v\n" + rows[:1000], rows[1000:2000], b"", rows[2000:]]
+    content = b"".join(packed(kind, part) for part in parts)  # several members, frames or streams
     (tmp_path / f"a.csv.{kind}").write_bytes(content)
     assert read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").rows == 20_000
     (tmp_path / "a.bin").write_bytes(content)
-    source = {"format": "csv", "compression": {"gz": "gzip", "zst": "zstd"}[kind]}
+    source = {"format": "csv", "compression": COMPRESSIONS[kind]}
     assert read(dataset(tmp_path, "a.bin", source=source), tmp_path / "scratch").rows == 20_000
 
 
-@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("kind", PACKERS)
+def test_a_stream_may_be_cut_anywhere_on_its_way(kind: str) -> None:
+    content = packed(kind, CSV) + packed(kind, b"") + packed(kind, b"b,2\n") + bytes(8)
+    pieces = [content[place : place + 1] for place in range(len(content))]
+    assert b"".join(decompress(pieces, COMPRESSIONS[kind], "a")) == CSV + b"b,2\n"
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_what_expands_a_lot_is_unpacked_bit_by_bit(kind: str) -> None:
+    content = packed(kind, bytes(64 << 20))
+    assert max(map(len, decompress([content], COMPRESSIONS[kind], "a"))) <= 17 << 20
+
+
+@pytest.mark.parametrize("kind", PACKERS)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         pytest.param(lambda data: data[:-1], "is cut short", id="without its last byte"),
         pytest.param(lambda data: data[: len(data) // 2], "is cut short", id="half of it"),
+        pytest.param(lambda data: data[:1], "is cut short", id="its first byte"),
         pytest.param(lambda data: b"", "is cut short", id="empty"),
         pytest.param(lambda data: data + data[:7], "is cut short", id="second member cut short"),
-        pytest.param(lambda data: CSV, "is not (gzip|zstd): it looks like text\n", id="not compressed"),
+        pytest.param(lambda data: CSV, "is not (gzip|zstd|bzip2|xz): it looks like text\n", id="not compressed"),
         pytest.param(lambda data: data[:50] + b"\1" * 50 + data[100:], "is damaged: its", id="damaged within"),
-        pytest.param(lambda data: data + b"\1junk-and-more", "is damaged: its", id="junk after it"),
+        pytest.param(
+            lambda data: data + b"\1junk-and-more", r"goes on after its \w+ stream, near its byte", id="junk after it"
+        ),
+        pytest.param(lambda data: data + CSV, r"goes on after its .* with text\n  only another", id="text after it"),
     ],
 )
 def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: str, damage: Any, message: str) -> None:
-    (tmp_path / f"a.csv.{kind}").write_bytes(damage(packed(kind, CSV * 1000)))
+    (tmp_path / f"a.csv.{kind}").write_bytes(damage(packed(kind, ROWS)))
     with pytest.raises(BadSource, match=rf"a\.csv\.{kind} {message}"):
         read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch")
 
@@ -253,11 +289,11 @@ def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: s
         pytest.param("SECRET1é".encode() * 20, "text", id="text that is cut within a character"),
         pytest.param(b"SECRET1\xff", "no format that is known", id="not UTF-8"),
         pytest.param(b"SECRET1\0", "no format that is known", id="binary"),
-        pytest.param(b"PK\x03\x04SECRET1", "zip", id="zip"),
+        pytest.param(b"PK\x03\x04SECRET1", r"a zip archive or a spreadsheet \(.xlsx\)", id="zip"),
         pytest.param(b"\xfd7zXZ\0SECRET1", "xz", id="xz"),
-        pytest.param(b"BZh9SECRET1", "bzip2", id="bzip2"),
+        pytest.param(b"BZh91AY&SYSECRET1\0", "bzip2", id="bzip2"),
         pytest.param(packed("zst", b"SECRET1"), "zstd", id="zstd"),
-        pytest.param(b"PAR1SECRET1", "Parquet", id="Parquet"),
+        pytest.param(b"PAR1\x15SECRET1", "Parquet", id="Parquet"),
     ],
 )
 def test_what_is_not_compressed_as_it_is_named_is_described_and_not_quoted(
@@ -269,11 +305,176 @@ def test_what_is_not_compressed_as_it_is_named_is_described_and_not_quoted(
     assert "SECRET" not in str(raised.value)
 
 
-@pytest.mark.parametrize("zeros", [1, 512, 40_000])
-def test_a_gzip_stream_may_be_padded_with_zeros(tmp_path: Path, zeros: int) -> None:
+@pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.parametrize("zeros", [4, 512, 40_000])
+def test_a_stream_may_be_padded_with_zeros(tmp_path: Path, kind: str, zeros: int) -> None:
     """As a tape's blocks are, and more of them than are unpacked at once."""
-    (tmp_path / "a.csv.gz").write_bytes(packed("gz", CSV) + bytes(zeros) + packed("gz", b"b,2\n") + bytes(zeros))
-    assert list(read(dataset(tmp_path, "a.csv.gz"), tmp_path / "scratch").values) == ["a", "b"]
+    content = packed(kind, CSV) + bytes(zeros) + packed(kind, b"b,2\n") + bytes(zeros)
+    (tmp_path / f"a.csv.{kind}").write_bytes(content)
+    assert list(read(dataset(tmp_path, f"a.csv.{kind}"), tmp_path / "scratch").values) == ["a", "b"]
+
+
+def zstd_of_window(log: int, content: bytes) -> bytes:
+    """A zstd frame of a window of 2 ** ``log`` bytes, as `zstd --long` writes one from a pipe."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return compressor.compress(content) + compressor.flush()
+
+
+def zstd_of_dictionary(content: bytes) -> bytes:
+    samples: list[bytes | bytearray | memoryview] = [
+        b"k,v\n%d,text %d\n" % (number, number * number) for number in range(2000)
+    ]
+    return zstandard.ZstdCompressor(dict_data=zstandard.train_dictionary(1000, samples)).compress(content)
+
+
+def xz_of_window(size: int, content: bytes) -> bytes:
+    """An xz stream of a window of ``size`` bytes."""
+    return lzma.compress(content, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": size}])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param(
+            "a.csv.zst",
+            zstd_of_window(28, CSV),
+            r"needs a window of 256 MiB to be unpacked, 128 MiB is the most\n  compress it again with `zstd --long=27`",
+            id="zstd --long=28",
+        ),
+        pytest.param(
+            "a.csv.zst", packed("zst", CSV) + zstd_of_window(31, CSV), "needs a window of 2,048 MiB", id="second frame"
+        ),
+        pytest.param(
+            "a.csv.zst", zstd_of_dictionary(CSV), r"is compressed with a zstd dictionary \(\d+\)", id="dictionary"
+        ),
+        pytest.param(
+            "a.csv.xz",
+            xz_of_window(1 << 28, CSV),
+            r"needs more than 128 MiB of memory to be unpacked, which is the most\n  compress it again with `xz -9`",
+            id="xz of 256 MiB",
+        ),
+        pytest.param("a.csv.gz", b"\x1f\x8b\x07" + gzip.compress(CSV)[3:], "of a kind that is not read", id="method"),
+        pytest.param("a.csv.gz", b"\x1f\x8b\x08\x20" + gzip.compress(CSV)[4:], "it is encrypted, or", id="encrypted"),
+    ],
+)
+def test_what_is_whole_and_cannot_be_unpacked_is_not_called_damaged(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadSource, match=message) as raised:
+        read(dataset(tmp_path, name), tmp_path / "scratch")
+    assert "damaged" not in str(raised.value)
+    assert "fetch" not in str(raised.value)
+
+
+def test_the_largest_windows_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.zst").write_bytes(zstd_of_window(27, CSV))
+    (tmp_path / "b.csv.xz").write_bytes(xz_of_window(1 << 27, b"k,v\nb,2\n"))
+    assert list(read(dataset(tmp_path, "*.csv.*"), tmp_path / "scratch").values) == ["a", "b"]
+
+
+@pytest.mark.parametrize("outer", PACKERS)
+@pytest.mark.parametrize("inner", PACKERS)
+def test_a_file_that_is_compressed_twice_is_told_so(tmp_path: Path, outer: str, inner: str) -> None:
+    name = f"a.csv.{outer}"
+    (tmp_path / name).write_bytes(packed(outer, packed(inner, CSV * 1000)))
+    said = (
+        rf"{name} is compressed twice: its {COMPRESSIONS[outer]} stream holds {COMPRESSIONS[inner]}\n  compress it once"
+    )
+    with pytest.raises(BadSource, match=said) as raised:
+        read(dataset(tmp_path, name), tmp_path / "scratch")
+    assert "source.compression" not in str(raised.value)
+
+
+def tar_file(name: str, content: bytes) -> bytes:
+    """A tar archive of one file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["f.csv", "f.csv.gz", "f.jsonl", "f.parquet", "f", "f.gz"])
+@pytest.mark.parametrize(
+    ("content", "kind", "hint"),
+    [
+        pytest.param(b"Obj\x01\x04\x16avro.schema\xd4", "Avro", "write Parquet", id="Avro"),
+        pytest.param(b"ORC\n\x06\x12\x04\x08\x02P\0", "ORC", "write Parquet", id="ORC"),
+        pytest.param(b"ARROW1\0\0\xff\xff\xff\xff\xf0\x02\0\0", "Arrow", "write Parquet", id="Arrow file"),
+        pytest.param(b"\xff\xff\xff\xff\xf0\x02\0\0\x10\0", "Arrow", "write Parquet", id="Arrow stream"),
+        pytest.param(b"FEA1\0\0\0\0", "Feather", "write Parquet", id="Feather"),
+        pytest.param(b"\x89HDF\r\n\x1a\n\0", "HDF5", "write Parquet", id="HDF5"),
+        pytest.param(b"SQLite format 3\0\x10\0", "a SQLite database", "write Parquet", id="SQLite"),
+        pytest.param(b"\x80\x04\x95\x0b", "a pickle", "write Parquet", id="pickle"),
+        pytest.param(b"PK\x03\x04\x14\xff\xff", "a zip archive", "as CSV in UTF-8", id="a spreadsheet"),
+        pytest.param(tar_file("f.csv", b"k,v\na,1\n"), "a tar archive", "unpack it", id="tar"),
+        pytest.param(b"7z\xbc\xaf\x27\x1c\0\x04", "a 7z archive", "unpack it", id="7z"),
+        pytest.param(b"\x04\x22\x4d\x18h@\x0c\0", "lz4", "compress it with gzip, zstd, bzip2 or xz", id="lz4"),
+        pytest.param(b"\xff\x06\0\0sNaPpY\x01\x10\0\0", "snappy", "compress it with gzip", id="snappy"),
+        pytest.param(b"\x25\xb5\x2f\xfd\x01", "an old zstd", "compress it with gzip", id="zstd 0.5"),
+        pytest.param(b"PARE\x15\x04", "Parquet with an encrypted footer", "decrypt it", id="encrypted Parquet"),
+    ],
+)
+def test_what_is_not_read_is_named_by_its_first_bytes(
+    tmp_path: Path, name: str, content: bytes, kind: str, hint: str
+) -> None:
+    """Whether its name shows a format or none, a source's format is set, or it is compressed."""
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    with pytest.raises(BadSource) as raised:
+        read_file(tmp_path, name, content)
+    assert raised.value.message.startswith(f"{name}")
+    if (
+        name.endswith(".gz")
+        and kind in ("a zip archive", "a 7z archive", "lz4", "snappy", "an old zstd")
+        and name != "f.gz"
+    ):
+        assert f"is compressed twice: its gzip stream holds {kind}" in raised.value.message
+    else:
+        assert f" is {kind}" in raised.value.message
+        assert raised.value.message.endswith(" by its first bytes, which is not read")
+        assert hint in str(raised.value.hint)
+    assert "let its name end" not in str(raised.value.hint)
+    with pytest.raises(BadSource, match=kind):
+        read_file(
+            tmp_path, "f.bin", content, source={"format": "csv", "compression": "gzip" if ".gz" in name else "none"}
+        )
+
+
+def test_explain_looks_into_compressed_files_and_documents(tmp_path: Path) -> None:
+    for name, content in (
+        ("a.csv.gz", packed("gz", packed("gz", CSV))),
+        ("a.jsonl.zst", zstd_of_window(28, CSV)),
+        ("a.json", packed("bz2", b"[]")),
+    ):
+        (tmp_path / name).write_bytes(content)
+        spec = dataset(tmp_path, name)
+        with pytest.raises(BadSource) as built:
+            read(spec, tmp_path / "scratch")
+        objects = resolve_source(spec, volume=None)
+        with pytest.raises(BadSource) as explained:
+            list(describe_columns(spec, objects, BuildBudget.for_build(MEMORY, shards=1, threads=1)))
+        assert (explained.value.message, explained.value.hint) == (built.value.message, built.value.hint)
+
+
+def test_parquet_may_be_compressed_from_outside_too(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.parquet"
+    duckdb.sql(f"COPY (SELECT 'a' AS k, 1 AS v) TO '{plain}' (FORMAT parquet)")
+    for kind in PACKERS:
+        (tmp_path / f"f.parquet.{kind}").write_bytes(packed(kind, plain.read_bytes()))
+        assert read(dataset(tmp_path, f"f.parquet.{kind}"), tmp_path / "scratch").values == {"a": '{"v":1}'}
+    plain.rename(tmp_path / "f.csv")
+    (tmp_path / "g.parquet").write_bytes(packed("gz", CSV))
+    with pytest.raises(
+        BadSource, match=r"f\.csv is Parquet by its first bytes, not text in UTF-8\n  set source\.format"
+    ):
+        read(dataset(tmp_path, "f.csv"), tmp_path / "scratch")
+    with pytest.raises(
+        BadSource, match=r"g\.parquet is gzip by its first bytes, not Parquet\n  set source\.compression"
+    ):
+        read(dataset(tmp_path, "g.parquet"), tmp_path / "scratch")
 
 
 def test_a_zstd_stream_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
@@ -411,6 +612,32 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             # All servers of a process share what they keep.
             for entry in client.list_objects_v2(Bucket="data")["Contents"]:
                 client.delete_object(Bucket="data", Key=entry["Key"])
+
+
+def test_objects_are_unpacked_by_their_name_and_known_by_their_first_bytes(tmp_path: Path, bucket: Any) -> None:
+    """What their metadata say of an encoding does not count."""
+    for kind in PACKERS:
+        bucket.put_object(
+            Bucket="data", Key=f"a.csv.{kind}", Body=packed(kind, CSV), ContentEncoding=COMPRESSIONS[kind]
+        )
+        assert read(dataset(None, f"s3://data/a.csv.{kind}"), tmp_path).values == {"a": '{"v":"1"}'}
+    for name, content, said in (
+        (
+            "b.csv",
+            packed("gz", CSV),
+            r"b\.csv is gzip by its first bytes, not text in UTF-8\n  set source\.compression: gzip",
+        ),
+        ("b.csv.gz", packed("gz", packed("xz", CSV)), r"b\.csv\.gz is compressed twice: its gzip stream holds xz"),
+        ("b.avro", b"Obj\x01\x04\x16avro.schema\xd4", r"b\.avro is Avro by its first bytes, which is not read"),
+        (
+            "b",
+            packed("gz", CSV),
+            r"b: its name does not show its format; by its first bytes it is gzip\n.*compression: gzip",
+        ),
+    ):
+        bucket.put_object(Bucket="data", Key=name, Body=content, ContentEncoding="gzip")
+        with pytest.raises(BadSource, match=said):
+            read(dataset(None, f"s3://data/{name}"), tmp_path)
 
 
 def test_s3(tmp_path: Path, bucket: Any) -> None:

@@ -1,5 +1,9 @@
 """Keys: what bytes a key becomes, and which shard they live in. The hash is a wire contract."""
 
+import itertools
+import unicodedata
+from collections.abc import Sequence
+
 import pytest
 
 from lookupdb import keys
@@ -41,6 +45,90 @@ def test_keys_spread_evenly_over_shards() -> None:
 )
 def test_normalisation_steps_apply_in_the_order_given(steps: list[str], asked: str, stored: str) -> None:
     assert keys.make_key_encoder(steps)(asked) == stored.encode()
+
+
+ORDERS = [order for count in range(5) for order in itertools.permutations(keys.NORMALIZATIONS, count)]
+MARKS = ["", "\u0301", "\u030c", "\u0331", "\u0308\u0301", "\u030a", "\u0307\u0323", "\u0338", "\u3099"]
+IOTAS = ["\u0345", "\u0345\u0301", "\u0342\u0345"]
+TRICKY = [
+    "ΑΣ",
+    "ΑΣ\u0345",
+    "ΑΣ\u0301",
+    "Σ",
+    "ΣΑ",
+    "ß\u0301",
+    "ŉ\u0301",
+    "ﬃ\u0301",
+    "ẞ",
+    "İ",
+    "I\u0307",
+    "ı",
+    "\u1100\u1161\u11a8",
+    "가\u11a8",
+]
+BLANKS = [
+    "",
+    " ",
+    "\u2000",
+    "\u2001a\u2000",
+    "\u2000\u0301",
+    " H\u0331 ",
+    "H\u0331\u3000",
+    "\u00a0\u0345\u2002",
+    "\x1cΑΣ \x1f",
+]
+
+
+def is_changed(text: str) -> bool:
+    """Whether any step changes ``text``. If none does, no order of them does."""
+    return not (text == text.lower() == text.casefold() and unicodedata.is_normalized("NFC", text))
+
+
+@pytest.fixture(scope="module")
+def letters() -> list[str]:
+    """The letters of the BMP with each of several marks, Greek ones also with an iota below, that any step changes."""
+    plain = [chr(code) for code in range(0x10000) if not 0xD800 <= code <= 0xE000]
+    greek = [chr(code) for code in (*range(0x370, 0x400), *range(0x1F00, 0x2000))]
+    every = [
+        letter + mark for letters, marks in ((plain, MARKS), (greek, IOTAS)) for letter in letters for mark in marks
+    ]
+    return [text for text in every if is_changed(text)] + TRICKY
+
+
+def normalize_all(steps: Sequence[str], texts: list[str]) -> list[str]:
+    """Each of ``texts`` normalised: all at once, with a private character between them that no step knows."""
+    return keys.make_normalizer(steps)("\ue000".join(texts)).split("\ue000")
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=",".join)
+def test_a_normalised_key_is_normalised_to_itself(order: tuple[str, ...], letters: list[str]) -> None:
+    steps = keys.effective_steps(order)
+    once = normalize_all(steps, letters)
+    twice = normalize_all(steps, once)
+    assert [pair for pair in zip(letters, once, twice, strict=True) if pair[1] != pair[2]][:3] == []
+    if "nfc" in order:
+        for form in ("NFC", "NFD"):
+            other = normalize_all(steps, [unicodedata.normalize(form, text) for text in letters])
+            assert [pair for pair in zip(letters, once, other, strict=True) if pair[1] != pair[2]][:3] == []
+    normalize = keys.make_normalizer(steps)
+    assert [normalize(normalize(text)) for text in BLANKS] == [normalize(text) for text in BLANKS]
+
+
+@pytest.mark.parametrize(
+    ("order", "steps"),
+    [
+        ("nfc lowercase", "nfc lowercase nfc"),
+        ("strip nfc casefold", "strip nfc casefold nfc"),
+        ("casefold nfc strip lowercase", "nfc casefold nfc strip lowercase nfc"),
+        ("strip casefold nfc", "nfc strip casefold nfc"),
+        ("lowercase nfc", "lowercase nfc"),
+        ("nfc strip", "nfc strip"),
+        ("casefold lowercase strip", "casefold lowercase strip"),
+        ("", ""),
+    ],
+)
+def test_nfc_is_applied_around_casefold_and_after_lowercase(order: str, steps: str) -> None:
+    assert keys.effective_steps(order.split()) == tuple(steps.split())
 
 
 def test_an_unknown_step_is_refused() -> None:

@@ -13,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import SAME
 from support.shards import write_generation
+from support.sources import dataset
 
 import lookupdb
 from lookupdb import keys
+from lookupdb.build.build_options import BuildOptions
+from lookupdb.build.pipeline import build_generation
+from lookupdb.build.progress import SilentProgress
 from lookupdb.mapped import MappedDataset, open_dataset
+from lookupdb.store import open_store
 
 RECORDS = {f"key-{number}": b"value %d" % number for number in range(500)}
 
@@ -257,6 +262,20 @@ def test_keys_are_normalised_as_everywhere(tmp_path: Path, kernels: str, normali
         assert (text in mapping) == (expected is not None)
     found = {text: by_key[encode(text).decode()] for text in asked if encode(text).decode() in by_key}
     assert mapping.get_many(asked) == found
+
+
+@pytest.mark.parametrize("normalize", [["nfc", "lowercase"], ["nfc", "casefold"], ["casefold", "nfc"]])
+def test_what_a_mapping_lists_is_in_it(tmp_path: Path, kernels: str, normalize: list[str]) -> None:
+    names = ["H\u0331asan", "J\u030cane", "Ada"]
+    (tmp_path / "names.csv").write_text("k\n" + "".join(f"{name}\n" for name in names))
+    spec = dataset(tmp_path, "names.csv", normalize=tuple(normalize))
+    store = open_store(str(tmp_path / "store"))
+    build_generation(spec, store, BuildOptions(scratch=tmp_path), SilentProgress())
+    mapping = open_dataset(tmp_path / "store/local/default/test-local/g1")
+    assert sorted(mapping) == ["ada", "\u01f0ane", "\u1e96asan"]
+    assert [key in mapping for key in mapping] == [True, True, True]
+    assert {mapping.raw(key) for key in mapping} == {b"{}"}
+    assert all(name in mapping and name.lower() in mapping and name.upper() in mapping for name in names)
 
 
 TEXTS = st.one_of(st.text(max_size=8), st.text("abAB \t\x1cßİ", max_size=6), st.text(min_size=200, max_size=520))

@@ -18,7 +18,14 @@ from lookupdb import keys, native
 from lookupdb.errors import CorruptFile
 from lookupdb.mapped import MappedDataset, open_dataset
 
-NORMALIZATIONS = [(), ("strip",), ("lowercase", "strip"), ("casefold",), ("nfc", "casefold")]
+NORMALIZATIONS = [
+    (),
+    ("strip",),
+    ("lowercase", "strip"),
+    ("casefold",),
+    ("nfc", "casefold"),
+    ("nfc", "lowercase", "nfc"),
+]
 
 
 def open_both(folder: Path) -> tuple[MappedDataset, MappedDataset]:

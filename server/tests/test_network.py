@@ -257,6 +257,12 @@ def test_a_denied_source_says_where_its_credentials_come_from(url: str, hint: st
         raise UnauthenticatedError("401")
 
 
+def test_an_object_that_gcs_unpacks_on_the_way_says_what_to_clear() -> None:
+    said = GenericError("Generic GCS error: Content-Length Header missing from response")
+    with pytest.raises(BadSource, match="clear contentEncoding"), remote_objects.remote_errors("gs://b/a.csv"):
+        raise said
+
+
 def test_no_credentials_at_all_says_which_variables() -> None:
     error = GenericError("Generic S3 error: error sending request for url (http://169.254.169.254/latest/api/token)")
     with (

@@ -1,5 +1,6 @@
 """Manifests are validated and defaulted against the CRD itself, so that laptop and cluster agree."""
 
+import itertools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from lookupdb import keys, schema, spec
-from lookupdb.build.source import listing
+from lookupdb.build.source import file_kinds, listing
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -366,9 +367,38 @@ def test_how_csv_is_read_comes_through_to_another_process() -> None:
     assert spec.DatasetSpec.from_json(dataset.to_json()) == dataset
 
 
+@pytest.mark.parametrize(
+    ("steps", "content"),
+    [
+        pytest.param(["lowercase", "nfc"], "a43b686cf86c50e9e0aa8265abaf3612", id="as before"),
+        pytest.param(
+            ["nfc", "strip"], "8aa1a0c8a4a72aa1b03c020a7059c4fd", id="as before: strip leaves nothing to compose"
+        ),
+        pytest.param(["nfc", "lowercase"], "2300105e0017929c992494d625be892e", id="built again: nfc is applied twice"),
+    ],
+)
+def test_the_content_hash_follows_the_steps_that_are_applied(steps: list[str], content: str) -> None:
+    """A changed hash is built again, so steps that mean what they meant keep the hash that they had."""
+    parsed = spec.parse_resource(resource(key={"columns": ["email"], "normalize": steps}))
+    assert parsed.content_hash() == content
+    assert spec.DatasetSpec.from_json(parsed.to_json()).key == parsed.key
+
+
+def test_a_status_takes_the_longest_list_of_steps() -> None:
+    longest = max(len(keys.effective_steps(order)) for order in itertools.permutations(keys.NORMALIZATIONS))
+    status = schema.resource_schema()["properties"]["status"]["properties"]
+    assert status["generations"]["items"]["properties"]["normalize"]["maxItems"] == longest
+    assert status["refused"]["properties"]["normalize"]["maxItems"] == longest
+
+
 def test_normalisation_steps_are_those_of_the_code() -> None:
     properties = schema.resource_schema()["properties"]["spec"]["properties"]
     assert tuple(properties["key"]["properties"]["normalize"]["items"]["enum"]) == keys.NORMALIZATIONS
+
+
+def test_compressions_are_those_of_the_code() -> None:
+    properties = schema.resource_schema()["properties"]["spec"]["properties"]
+    assert properties["source"]["properties"]["compression"]["enum"] == ["none", *file_kinds.ENDINGS]
 
 
 def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

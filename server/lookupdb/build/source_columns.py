@@ -14,7 +14,7 @@ from lookupdb.build.parse.json_lines_parser import JsonLinesParser
 from lookupdb.build.parse.rows import shorten_name
 from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.read.native_rules import find_csv_obstacle, find_json_obstacle
-from lookupdb.build.source.fetch import find_local_file
+from lookupdb.build.source.fetch import check_beginning, find_local_file
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.listing import SourceObject
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -39,7 +39,11 @@ _FORMS: Final = {
 
 def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
     """Look for the columns that the spec names in the first files that are here as they are: neither remote nor
-    compressed, nor one JSON document. Raises BadSource as the build would."""
+    compressed, nor one JSON document. Of the others that are here, only the first bytes are read. Raises BadSource as
+    the build would."""
+    not_looked_into = [item for item in objects if isinstance(item.place, Path) and _find_obstacle(item)]
+    for item in not_looked_into[:_MAX_FILES]:
+        check_beginning(item)
     here = [file for item in objects if not _find_obstacle(item) and (file := find_local_file(item)) is not None]
     checked: Counter[str] = Counter()
     uniform_columns = UniformColumns(spec)

@@ -19,7 +19,6 @@ from io import FileIO
 from typing import IO, Any, Final
 
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
-from lookupdb.build.parse.encoding import recognize_file
 from lookupdb.build.parse.rows import UnfinishedSlice, check_names_once
 from lookupdb.build.source.csv_cuts import DialectReader, open_csv_reader
 from lookupdb.build.source.fetched_file import LocalFile
@@ -122,8 +121,6 @@ class CsvParser:
 
         Reads the file again: text is decoded ahead of its rows, and how far depends on where the slice begins.
         """
-        if (known := recognize_file(self._file.path, self._file.name)) is not None:
-            return known
         with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
             reader = self._open_reader(text, has_header=self._csv.header)

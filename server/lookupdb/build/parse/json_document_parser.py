@@ -8,11 +8,9 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from lookupdb.build.parse.dict_rows import DictRows, MemberValues
-from lookupdb.build.parse.encoding import not_utf8_error
 from lookupdb.build.parse.json_lines_parser import not_an_object_error
 from lookupdb.build.parse.json_text import EXACT_DECODER, MAX_NESTING, is_nested_too_deeply, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow
@@ -53,7 +51,7 @@ class _Document:
 
     def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
         self._file, self._max_row = file, max_row_bytes
-        self._raw, self._text = raw, _decode_chunks(raw, file.path, file.name)
+        self._raw, self._text = raw, _decode_chunks(raw, file.name)
         self._window, self._offset, self._ended = "", 0, False
         self._dropped_lines = self._dropped_column = 0
         """The line breaks before the window, and the characters between the last of them and the window."""
@@ -235,7 +233,7 @@ def find_wrapped_array(text: str, start: int) -> str | None:
     return None
 
 
-def _decode_chunks(raw: Any, path: Path, name: str) -> Iterator[str]:
+def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     position = 0
     while True:
@@ -243,8 +241,8 @@ def _decode_chunks(raw: Any, path: Path, name: str) -> Iterator[str]:
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            raise not_utf8_error(
-                path, name, f"{name} is not valid UTF-8 near its byte {position + error.start}"
+            raise BadSource(
+                f"{name} is not valid UTF-8 near its byte {position + error.start}", hint="write the file in UTF-8"
             ) from error
         position += len(chunk)
         if text:

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 import orjson
 
 from lookupdb.build.parse.dict_rows import DictRows
-from lookupdb.build.parse.encoding import not_utf8_error
 from lookupdb.build.parse.json_text import decode_exactly, is_exact, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
 from lookupdb.build.source.fetched_file import LocalFile
@@ -103,7 +102,7 @@ class JsonLinesParser:
         try:
             text.decode()
         except UnicodeDecodeError:
-            return not_utf8_error(self._file.path, self._file.name, f"{where} is not valid UTF-8")
+            return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
         hint = "source.format: json is for a file that is one array"
         if text[:1] != b"[":
             hint = f"jsonl is one whole object a line, as `jq -c` writes it; {hint}"

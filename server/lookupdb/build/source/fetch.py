@@ -10,20 +10,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Final
 
 from lookupdb.build.progress import Progress
 from lookupdb.build.scratch import scratch_errors
 from lookupdb.build.source.decompression import decompress
 from lookupdb.build.source.fetched_file import LocalFile, check_unchanged, tell_changes
+from lookupdb.build.source.file_kinds import FIRST_BYTES, check_kind
 from lookupdb.build.source.http_stream import HttpStream
-from lookupdb.build.source.listing import SourceObject, is_identified
-from lookupdb.build.source.remote_objects import remote_errors
+from lookupdb.build.source.listing import SourceObject, is_identified, read_beginning, read_chunks
 from lookupdb.errors import SourceUnreadable
 from lookupdb.manifest import SourceFile
-
-_CHUNK: Final = 1 << 20
 
 
 def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
@@ -56,6 +54,8 @@ def _is_plain(item: SourceObject) -> bool:
 def _use_in_place(item: SourceObject) -> LocalFile:
     assert isinstance(item.place, Path)
     check_unchanged(item.description, item.place)
+    with tell_changes(lambda: _check_unchanged(item)):
+        check_beginning(item)
     # An example's file never changes: it is part of the program.
     in_place = item.description.modified is not None
     return LocalFile(item.description, item.format, item.delimiter, item.place, item.description.bytes, in_place)
@@ -64,11 +64,12 @@ def _use_in_place(item: SourceObject) -> LocalFile:
 def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFile:
     description, checksum = item.description, None if is_identified(item.description) else hashlib.sha256()
     received = _ByteCounter(progress)
-    chunks = received.count(_read_chunks(item))
+    chunks = received.count(read_chunks(item))
     if checksum:
         chunks = _hash_chunks(chunks, checksum)
     if item.compression != "none":
         chunks = decompress(chunks, item.compression, item.description.url)
+    chunks = _check_beginning(chunks, item)
     with tell_changes(lambda: _check_unchanged(item)), scratch_errors(target.parent), target.open("wb") as out:
         for chunk in chunks:
             out.write(chunk)
@@ -87,18 +88,21 @@ def _check_unchanged(item: SourceObject) -> None:
         check_unchanged(item.description, item.place)
 
 
-def _read_chunks(item: SourceObject) -> Iterator[bytes]:
-    name = item.description.url
-    if not isinstance(item.place, Path):
-        with remote_errors(name):
-            yield from item.place.open(item.description)
-        return
-    try:
-        with item.place.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
-    except OSError as error:
-        raise SourceUnreadable(f"{name} cannot be read: {error.strerror}") from error
+def check_beginning(item: SourceObject) -> None:
+    """Raises BadSource if the first bytes of ``item`` show that it is not what it is read as."""
+    check_kind(read_beginning(item, item.compression), item.description.url, item.format, item.compression)
+
+
+def _check_beginning(chunks: Iterable[bytes], item: SourceObject) -> Iterator[bytes]:
+    """Pass ``chunks`` of ``item``, unpacked, on. Raises BadSource as ``check_beginning`` does."""
+    first, is_checked = b"", False
+    for chunk in chain(chunks, [b""]):
+        if not is_checked:
+            first += chunk[:FIRST_BYTES]
+            if not chunk or len(first) >= FIRST_BYTES:
+                check_kind(first, item.description.url, item.format, item.compression)
+                is_checked = True
+        yield chunk
 
 
 def _hash_chunks(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[bytes]:

@@ -13,7 +13,6 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from lookupdb.build.source.decompression import decompress
 from lookupdb.errors import BadSource
 from lookupdb.loopback import proxy_handlers
 from lookupdb.manifest import SourceFile
@@ -36,13 +35,12 @@ class HttpStream:
                     f"{description.url}: its server sends neither its length nor a marked end",
                     hint="a truncated file would go unnoticed: send Content-Length, or chunks",
                 )
-            coding = response.headers.get("Content-Encoding", "identity").lower()
-            if coding not in ("identity", "gzip"):
-                raise BadSource(
-                    f"{description.url} is sent in the Content-Encoding {coding}, expected identity or gzip"
-                )
-            chunks = _chunks(response)
-            yield from chunks if coding == "identity" else decompress(chunks, "gzip", description.url)
+            yield from _chunks(response)
+
+    def content_encoding(self) -> str:
+        """The header of that name, empty if there is none. Raises OSError if the server cannot be read."""
+        with _open(self.url) as response:
+            return str(response.headers.get("Content-Encoding", ""))
 
 
 def _chunks(response: Any) -> Iterator[bytes]:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import orjson
 
+from lookupdb.build.source.decompression import decompress
+from lookupdb.build.source.file_kinds import ENDINGS, FIRST_BYTES, Compression, recognize, wrong_kind_error
 from lookupdb.build.source.local_files import add_checksums, find_example, find_file, find_in_volume, find_path
 from lookupdb.build.source.location import LocatedFile, RemoteFile
-from lookupdb.build.source.remote_objects import find_http, find_objects
+from lookupdb.build.source.remote_objects import find_http, find_objects, remote_errors
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
 from lookupdb.wording import strip_secrets
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
-Compression = Literal["none", "gzip", "zstd"]
 
 _FORMATS: Final[dict[str, Format]] = {
     ".csv": "csv",
@@ -30,7 +31,8 @@ _FORMATS: Final[dict[str, Format]] = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
-_COMPRESSIONS: Final[dict[str, Compression]] = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSIONS: Final = {ending: compression for compression, ending in ENDINGS.items()}
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +143,12 @@ def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
 def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     source = spec.source
     format_suffix, compression = _split_suffixes(located.description.url)
+    compression = source.compression or compression
+    if compression == "none":
+        compression = located.coding
     file_format = source.format or _FORMATS.get(format_suffix)
     if file_format is None:
-        raise BadSource(
-            f"{located.description.url}: its name does not show its format",
-            hint=f"set source.format, or name it {', '.join(_FORMATS)} (and .gz or .zst)",
-        )
+        raise _unknown_format_error(located, compression)
     if spec.key.member_names and file_format != "json":
         raise BadSource(
             f"{located.description.url} is {file_format} by its name, and key.memberNames is for one JSON object",
@@ -155,10 +157,51 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
     return SourceObject(
         description=located.description,
         format=file_format,
-        compression=source.compression or compression,
+        compression=compression,
         delimiter=source.csv.delimiter or ("\t" if format_suffix == ".tsv" else ","),
         place=located.place,
     )
+
+
+def _unknown_format_error(located: LocatedFile, compression: Compression) -> BadSource:
+    """The error for a file whose format nobody says: what it is by its first bytes, if they show it."""
+    name = located.description.url
+    kind = recognize(read_beginning(located, compression))
+    if kind is not None and not kind.is_read:
+        return wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", "")
+    looks_like = f"; by its first bytes it is {kind.name}" if kind else ""
+    return BadSource(
+        f"{name}: its name does not show its format{looks_like}",
+        hint=f"set source.format, or name it {', '.join(_FORMATS)} (and {', '.join(_COMPRESSIONS)} if it is compressed)"
+        + (f"; {kind.hint}" if kind else ""),
+    )
+
+
+def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
+    """The bytes of ``file`` as they are stored or sent. Raises BadSource."""
+    name = file.description.url
+    if not isinstance(file.place, Path):
+        with remote_errors(name):
+            yield from file.place.open(file.description)
+        return
+    try:
+        with file.place.open("rb") as opened:
+            while chunk := opened.read(_CHUNK):
+                yield chunk
+    except OSError as error:
+        raise SourceUnreadable(f"{name} cannot be read: {error.strerror}") from error
+
+
+def read_beginning(file: LocatedFile | SourceObject, compression: Compression) -> bytes:
+    """The first bytes of ``file`` without its ``compression``, as many as show its kind. Raises BadSource."""
+    chunks, first = read_chunks(file), b""
+    if compression != "none":
+        chunks = decompress(chunks, compression, file.description.url)
+    for chunk in chunks:
+        first += chunk[:FIRST_BYTES]
+        if len(first) >= FIRST_BYTES:
+            break
+    return first[:FIRST_BYTES]
 
 
 def _split_suffixes(url: str) -> tuple[str, Compression]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from lookupdb.build.source.file_kinds import Compression
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 
@@ -30,6 +31,8 @@ class LocatedFile:
 
     description: SourceFile
     place: Path | RemoteFile
+    coding: Compression = "none"
+    """The Content-Encoding in which a web server sends it."""
 
 
 def collect_matches(url: str, paths: Iterator[str]) -> list[str]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
+from lookupdb.build.source.file_kinds import ENDINGS, Compression
 from lookupdb.build.source.http_stream import HttpStream
 from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
@@ -29,6 +30,8 @@ _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7
 """``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_CODINGS: Final = (*ENDINGS, "br", "deflate", "compress", "dcb", "dcz")
+"""The compressions among values of Content-Encoding. Servers send others too, for example aws-chunked and utf-8."""
 UNKNOWN_BYTES: Final = 0
 """The size of an ``HttpStream`` until it is read."""
 
@@ -64,12 +67,30 @@ def find_http(url: str, label: str) -> list[LocatedFile]:
         # The request is GET, because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
         try:
-            meta = call_interruptibly(obstore.get, store, "").meta
+            result = call_interruptibly(obstore.get, store, "")
         except BaseError as error:
             if "Content-Length" not in str(error):
                 raise
-            return [LocatedFile(SourceFile(label, UNKNOWN_BYTES, None, None), HttpStream(url))]
-        return [LocatedFile(_describe_object(label, meta), RemoteObject(store, ""))]
+            stream = HttpStream(url)
+            coding = _parse_coding(call_interruptibly(stream.content_encoding), label)
+            return [LocatedFile(SourceFile(label, UNKNOWN_BYTES, None, None), stream, coding)]
+        coding = _parse_coding(result.attributes.get("Content-Encoding", ""), label)
+        return [LocatedFile(_describe_object(label, result.meta), RemoteObject(store, ""), coding)]
+
+
+def _parse_coding(header: str, label: str) -> Compression:
+    """The compression that a Content-Encoding names; none for what is no compression. Raises BadSource for one that
+    is not read."""
+    codings = [part.strip().lower().removeprefix("x-") for part in header.split(",")]
+    known = [coding for coding in codings if coding in _CODINGS]
+    if not known:
+        return "none"
+    if len(known) > 1 or known[0] not in ENDINGS:
+        raise BadSource(
+            f"{label} is sent in the Content-Encoding {', '.join(known)}, expected one of {', '.join(ENDINGS)}",
+            hint="have its server send it as it is, or in gzip",
+        )
+    return known[0]
 
 
 def find_objects(url: str, label: str) -> list[LocatedFile]:
@@ -190,6 +211,10 @@ def _hint(error: Exception, url: str) -> str | None:
     """What to do about a server that cannot be reached; None if the error itself says it."""
     if "InvalidCertificate" in str(error):
         return "use the name that its certificate is for, signed by an authority that is known here"
+    if "Content-Length" in str(error) and url.startswith("gs://"):
+        return (
+            "GCS unpacks an object with contentEncoding: gzip as it sends it, without its length: clear contentEncoding"
+        )
     if lacks_credentials(error):
         return _credentials_hint(url)
     return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
