@@ -151,8 +151,6 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         pytest.param("f.jsonl", '{"k":"a"}\n\n{"k":\n', "f.jsonl row 2 (line 3) is not JSON", id="malformed"),
-        pytest.param("f.jsonl", '{"k":"a"}{"k":"b"}\n', "f.jsonl row 1 (line 1) is not JSON", id="two on a line"),
-        pytest.param("f.jsonl", '{"k":"a","v":NaN}\n', "f.jsonl row 1 (line 1) is not JSON", id="NaN"),
         pytest.param("f.jsonl", b'{"k":"\xff"}\n', "f.jsonl row 1 (line 1) is not valid UTF-8", id="invalid UTF-8"),
         pytest.param(
             "f.jsonl", '{"k":"a"}\n["b"]\n', "f.jsonl row 2 (line 2) is an array, expected an object", id="array"
@@ -172,6 +170,14 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param(
             "f.json", '{"n":{"a":[1]}, "data" : [{"k":"a"}]}', "whose member 'data' holds an array", id="wrapped"
         ),
+        pytest.param(
+            "f.json",
+            '{"columns":["k"],"index":[0],"data":[["a"]]}',
+            "as pandas does with orient='records'",
+            id="names and rows apart",
+        ),
+        pytest.param("f.json", '{"ids":[1],"data":[{"k":"a"}]}', "whose member 'data' holds", id="the second array"),
+        pytest.param("f.json", '[["a",1]]', "write objects, as pandas does with orient='records'", id="rows of values"),
         pytest.param("f.json", '{"a":[' + '{"k":"a"},' * 99999, "unwrap that first, as `jq '.\"a\"'`", id="long"),
         pytest.param("f.json", '{"k":"a"}', "f.json is not a JSON array: it begins with '{'", id="no array"),
         pytest.param("f.json", "", "f.json is empty, expected a JSON array", id="empty"),
@@ -188,7 +194,6 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
         pytest.param("f.json", '[{"k":"a"},{"k":', "f.json row 2 is not JSON", id="cut short in a row"),
         pytest.param("f.json", '[{"k":"a"}] x', "after row 1: expected nothing after the array, found 'x'", id="more"),
         pytest.param("f.json", '[{"k":"a"},1]', "f.json row 2 is a number, expected an object", id="a number in it"),
-        pytest.param("f.json", '[{"k":"a","v":Infinity}]', "f.json row 1 is not JSON", id="infinity"),
         pytest.param("f.json", b'[{"k":"\xff"}]', "f.json is not valid UTF-8 near its byte 7", id="array, UTF-8"),
         pytest.param(
             "f.json",
@@ -231,11 +236,74 @@ def test_an_empty_array_and_an_empty_file_of_lines_hold_no_rows(tmp_path: Path) 
     assert read_file(tmp_path, "f.jsonl", "").rows == 0
 
 
-def test_lone_surrogates_are_no_unicode(tmp_path: Path) -> None:
-    with pytest.raises(BadSource, match=r"f\.jsonl row 1 \(line 1\) is not JSON"):
-        read_file(tmp_path, "f.jsonl", '{"k":"\\ud800"}\n')
-    found = read_file(tmp_path, "f.json", '[{"k":"\\ud800"},{"k":"a","v":"\\ud800"}]')
-    assert [row for row, _ in found.reasons] == [1, 2]
+WRITINGS = {
+    "lines": ("f.jsonl", "{0}\n{1}\n"),
+    "one line": ("f.jsonl", "{0}{1}"),
+    "array": ("f.json", "[{0},\n{1}]"),
+}
+
+
+@pytest.mark.parametrize("form", WRITINGS)
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (r'{"k":"\ud800"}', "not valid Unicode text"),
+        (r'{"k":"a","v":["\ud83d"]}', "its value is not valid Unicode text (a lone surrogate)"),
+        (r'{"k":"a","\udc00":1}', "its value is not valid Unicode text (a lone surrogate)"),
+        ('{"k":"a","v":NaN}', "its value holds NaN or an infinity, for which JSON has no number"),
+        ('{"k":"a","v":{"w":[1.5,-Infinity]}}', "its value holds NaN or an infinity, for which JSON has no number"),
+        ('{"k":Infinity}', "the key column k is NaN or an infinity; a key is text or an integer"),
+    ],
+)
+def test_what_other_programs_write_rejects_its_row_alone(tmp_path: Path, form: str, row: str, reason: str) -> None:
+    name, text = WRITINGS[form]
+    found = read_file(tmp_path, name, text.format(row, '{"k":"b","v":"NaN"}'))
+    assert found.values == {"b": '{"v":"NaN"}'}
+    ((number, why),) = found.reasons
+    assert number == 1
+    assert reason in why
+
+
+@pytest.mark.parametrize("form", WRITINGS)
+def test_what_no_value_takes_of_a_row_does_not_reject_it(tmp_path: Path, form: str) -> None:
+    name, text = WRITINGS[form]
+    rows = text.format('{"k":"a","v":1,"w":NaN}', r'{"k":"b","v":2,"w":"\ud800"}')
+    assert read_file(tmp_path, name, rows, value={"columns": ["v"]}).values == {"a": '{"v":1}', "b": '{"v":2}'}
+
+
+@pytest.mark.parametrize("word", ["nan", "NAN", "+Infinity", "Infinit", "--Infinity", "N"])
+def test_what_is_no_number_of_any_program_is_no_json(tmp_path: Path, word: str) -> None:
+    for name, text in (("f.jsonl", '{{"k":"a","v":{}}}'), ("f.json", '[{{"k":"a","v":{}}}]')):
+        with pytest.raises(BadSource, match=r"row 1 .*is not JSON"):
+            read_file(tmp_path, name, text.format(word))
+
+
+def test_objects_may_stand_one_behind_the_other(tmp_path: Path) -> None:
+    text = '{"k":"a","v":"}{"}{"k":"b","v":1.50} \t{"k":"c"}\n\n{"k":"d"}{"k":7.5}{"k":"e"}'
+    found = read_file(tmp_path, "f.jsonl", "\ufeff" + text)
+    assert found.values == {"a": '{"v":"}{"}', "b": '{"v":1.50}', "c": "{}", "d": "{}", "e": "{}"}
+    assert [row for row, _ in found.reasons] == [5]
+    assert [row for *_, row in found.records] == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("text", ['{"k":"a"},{"k":"b"}', '{"k":"a"} x', '{"k":"a"}[1]', '{"k":"a"}{"k":', '{"k":"a"}}'])
+def test_what_stands_behind_an_object_is_another_object(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadSource, match=r"f\.jsonl row 1 \(line 2\) is not JSON"):
+        read_file(tmp_path, "f.jsonl", "\n" + text)
+
+
+def test_one_of_several_objects_in_a_line_that_is_no_json_is_told_with_its_row(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match=r"f\.jsonl row 3 \(line 2\) is not JSON"):
+        read_file(tmp_path, "f.jsonl", '{"k":"a"}\n{"k":"b"}{"k":tru}')
+
+
+def test_a_line_of_many_objects_may_be_longer_than_a_row(tmp_path: Path) -> None:
+    """Of such a file, as some services write it, no more is held than a row may have."""
+    rows = [{"k": str(number), "v": "x" * 1000} for number in range(40_000)]
+    (tmp_path / "f.jsonl").write_bytes(b"".join(map(orjson.dumps, rows)))
+    found = read(dataset(tmp_path, "f.jsonl"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
+    assert found.rows == len(rows)
+    assert len(found.values) == len(rows)
 
 
 def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
@@ -251,7 +319,6 @@ def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:
         ('{"k":"a","v":[1,,2]}', 18),
         ('{"k":"a" "v":1}', 11),
         ('{"k":"a","v":"\\x"}', 16),
-        ('{"k":"a","v":NaN}', 2),
         ('{"k":"a\n"}', 9),
     ],
 )

@@ -163,6 +163,7 @@ def key_column_text(record: dict[str, Any], column: str) -> str:
         float: "a fraction",
         list: "an array",
         dict: "an object",
+        NotFinite: "NaN or an infinity",
         bytes: "binary that is not UTF-8",
     }
     kind = kinds.get(type(member), "of another type")

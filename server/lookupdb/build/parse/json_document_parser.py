@@ -29,8 +29,10 @@ _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
+_INNER: Final = re.compile(r"\[\s*(\S)")
 _COMMA: Final = re.compile(r"\s*,")
 _INSIDE_TEXT: Final = re.compile(r'["\\]')
+_ROWS_HINT: Final = "a row's columns have names: write objects, as pandas does with orient='records'"
 _CORRECT: Final = "correct it there, or write the file again"
 
 
@@ -95,6 +97,8 @@ class _Document:
         """What to do about an object that wraps an array, if the window shows one."""
         if self._window[self._offset] != "{" or (name := find_wrapped_array(self._window, self._offset)) is None:
             return None
+        if not name:
+            return _ROWS_HINT
         return (
             f"it is an object, whose member {name[:80]!r} holds an array: unwrap that first, "
             f"as `jq {shlex.quote('.' + json.dumps(name[:80]))}` does"
@@ -155,8 +159,7 @@ class _Document:
 
     def _may_go_on(self, error: ValueError) -> bool:
         """Whether ``error`` may come of it alone that the element goes on behind the window."""
-        if not isinstance(error, json.JSONDecodeError):
-            return False  # a word that is no JSON
+        assert isinstance(error, json.JSONDecodeError)
         return error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
 
     def _skip_element(self, where: str) -> None:
@@ -218,19 +221,28 @@ class _Document:
 
 
 def find_wrapped_array(text: str, start: int) -> str | None:
-    """The name of the first member that holds an array, in an object that begins at ``start`` and may be cut off."""
+    """The name of the member that holds an array, in an object that begins at ``start`` and may be cut off: of objects,
+    if there is one. Empty if names and rows are in arrays of their own, as pandas writes with orient='split'."""
+    names: list[str] = []
+    has_rows = False
     try:
         while member := _MEMBER.match(text, start + 1):
-            name, opening = json.loads(member[1]), member[2]
-            if opening == "[":
-                return str(name)
+            if member[2] == "[":
+                name = str(json.loads(member[1]))
+                inner = _INNER.match(text, member.start(2))
+                if inner is not None and inner[1] == "{":
+                    return name
+                has_rows = has_rows or (inner is not None and inner[1] == "[")
+                names.append(name)
             _, end = EXACT_DECODER.raw_decode(text, member.start(2))
             if (comma := _COMMA.match(text, end)) is None:
-                return None
+                break
             start = comma.end() - 1
     except (ValueError, RecursionError):
-        return None
-    return None
+        pass
+    if has_rows and len(names) > 1:
+        return ""
+    return names[0] if names else None
 
 
 def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
@@ -260,7 +272,10 @@ class JsonArrayParser(_Document):
         self.columns, self.key, self.value = objects.columns, objects.key, objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        hint = "source.format: jsonl is for one object a line; key.memberNames: true is for one object of key: value"
+        hint = (
+            "source.format: jsonl is for objects one behind the other; key.memberNames: true is for one object of "
+            "key: value"
+        )
         return self._read_elements("array", ("[", "]"), hint, self._read_row)
 
     def _read_row(self, where: str) -> dict[str, Any]:
@@ -268,7 +283,7 @@ class JsonArrayParser(_Document):
         if type(record) is UnusableRow:
             return record
         if type(record) is not dict:
-            raise not_an_object_error(where, record)
+            raise not_an_object_error(where, record, _ROWS_HINT)
         if self.columns.missing:
             self.columns.observe(record)
         return record

@@ -1,4 +1,5 @@
-"""JSON lines: numbers keep their text, whatever their size; everything else is written anew, compactly.
+"""JSON lines: numbers keep their text, whatever their size; everything else is written anew, compactly. Several objects
+may stand in one line.
 
 orjson parses, but makes floats of fractions, exponents and integers beyond 64 bits. A row with such a number is parsed
 again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of ids and words, are parsed once.
@@ -7,15 +8,13 @@ again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of id
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from io import BufferedReader
 from typing import Any, Final, cast
 
 import orjson
 
 from lookupdb.build.parse.dict_rows import DictRows
-from lookupdb.build.parse.json_text import decode_exactly, is_exact, too_deep_row
+from lookupdb.build.parse.json_text import decode_exactly, is_exact, split_objects, too_deep_row
 from lookupdb.build.parse.rows import UnusableRow, describe_json_error
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -24,6 +23,7 @@ from lookupdb.spec import DatasetSpec
 
 _BOM: Final = b"\xef\xbb\xbf"
 _WINDOW: Final = 1 << 18
+_LINES_HINT: Final = "source.format: json is for a file that is one array"
 
 
 class JsonLinesParser:
@@ -40,65 +40,86 @@ class JsonLinesParser:
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        parse = self.parse_line
-        row, number, lines_before = self._piece.rows_before, self._piece.lines_before, self._piece.lines_before
-        cuts = 0
-        for number, line in enumerate(iter(partial(self._text.readline, self._max_row), b""), lines_before + 1):
-            record = parse(line, row + 1, number - cuts)
-            if record is not None:
-                row += 1
-                yield record
-            elif self.is_cut(line):
-                cuts += 1
-        self.lines = number - cuts - lines_before
+        row, lines_before = self._piece.rows_before, self._piece.lines_before
+        number, rest, is_cut = lines_before, b"", False
+        while line := self._text.readline(self._max_row - len(rest)):
+            number += not is_cut
+            is_cut = len(rest) + len(line) == self._max_row and not line.endswith(b"\n")
+            records, rest = self.parse_line(rest + line, row + 1, number, is_cut=is_cut)
+            row += len(records)
+            yield from records
+        self.lines = number - lines_before
 
     def is_cut(self, line: bytes) -> bool:
-        """Whether the line goes on behind ``line``, which is as long as a row may be. Only a blank line may."""
+        """Whether the line goes on behind ``line``, which is as long as a row may be."""
         return len(line) == self._max_row and not line.endswith(b"\n")
 
-    def parse_line(self, line: bytes, row: int, number: int) -> dict[str, Any] | None:
-        """The file's row ``row``, which is in line ``number``; None if the line is blank. Raises BadSource,
-        NotEnoughRoom."""
+    def parse_line(
+        self, line: bytes, row: int, number: int, *, is_cut: bool = False
+    ) -> tuple[list[dict[str, Any]], bytes]:
+        """The rows in line ``number``, the first of which is the file's row ``row``: one, or none if it is blank, or
+        several if objects stand one behind the other. And the beginning of one more, if the line ``is_cut``.
+
+        Raises BadSource, NotEnoughRoom.
+        """
+        text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
+        if not text.strip():
+            return [], b""
         try:
-            record = orjson.loads(line)
+            if is_cut:
+                raise orjson.JSONDecodeError("cut", "", 0)
+            return [self._parse_row(text, row, number)], b""
         except orjson.JSONDecodeError as error:
-            text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
-            if not text.strip():
-                return None
-            record = self._parse_again_or_explain(text, error, row, number)
+            objects, rest = split_objects(text)
+            if not objects or (rest.strip() and not (is_cut and rest.lstrip().startswith(b"{"))):
+                raise self._malformed_row_error(text, error, row, number, is_cut=is_cut) from error
+        records: list[dict[str, Any]] = []
+        for text in objects:
+            try:
+                records.append(self._parse_row(text, row + len(records), number))
+            except orjson.JSONDecodeError as error:
+                raise self._malformed_row_error(text, error, row + len(records), number) from error
+        return records, rest.strip()
+
+    def _parse_row(self, text: bytes, row: int, number: int) -> dict[str, Any]:
+        """Raises orjson.JSONDecodeError, BadSource."""
+        try:
+            record = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            record = self._parse_leniently(text, error)
+        else:
+            try:
+                if type(record) is dict and not is_exact(record, text):
+                    record = decode_exactly(text)
+            except RecursionError:
+                record = too_deep_row()
         if type(record) is not dict:
             if type(record) is not UnusableRow:
-                raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record)
-            return record
-        try:
-            if not is_exact(record, line):
-                record = decode_exactly(line)
-        except RecursionError:
-            record = too_deep_row()
-        if self.columns.missing and type(record) is dict:
+                raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record, _LINES_HINT)
+            return cast("dict[str, Any]", record)
+        if self.columns.missing:
             self.columns.observe(record)
-        return cast("dict[str, Any]", record)
+        return record
 
-    def _parse_again_or_explain(self, text: bytes, error: orjson.JSONDecodeError, row: int, line: int) -> Any:
-        """Parse the line without its byte order mark. Raises the error that says what is wrong with it."""
+    def _parse_leniently(self, text: bytes, error: orjson.JSONDecodeError) -> Any:
+        """Parse what is wrong in its values alone: the row is rejected for them, if they matter. Raises ``error``."""
+        if "depth limit" in str(error):
+            return too_deep_row()
+        try:
+            return decode_exactly(text)
+        except (ValueError, RecursionError):
+            raise error from None
+
+    def _malformed_row_error(
+        self, text: bytes, error: Exception, row: int, line: int, *, is_cut: bool = False
+    ) -> BadSource | NotEnoughRoom:
+        """The error for a row that is not JSON."""
         where = f"{self._file.name} row {row} (line {line})"
-        if len(text) >= self._max_row:
-            raise NotEnoughRoom(
+        if is_cut:
+            return NotEnoughRoom(
                 f"{where} is longer than {self._max_row} bytes, more than the memory limit allows",
                 hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
             )
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError as second:
-            if "depth limit" in str(second):
-                return too_deep_row()
-            if "infinity" in str(second):  # a number whose exponent is beyond a float's
-                with suppress(ValueError):
-                    return decode_exactly(text)
-            raise self._malformed_row_error(where, text, error) from error
-
-    def _malformed_row_error(self, where: str, text: bytes, error: Exception) -> BadSource:
-        """The error for a row that is not JSON."""
         try:
             text.decode()
         except UnicodeDecodeError:
@@ -113,8 +134,8 @@ class JsonLinesParser:
         return self._raw.tell()
 
 
-def not_an_object_error(where: str, value: Any) -> BadSource:
+def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
     """The error for a row that is JSON but not an object."""
     kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
-    hint = "source.format: json is for a file that is one array" if type(value) is list else None
+    hint = array_hint if type(value) is list else None
     return BadSource(f"{where} is {kinds.get(type(value), 'a number')}, expected an object", hint=hint)

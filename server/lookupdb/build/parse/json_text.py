@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.build.parse.dict_rows import NOT_FINITE
 from lookupdb.build.parse.rows import UnusableRow
 
 _TEXTUAL: Final = frozenset([str, bool, type(None)])
@@ -49,14 +50,30 @@ def _parse_integer(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
-
-
 EXACT_DECODER: Final = json.JSONDecoder(
-    parse_float=_number_text, parse_int=_parse_integer, parse_constant=_refuse_constant
+    parse_float=_number_text, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
 )
-"""Returns numbers that Python would change as fragments of their text."""
+"""Returns numbers that Python would change as fragments of their text. Takes NaN, infinities and lone surrogates, which
+other programs write: a row is rejected for them alone, if its key or value holds one."""
+
+
+def split_objects(text: bytes) -> tuple[list[bytes], bytes]:
+    """The objects that stand one behind the other in ``text``, with blanks between them at most, and what is left.
+
+    It is left if it is no whole object: the beginning of one, or something else.
+    """
+    objects, depth, start = [], 0, 0
+    for token in _TOKENS.finditer(text):
+        if not depth and (token[0] != b"{" or text[start : token.start()].strip()):
+            break
+        if token[1]:
+            depth += 1
+        elif token[0] in b"]}":
+            depth -= 1
+            if not depth:
+                objects.append(text[start : token.end()])
+                start = token.end()
+    return objects, text[start:]
 
 
 def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:

@@ -93,7 +93,11 @@ class _NativeJsonLines:
                 if self._parser.columns.missing:
                     self._parser.columns.count_more(rows)
                 if at < len(block) and not sorter.spill_if_full():
-                    at = self._read_unusual_line(block, at)
+                    end = block.find(b"\n", at) + 1 or len(block)
+                    if self._parser.is_cut(block[at:end]) and block[at:end].strip():
+                        return False  # Python's parser finds rows in parts of a line
+                    self._read_unusual_line(block[at:end])
+                    at = end
             report(self.position - reported[0], records.row - reported[1])
             reported = (self.position, records.row)
         sorter.spill_if_full()
@@ -120,18 +124,13 @@ class _NativeJsonLines:
                     rest_bytes -= self._max_row
             yield b"".join(rest)
 
-    def _read_unusual_line(self, block: bytes, start: int) -> int:
-        end = min(block.find(b"\n", start) + 1 or len(block), start + self._max_row)
-        self.lines += 1
+    def _read_unusual_line(self, line: bytes) -> None:
         piece, parser, records = self._piece, self._parser, self._records
+        self.lines += not parser.is_cut(line)
         row, number = piece.rows_before + records.row + 1, piece.lines_before + self.lines
-        record = parser.parse_line(block[start:end], row, number)
-        if record is not None:
+        for record in parser.parse_line(line, row, number)[0]:
             records.take(parser.key, parser.value, record)
             self._watch()
-        elif parser.is_cut(block[start:end]):
-            self.lines -= 1
-        return end
 
     def _watch(self) -> None:
         """Tell the kernel which columns are news, if that has changed."""
