@@ -108,6 +108,7 @@ NATIVE_TESTS: tuple[str, ...] = (
     "test_route_resp_commands",
     "test_route_resp_connection",
     "test_route_resp_reader",
+    "test_route_resp_transactions",
     "test_route_scatter_gather",
     "test_serve_connection",
     "test_serve_damage",

@@ -169,6 +169,12 @@ class PackedValues:
     def encode_replies(self, is_list: bool, nil: bytes, error: bytes) -> bytes: ...
     def encode_replies_in_pieces(self, is_list: bool, nil: bytes, error: bytes) -> list[bytes]: ...
 
+def select_fields(value: bytes, names: list[bytes]) -> list[bytes | None] | None:
+    """See ``lookupdb.resp.fields.FieldReader``."""
+
+def encode_fields(value: bytes, names: bool, values: bool) -> tuple[int, bytes] | None:
+    """See ``lookupdb.resp.fields.FieldReader``."""
+
 # build/: rows, sorted runs and what shards store. What they do is told by their twins in lookupdb.build.
 
 ZSTD_VERSION: tuple[int, int, int]

@@ -93,8 +93,11 @@ def test_redis_py(router: Router, protocol: int) -> None:
             pipeline.mget("k3", "k4")
             found = pipeline.execute()
         assert found == [*KEYS.values(), [b"v3", b"v4"]]
-        with client.pipeline() as pipeline, pytest.raises(redis.ResponseError, match=r"pipeline\(transaction=False\)"):
-            pipeline.get("k1").execute()
+        with client.pipeline() as pipeline:  # a transaction
+            for key in list(KEYS)[:300]:
+                pipeline.get(key).strlen(key)
+            found = pipeline.execute()
+        assert found == [part for value in list(KEYS.values())[:300] for part in (value, len(value))]
 
 
 async def test_redis_py_asyncio(router: Router) -> None:
@@ -343,7 +346,7 @@ def test_tokens_and_tls(kernels: str, table: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_line_names_all_commands() -> None:
-    """``GET MGET EXISTS DBSIZE INFO``, and what clients ask when they connect."""
+    """Lookups, transactions, ``DBSIZE INFO``, and what clients ask when they connect."""
     text = inspect.cleandoc(route_command.help or "").partition("--resp-port")[2].partition("never nil")[0]
     named = set(re.findall(r"\b[A-Z]{3,}\b", text)) - {"Redis"}
     assert named == {name.decode() for name in COMMANDS}

@@ -131,11 +131,7 @@ def test_inline_and_mixed_requests_are_answered_in_order(server: Running) -> Non
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
-        (
-            request(b"exec"),
-            b"-ERR unknown command 'exec': the shard server has no transactions. Leave it out of the pipeline: "
-            b"pipeline(transaction=False) in redis-py\r\n",
-        ),
+        (request(b"exec"), b"-ERR EXEC without MULTI\r\n"),
         (request(b"FOO", b"a"), b"-ERR unknown command 'FOO', with args beginning with: 'a' \r\n"),
         (
             request(b"SCAN", b"0"),

@@ -87,18 +87,48 @@ class TestAParkedConnection:
         talk.connection.unpark()
         assert talk.poller.fast_path[talk.connection.fd] != BUSY
 
-    @pytest.mark.parametrize("asked", [b"PING\r\n", request(b"PING"), request(b"INFO") + request(b"ECHO", b"target")])
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            *(b"PING\r\n", request(b"PING"), request(b"INFO") + request(b"ECHO", b"target")),
+            request(b"CLIENT", b"MAINT_NOTIFICATIONS", b"ON", b"moving-endpoint-type", b"none"),  # of redis-py
+        ],
+    )
     def test_of_a_client_that_looks_nothing_up_parks_nothing(self, talk: LoneConnection, asked: bytes) -> None:
         talk.poller.park = lambda *_: pytest.fail("it waits for no page")
         talk.send(asked)
-        assert talk.take_rest()[:1] in (b"+", b"$")
+        assert talk.take_rest()[:1] in (b"+", b"$", b"-")
 
-    @pytest.mark.parametrize("asked", [b"get key-7\r\n", request(b"EXISTS", b"key-7"), request(b"PING") + GET])
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            *(b"get key-7\r\n", request(b"EXISTS", b"key-7"), request(b"PING") + GET),
+            *(
+                request(b"touch", b"key-7"),
+                b" 'exists' key-7\r\n",
+                request(b"PING") + request(b"GETRANGE", b"key-7", b"0", b"-1"),
+            ),
+        ],
+    )
     def test_of_any_that_may_look_something_up_parks_all(self, talk: LoneConnection, asked: bytes) -> None:
         talk.send(asked)
         assert talk.take_rest() == b""
         talk.connection.unpark()
         assert talk.take_rest().startswith((REPLY, b":1", b"+PONG\r\n" + REPLY))
+
+    def test_of_a_transaction_waits_for_the_pages_of_what_is_queued(self, talk: LoneConnection) -> None:
+        talk.send(request(b"MULTI"))
+        assert talk.take_rest() == b"+OK\r\n"
+        for asked in (GET, request(b"STRLEN", b"key-8")):
+            talk.send(asked)
+            assert talk.connection.list_lookups() == asked
+            talk.connection.unpark()
+            talk.connection.check_invariants()
+        assert talk.take_rest() == b"+QUEUED\r\n" * 2
+        talk.send(request(b"EXEC"))
+        assert talk.connection.list_lookups() == request(b"EXEC") + b"$5\r\nkey-7\r\n$5\r\nkey-8\r\n"
+        talk.connection.unpark()
+        assert talk.take_rest() == b"*2\r\n" + REPLY + b":50\r\n"
 
     def test_answers_a_ping_behind_a_lookup_after_it(self, talk: LoneConnection) -> None:
         talk.send(GET)
@@ -311,6 +341,9 @@ if native.kernels() is not None:  # Python's kernels park nothing
 
             class Parked:
                 fd, parked = -1, b""
+
+                def list_lookups(self) -> bytes:
+                    raise AssertionError("nothing is read ahead")
 
                 def unpark(self) -> None:
                     answered.append(len(answered))

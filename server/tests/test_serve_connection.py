@@ -406,3 +406,37 @@ def test_every_transition_of_the_table_happens(talk: LoneConnection, state: Resp
     moves = len(talk.connection.moves)
     DRIVES[state, following](talk)
     assert talk.connection.moves[moves] == (state, following)
+
+
+def test_a_transaction_queues_lookups_and_is_none_of_the_hot_path(talk: LoneConnection) -> None:
+    def is_fast() -> bool:
+        return bool(talk.poller.fast_path[talk.connection.fd])
+
+    data = BIG + request(b"MULTI") + BIG + request(b"mget", b"none") + request(b"GETRANGE", b"big", b"0", b"1") + BIG
+    data += request(b"EXEC") + request(b"STRLEN", b"big") + BIG
+    queued = b"+OK\r\n" + b"+QUEUED\r\n" * 4
+    expected = REPLY + queued + b"*4\r\n" + REPLY + b"*1\r\n$-1\r\n$2\r\nvv\r\n" + REPLY + b":60000\r\n" + REPLY
+    for cut in range(1, len(data), 3):
+        for part in (data[:cut], data[cut:]):
+            talk.send(part)
+            assert not (is_fast() and talk.connection._session.transaction)
+        assert talk.take(len(expected)) == expected
+        assert is_fast()
+    talk.send(request(b"MULTI"))
+    talk.send(BIG)
+    assert not is_fast()
+    assert talk.connection.held_bytes > 100
+    assert talk.take_rest() == b"+OK\r\n+QUEUED\r\n"
+    talk.send(request(b"DISCARD"))
+    assert talk.connection.held_bytes == 0
+    assert is_fast()
+
+
+def test_what_is_queued_is_held_until_the_last_reply_is_made(talk: LoneConnection) -> None:
+    talk.send(request(b"MULTI") + request(b"ECHO", b"x" * 8_000) + BIG * 50 + request(b"EXEC") + b"PING\r\n")
+    talk.turn_until_full()
+    assert talk.connection.state is ANSWERING
+    assert talk.connection.held_bytes > len(talk.connection._output.unsent) + 8_000 + 50 * 100
+    answer = b"+OK\r\n" + b"+QUEUED\r\n" * 51 + b"*51\r\n$8000\r\n%b\r\n" % (b"x" * 8_000) + REPLY * 50 + b"+PONG\r\n"
+    assert talk.take(len(answer)) == answer
+    assert talk.connection.held_bytes == 0

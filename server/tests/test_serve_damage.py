@@ -154,6 +154,20 @@ def test_a_value_without_its_end_is_an_error_for_who_asks_for_it_alone(plain: Se
         expect(client, request(b"GET", b"key 1"), frame(VALUES["key 1"]))
 
 
+def test_a_damaged_value_is_an_error_for_each_read_of_it_and_in_its_place_in_a_transaction(plain: Served) -> None:
+    damage = DAMAGES["no reply at all"]
+    reads = [
+        *((name, BAD.encode()) for name in (b"TYPE", b"TTL", b"STRLEN", b"HGETALL", b"TOUCH")),
+        *((b"GETRANGE", BAD.encode(), b"0", b"-1"), (b"HGET", BAD.encode(), b"a")),
+    ]
+    with damaged(plain, STORED[:20], damage + STORED[len(damage) : 20]) as server, connect(server) as client:
+        for words in reads:
+            expect(client, request(*words), DAMAGED)
+        asked = b"".join(request(*words) for words in (*reads, (b"GET", b"key 1")))
+        replies = b"+OK\r\n" + b"+QUEUED\r\n" * 8 + b"*8\r\n" + DAMAGED * 7 + frame(VALUES["key 1"])
+        expect(client, request(b"MULTI") + asked + request(b"EXEC"), replies)
+
+
 @pytest.mark.parametrize("byte", [b"_", b"\xff", b"$", b"\0"])
 def test_a_value_cut_to_a_single_byte_is_damaged_and_never_missing(plain: Served, byte: bytes) -> None:
     node = struct.Struct("<HHHH")  # the value's size in two halves, flags, the key's size

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+import redis
 from support.cpu_time import worked_seconds
 from support.shards import Running, serving, write_generation
 from support.waiting import until
@@ -125,16 +126,30 @@ class TestBeforeAuth:
             assert metrics(guarded_server)[MEMORY] < before + 50 * BEFORE_AUTH_BYTES + 2e6
 
 
+_BIG = [b"big"] * 50
+_FIELDS = b'{"a":"%b"}' % (b"x" * 2_999_992)
+
+
 @pytest.mark.usefixtures("kernels")
-def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(b"MGET", *_BIG),
+        b"".join(request(b"GETRANGE", key, b"0", b"-1") for key in _BIG),
+        b"".join(request(b"HGETALL", key) for key in _BIG),
+        request(b"MULTI") + b"".join(request(b"HMGET", key, b"a", b"b") for key in _BIG) + request(b"EXEC"),
+    ],
+    ids=["MGET", "GETRANGE", "HGETALL", "EXEC"],
+)
+def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp_path: Path, asked: bytes) -> None:
     """A hundred of them: each is owed over 1 MiB of a value, whatever its socket has taken."""
-    generation = write_generation(tmp_path, {"big": os.urandom(3_000_000)})
+    generation = write_generation(tmp_path, {"big": _FIELDS}, value_format="json")
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
         for _ in range(100):
             slow_client = exit_stack.enter_context(connect(server))
             slow_client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow_client.sendall(request(b"MGET", *[b"big"] * 50))
+            slow_client.sendall(asked)
         with connected(server) as client:
             for _ in range(20):
                 assert len(client.get("big") or b"") == 3_000_000
@@ -152,6 +167,29 @@ def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generati
                 client.sendall(b"*100000\r\n" + b"$80\r\n%b\r\n" % (b"x" * 80) * 80_000)
         with connected(server) as other:
             assert other.get("key 1") == b"value 1"
+        assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
+
+
+@pytest.mark.usefixtures("kernels")
+def test_transactions_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
+    with serving(generation) as server, contextlib.ExitStack() as exit_stack:
+        before = metrics(server)[MEMORY]
+        for _ in range(40):
+            client = exit_stack.enter_context(connect(server))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(request(b"MULTI") + request(b"GET", b"x" * 80) * 20_000)
+        with connected(server) as other:
+            assert other.get("key 1") == b"value 1"
+            queueing: Any = other.client()  # type: ignore[no-untyped-call]
+            queueing.execute_command("MULTI")
+            for _ in range(8):
+                queueing.execute_command("ECHO", b"x" * 1_000_000)
+            with pytest.raises(redis.ResponseError, match="the transaction is larger than 8388608 bytes"):
+                queueing.execute_command("ECHO", b"x" * 1_000_000)
+            with pytest.raises(redis.exceptions.ExecAbortError):
+                queueing.execute_command("EXEC")
+            queueing.close()
+        until(lambda: metrics(server)["lookupdb_shard_connections_cut_total"], "some are cut off")
         assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
 
 

@@ -3,16 +3,26 @@ import io.lettuce.core.RedisClient;
 import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.RedisFuture;
 import io.lettuce.core.RedisURI;
+import io.lettuce.core.Value;
 import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.protocol.ProtocolVersion;
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import java.util.stream.StreamSupport;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisPooled;
@@ -22,7 +32,7 @@ import redis.clients.jedis.Response;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
- * Asks a router by Jedis and by Lettuce, which know nothing of it: {@code Main HOST PORT}. Prints what was seen; ends
+ * Asks a router by Jedis and by Lettuce, which know nothing of it: {@code Main HOST PORT [FILE]}. Prints what was seen; ends
  * with 1 at the first thing that is not as it should be.
  */
 public final class Main {
@@ -30,6 +40,14 @@ public final class Main {
 
     public static void main(String[] arguments) throws Exception {
         HostAndPort address = new HostAndPort(arguments[0], Integer.parseInt(arguments[1]));
+        if (arguments.length > 2) {
+            List<String> lines = Files.readAllLines(Path.of(arguments[2]));
+            askTableByJedis(address, RedisProtocol.RESP2, lines);
+            askTableByJedis(address, RedisProtocol.RESP3, lines);
+            askTableByLettuce(address, ProtocolVersion.RESP2, lines);
+            askTableByLettuce(address, ProtocolVersion.RESP3, lines);
+            return;
+        }
         askByJedis(address, null);
         askByJedis(address, RedisProtocol.RESP2);
         askByJedis(address, RedisProtocol.RESP3);
@@ -107,6 +125,145 @@ public final class Main {
                 check(answer.get(60, TimeUnit.SECONDS).contains(JFK), who, "", answer.get());
             }
             check(connection.isOpen(), who, "1,000 at once on one connection");
+        } finally {
+            client.shutdown();
+        }
+    }
+
+    /** Performs a command. */
+    private interface Performer {
+        Object perform(String command, byte[][] words) throws Exception;
+    }
+
+    /** Performs what run.py has written into a file, a line each: the command, and its words in base64. */
+    private static void askTable(String who, List<String> lines, Performer performer) {
+        for (int number = 0; number < lines.size(); number++) {
+            String[] fields = lines.get(number).split("\t", -1);
+            byte[][] words = new byte[fields.length - 1][];
+            for (int index = 1; index < fields.length; index++) {
+                words[index - 1] = Base64.getDecoder().decode(fields[index]);
+            }
+            Object found;
+            try {
+                found = performer.perform(fields[0], words);
+            } catch (Exception error) {
+                found = error;
+            }
+            System.out.println(String.join("\t", "answer", who, String.valueOf(number), answer(found)));
+        }
+    }
+
+    /** How run.py writes an answer. */
+    private static String answer(Object value) {
+        if (value == null) {
+            return "nil";
+        } else if (value instanceof Exception error) {
+            return "!" + error.getMessage().split(" ")[0];
+        } else if (value instanceof byte[] bytes) {
+            return "'" + Base64.getEncoder().encodeToString(bytes);
+        } else if (value instanceof String text) {
+            return answer(text.getBytes(StandardCharsets.UTF_8));
+        } else if (value instanceof Value<?> item) {
+            return answer(item.hasValue() ? item.getValue() : null);
+        } else if (value instanceof Response<?> response) {
+            return answer(response.get());
+        } else if (value instanceof Map<?, ?> map) {
+            var pairs = map.entrySet().stream().map(pair -> answer(pair.getKey()) + ":" + answer(pair.getValue()));
+            return pairs.sorted().collect(Collectors.joining(",", "{", "}"));
+        } else if (value instanceof Iterable<?> items) {
+            var answers = StreamSupport.stream(items.spliterator(), false).map(Main::answer);
+            return answers.collect(Collectors.joining(",", "[", "]"));
+        }
+        return String.valueOf(value);
+    }
+
+    private static void askTableByJedis(HostAndPort address, RedisProtocol protocol, List<String> lines) throws Exception {
+        var settings = DefaultJedisClientConfig.builder().protocol(protocol).build();
+        try (JedisPooled client = new JedisPooled(address, settings)) {
+            askTable("jedis " + jedisVersion(), lines, (command, words) -> switch (command) {
+                case "GET" -> client.get(words[0]);
+                case "MGET" -> client.mget(words);
+                case "EXISTS" -> client.exists(words);
+                case "TYPE" -> client.type(words[0]);
+                case "TTL" -> client.ttl(words[0]);
+                case "STRLEN" -> client.strlen(words[0]);
+                case "GETRANGE" -> client.getrange(words[0], 2, 5);
+                case "HGET" -> client.hget(words[0], words[1]);
+                case "HMGET" -> client.hmget(words[0], Arrays.copyOfRange(words, 1, words.length));
+                case "HKEYS" -> client.hkeys(words[0]);
+                case "HGETALL" -> client.hgetAll(words[0]);
+                case "SET" -> client.set(words[0], words[1]);
+                case "MULTI" -> {
+                    try (var queue = client.multi()) {
+                        queue.get(words[0]);
+                        queue.hget(words[0], words[1]);
+                        queue.get(words[2]);
+                        queue.strlen(words[0]);
+                        yield queue.exec();
+                    }
+                }
+                case "PIPELINE" -> {
+                    try (Pipeline queue = client.pipelined()) {
+                        yield queueFour(queue, words);
+                    }
+                }
+                default -> throw new IllegalArgumentException(command);
+            });
+        }
+    }
+
+    private static List<Response<?>> queueFour(Pipeline queue, byte[][] words) {
+        List<Response<?>> answers = new ArrayList<>();
+        answers.add(queue.get(words[0]));
+        answers.add(queue.hget(words[0], words[1]));
+        answers.add(queue.get(words[2]));
+        answers.add(queue.strlen(words[0]));
+        queue.sync();
+        return answers;
+    }
+
+    private static void askTableByLettuce(HostAndPort address, ProtocolVersion protocol, List<String> lines) {
+        RedisClient client = RedisClient.create(RedisURI.create(address.getHost(), address.getPort()));
+        client.setOptions(ClientOptions.builder().protocolVersion(protocol).build());
+        String version = RedisClient.class.getPackage().getImplementationVersion().split("/")[0];
+        try (StatefulRedisConnection<byte[], byte[]> connection = client.connect(ByteArrayCodec.INSTANCE)) {
+            var sync = connection.sync();
+            var async = connection.async();
+            askTable("lettuce " + version, lines, (command, words) -> switch (command) {
+                case "GET" -> sync.get(words[0]);
+                case "MGET" -> sync.mget(words);
+                case "EXISTS" -> sync.exists(words);
+                case "TYPE" -> sync.type(words[0]);
+                case "TTL" -> sync.ttl(words[0]);
+                case "STRLEN" -> sync.strlen(words[0]);
+                case "GETRANGE" -> sync.getrange(words[0], 2, 5);
+                case "HGET" -> sync.hget(words[0], words[1]);
+                case "HMGET" -> sync.hmget(words[0], Arrays.copyOfRange(words, 1, words.length));
+                case "HKEYS" -> sync.hkeys(words[0]);
+                case "HGETALL" -> sync.hgetall(words[0]);
+                case "SET" -> sync.set(words[0], words[1]);
+                case "MULTI" -> {
+                    sync.multi();
+                    sync.get(words[0]);
+                    sync.hget(words[0], words[1]);
+                    sync.get(words[2]);
+                    sync.strlen(words[0]);
+                    yield sync.exec();
+                }
+                case "PIPELINE" -> {
+                    List<RedisFuture<?>> sent = new ArrayList<>();
+                    sent.add(async.get(words[0]));
+                    sent.add(async.hget(words[0], words[1]));
+                    sent.add(async.get(words[2]));
+                    sent.add(async.strlen(words[0]));
+                    List<Object> found = new ArrayList<>();
+                    for (RedisFuture<?> answer : sent) {
+                        found.add(answer.get(60, TimeUnit.SECONDS));
+                    }
+                    yield found;
+                }
+                default -> throw new IllegalArgumentException(command);
+            });
         } finally {
             client.shutdown();
         }

@@ -1,11 +1,11 @@
-// Asks a router by ioredis and by node-redis, which know nothing of it: `node main.js HOST PORT`. Prints what was seen;
+// Asks a router by ioredis and by node-redis, which know nothing of it: `node main.js HOST PORT [FILE]`. Prints what was seen;
 // ends with 1 at the first thing that is not as it should be.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
 
-const [host, port] = process.argv.slice(2);
+const [host, port, path] = process.argv.slice(2);
 
 const version = (name) => JSON.parse(readFileSync(`node_modules/${name}/package.json`)).version;
 
@@ -58,7 +58,71 @@ async function askNodeRedis(options) {
   await client.close();
 }
 
-await askIoredis({});
-await askIoredis({ enableAutoPipelining: true });
-await askNodeRedis({ RESP: 2 });
-await askNodeRedis({ RESP: 3 });
+// How `run.py` writes an answer.
+function answer(value) {
+  if (value === null || value === undefined) return "nil";
+  if (value instanceof Error) return `!${value.message.split(" ")[0]}`;
+  if (typeof value === "string") return `'${Buffer.from(value).toString("base64")}`;
+  if (Array.isArray(value)) return `[${value.map(answer).join(",")}]`;
+  if (typeof value === "object") {
+    const pairs = Object.entries(value).map(([name, text]) => `${answer(name)}:${answer(text)}`);
+    return `{${pairs.sort().join(",")}}`;
+  }
+  return String(value);
+}
+
+// Performs what `run.py` has written into a file, a line each: the command, and its words in base64.
+async function askTable(name, perform) {
+  for (const [number, line] of readFileSync(path, "utf8").trimEnd().split("\n").entries()) {
+    const [command, ...words] = line.split("\t");
+    const keys = words.map((word) => Buffer.from(word, "base64"));
+    const found = await perform(command, keys).catch((error) => error);
+    console.log(`answer\t${name} ${version(name.replace("node-", ""))}\t${number}\t${answer(found)}`);
+  }
+}
+
+async function askTableByIoredis(options) {
+  const client = new Redis({ host, port: Number(port), ...options });
+  const four = (queue, [key, field, missing]) => queue.get(key).hget(key, field).get(missing).strlen(key).exec();
+  const results = (found) => found.map(([error, value]) => error ?? value);
+  await askTable("ioredis", async (command, words) => {
+    if (command === "MULTI") return results(await four(client.multi(), words));
+    if (command === "PIPELINE") return results(await four(client.pipeline(), words));
+    return client[command.toLowerCase()](...words, ...(command === "GETRANGE" ? [2, 5] : []));
+  });
+  await client.quit();
+}
+
+async function askTableByNodeRedis(options) {
+  const client = createClient({ socket: { host, port: Number(port) }, ...options });
+  await client.connect();
+  const four = (queue, [key, field, missing]) => queue.get(key).hGet(key, field).get(missing).strLen(key);
+  await askTable("node-redis", async (command, [key, ...words]) => {
+    switch (command) {
+      case "MULTI": return four(client.multi(), [key, ...words]).exec();
+      case "PIPELINE": return four(client.multi(), [key, ...words]).execAsPipeline();
+      case "MGET": return client.mGet([key, ...words]);
+      case "EXISTS": return client.exists([key, ...words]);
+      case "STRLEN": return client.strLen(key);
+      case "GETRANGE": return client.getRange(key, 2, 5);
+      case "HGET": return client.hGet(key, ...words);
+      case "HMGET": return client.hmGet(key, words);
+      case "HKEYS": return client.hKeys(key);
+      case "HGETALL": return client.hGetAll(key);
+      default: return client[command.toLowerCase()](key, ...words);
+    }
+  });
+  await client.close();
+}
+
+if (path) {
+  await askTableByIoredis({});
+  await askTableByIoredis({ enableAutoPipelining: true });
+  await askTableByNodeRedis({ RESP: 2 });
+  await askTableByNodeRedis({ RESP: 3 });
+} else {
+  await askIoredis({});
+  await askIoredis({ enableAutoPipelining: true });
+  await askNodeRedis({ RESP: 2 });
+  await askNodeRedis({ RESP: 3 });
+}

@@ -148,9 +148,10 @@ def command(
       POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
       GET  /v1/dataset                          generation, records, shards, age
 
-    With --resp-port any client of Redis can ask, too: GET MGET EXISTS DBSIZE INFO, and what clients ask when they
-    connect (AUTH CLIENT COMMAND CONFIG ECHO HELLO PING QUIT READONLY RESET SELECT). What cannot be looked up now is an
-    error, never nil.
+    With --resp-port any client of Redis can ask, too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
+    EXPIRETIME PEXPIRETIME, for fields of objects HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN, transactions
+    (MULTI EXEC DISCARD WATCH UNWATCH), DBSIZE INFO, and what clients ask when they connect (AUTH CLIENT COMMAND CONFIG
+    ECHO HELLO PING QUIT READONLY RESET SELECT). What cannot be looked up now is an error, never nil.
 
     Keys that arrive together leave together: one batch a shard is in flight while the next one gathers. An endpoint
     is used only after it has proven to serve the dataset, generation and shard that the table says. A new table

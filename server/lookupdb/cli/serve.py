@@ -92,8 +92,10 @@ def command(
 ) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
-    Every Redis client can ask: GET MGET EXISTS DBSIZE PING ECHO INFO HELLO AUTH CLIENT COMMAND CONFIG SELECT RESET
-    QUIT. Writes are answered -READONLY. INFO lookupdb says which dataset, generation and shard is served.
+    Every Redis client can ask: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL EXPIRETIME PEXPIRETIME HGET
+    HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN MULTI EXEC DISCARD WATCH UNWATCH DBSIZE PING ECHO INFO HELLO AUTH
+    CLIENT COMMAND CONFIG SELECT RESET QUIT. Writes are answered -READONLY. INFO lookupdb says which dataset, generation
+    and shard is served.
 
     The file must be what manifest.json beside it says: it is verified (size, SHA-256) before anything is answered.
     All workers map the same file, read-only: it is in memory once, in the page cache.

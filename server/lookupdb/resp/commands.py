@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from lookupdb.resp.fields import FieldReader
 from lookupdb.resp.replies import OK, PONG, array, bulk, error, integer, mapping
-from lookupdb.resp.requests import Command
+from lookupdb.resp.requests import Command, list_keys
+from lookupdb.resp.transactions import QUEUED, Transaction
 
 Reply = Iterable[bytes]
 
@@ -27,6 +29,21 @@ class RespSession(Protocol):
     """The reply for what is missing, in ``protocol``."""
     is_closing: bool
     """Whether the connection is closed after the reply that is made now."""
+    transaction: Transaction | None
+    """What is queued since MULTI, until EXEC or DISCARD."""
+
+    @property
+    def fields(self) -> FieldReader:
+        """What reads the fields of values."""
+
+    def begin_transaction(self) -> None:
+        """Queue commands from now on."""
+
+    def end_transaction(self) -> None:
+        """Forget what is queued, and what is watched."""
+
+    def watch(self) -> None:
+        """Have the next EXEC execute nothing if what the server serves changes before."""
 
     @property
     def id(self) -> int:
@@ -82,6 +99,10 @@ class CommandTable(Generic[SessionT]):
             b"SELECT": (1, 1, _select),
             b"QUIT": (0, ANY, _quit),
             b"RESET": (0, 0, _reset),
+            b"MULTI": (0, 0, _multi),
+            b"DISCARD": (0, 0, _discard),
+            b"WATCH": (1, ANY, _watch),
+            b"UNWATCH": (0, 0, _unwatch),
         }
         self.entries: Final[Mapping[bytes, Entry[SessionT]]] = {**own, **common}
         """By the name in capitals."""
@@ -90,7 +111,9 @@ class CommandTable(Generic[SessionT]):
         """Yield the reply to ``command``, which has a name at least."""
         session.count_command()
         refusal = self.find_refusal(session, command)
-        if refusal is None:
+        if (reply := self.queue(session, command, refusal)) is not None:
+            yield reply
+        elif refusal is None:
             yield from self.entries[command[0].upper()][2](session, command)
         else:
             yield from reply_error(session, refusal)
@@ -104,8 +127,6 @@ class CommandTable(Generic[SessionT]):
             return f"READONLY {self._immutable}"
         if name not in self.entries:
             name_text = printable(command[0])
-            if name in _TRANSACTIONS:
-                return f"ERR unknown command '{name_text}': {self._server} has no transactions. {_NO_TRANSACTION}"
             if name in _LISTINGS:
                 return f"ERR unknown command '{name_text}': {self._server} lists no keys. {_NO_LISTING}"
             return f"ERR unknown command '{name_text}', with args beginning with: {_show_arguments(command[1:])}"
@@ -113,6 +134,22 @@ class CommandTable(Generic[SessionT]):
         if not min_arguments <= len(command) - 1 <= max_arguments:
             return f"ERR wrong number of arguments for '{printable(name.lower())}' command"
         return None
+
+    def queue(self, session: SessionT, command: Command, refusal: str | None) -> bytes | None:
+        """Keep ``command`` for EXEC if a transaction has begun, and return the reply; None if it is to be answered at
+        once. A ``refusal`` aborts the transaction."""
+        transaction, name = session.transaction, command[0].upper()
+        if transaction is None or (refusal is None and name in _NEVER_QUEUED):
+            return None
+        refusal = refusal or transaction.add(command, len(list_keys(command)))
+        if refusal is None:
+            return QUEUED
+        session.count_error()
+        transaction.abort()
+        if name == b"EXEC":
+            session.end_transaction()
+            return error(f"EXECABORT Transaction discarded because of: {refusal}")
+        return error(refusal)
 
     def _auth(self, session: SessionT, command: Command) -> Reply:
         if not session.has_passwords and len(command) == 3:
@@ -248,11 +285,48 @@ def _reset(session: RespSession, _: Command) -> Reply:
     return (b"+RESET\r\n",)
 
 
+def _multi(session: RespSession, _: Command) -> Reply:
+    if session.transaction is not None:
+        return reply_error(session, "ERR MULTI calls can not be nested")
+    session.begin_transaction()
+    return (OK,)
+
+
+def _discard(session: RespSession, _: Command) -> Reply:
+    if session.transaction is None:
+        return reply_error(session, "ERR DISCARD without MULTI")
+    session.end_transaction()
+    return (OK,)
+
+
+def _watch(session: RespSession, _: Command) -> Reply:
+    if session.transaction is not None:
+        return reply_error(session, "ERR WATCH inside MULTI is not allowed")
+    session.watch()
+    return (OK,)
+
+
+def _unwatch(session: RespSession, _: Command) -> Reply:
+    if session.transaction is None:
+        session.end_transaction()
+    return (OK,)
+
+
+def find_transaction(session: RespSession) -> Transaction | str:
+    """Return what EXEC is to execute; or the error if it executes nothing, and end the transaction."""
+    transaction = session.transaction
+    if transaction is None:
+        return "ERR EXEC without MULTI"
+    if transaction.is_aborted:
+        session.end_transaction()
+        return "EXECABORT Transaction discarded because of previous errors."
+    return transaction
+
+
 _BEFORE_AUTH: Final = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
 
-_TRANSACTIONS: Final = frozenset((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH"))
-"""Some clients wrap a pipeline in these unless they are told otherwise."""
-_NO_TRANSACTION: Final = "Leave it out of the pipeline: pipeline(transaction=False) in redis-py"
+_NEVER_QUEUED: Final = frozenset((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"QUIT", b"RESET"))
+"""What a transaction does not keep for EXEC."""
 
 _LISTINGS: Final = frozenset((b"KEYS", b"SCAN", b"RANDOMKEY"))
 _NO_LISTING: Final = "DBSIZE counts them; lookupdb.open() in Python lists those of a generation on its machine"
@@ -264,7 +338,7 @@ WRITES: Final = frozenset(
     HMSET HSET HSETNX INCR INCRBY INCRBYFLOAT LINSERT LMOVE LMPOP LPOP LPUSH LPUSHX LREM LSET LTRIM MIGRATE
     MOVE MSET MSETNX PERSIST PEXPIRE PEXPIREAT PFADD PFMERGE PSETEX RENAME RENAMENX RESTORE RPOP RPOPLPUSH
     RPUSH RPUSHX SADD SDIFFSTORE SET SETBIT SETEX SETNX SETRANGE SINTERSTORE SMOVE SORT SPOP SREM SUNIONSTORE
-    SWAPDB TOUCH UNLINK XACK XADD XDEL XGROUP XTRIM ZADD ZINCRBY ZINTERSTORE ZPOPMAX ZPOPMIN ZRANGESTORE ZREM
+    SWAPDB UNLINK XACK XADD XDEL XGROUP XTRIM ZADD ZINCRBY ZINTERSTORE ZPOPMAX ZPOPMIN ZRANGESTORE ZREM
     ZUNIONSTORE
     """.split()
 )

@@ -10,6 +10,8 @@ OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
 NIL: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
 """By protocol version."""
+NO_ARRAY: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
+"""By protocol version: what EXEC replies if it executes nothing."""
 
 
 def bulk(value: bytes | str) -> bytes:

@@ -57,10 +57,28 @@ class ProtocolError(Exception):
     """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
 
 
-_LOOKUPS: Final = re.compile(rb"\b(?:GET|MGET|EXISTS)\b", re.IGNORECASE)
+MANY_KEYS: Final = frozenset((b"MGET", b"EXISTS", b"TOUCH"))
+"""Commands whose arguments are all keys."""
+LOOKUPS: Final = MANY_KEYS | frozenset(
+    b"""
+    GET TYPE TTL PTTL EXPIRETIME PEXPIRETIME STRLEN GETRANGE SUBSTR
+    HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN
+    """.split()
+)
+"""All commands that look keys up. Of the others the first argument is the key."""
+_LOOKUPS: Final = re.compile(rb"(?<![^\s\"'])(?:EXEC|%b)\b" % b"|".join(sorted(LOOKUPS)), re.IGNORECASE)
+"""Such a name as a word of a request, inline or not."""
 _GET: Final = b"*2\r\n$3\r\nGET\r\n$"
 """How a GET begins, up to its key's length."""
 _NEXT_GET: Final = CRLF + _GET
+
+
+def list_keys(command: Command) -> Command:
+    """Return the keys that ``command`` looks up."""
+    name = command[0].upper()
+    if name not in LOOKUPS:
+        return []
+    return command[1:] if name in MANY_KEYS else command[1:2]
 
 
 def may_look_up(data: bytes) -> bool:

@@ -43,6 +43,9 @@ class Parkable(Protocol):
     parked: bytes
     """What it has read, nothing once it is closed."""
 
+    def list_lookups(self) -> bytes:
+        """What was parked and what else it will look up, in pieces of RESP. Any thread may ask."""
+
     def unpark(self) -> None:
         """Answer what was parked."""
 
@@ -124,7 +127,7 @@ class ColdData:
                 while len(batch) < _TOGETHER:
                     batch.append(self._parked.get_nowait())
             try:
-                self._warmer.warm([connection.parked for connection in batch])
+                self._warmer.warm([connection.list_lookups() for connection in batch])
             except Exception:
                 log.exception("pages could not be read ahead of requests")
             self._warmed.extend(batch)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lookupdb.resp.commands import ANY, CommandTable, Reply, printable
+from lookupdb.resp.commands import ANY, CommandTable, Reply, find_transaction, printable, reply_error
+from lookupdb.resp.reads import READS
 from lookupdb.resp.replies import bulk, integer
 from lookupdb.resp.requests import Command
 from lookupdb.serve import info, shard_counters
@@ -42,6 +43,31 @@ _LOOKUP_COST: Final = 256
 """What a lookup costs, in bytes of a value that are decompressed in that time."""
 
 
+def _read(session: Session, command: Command) -> Reply:
+    """One of ``READS``."""
+    yield _make_read_reply(session, command)
+
+
+def _make_read_reply(session: Session, command: Command) -> bytes:
+    worker = session.worker
+    reply = worker.replies.find(command[1])
+    if reply is DAMAGED:
+        return reply
+    value = None if reply is None else reply[reply.index(b"\n") + 1 : -2]
+    return READS[command[0].upper()][2](session, command, value, worker.identity.value_format == "json")
+
+
+def _exec(session: Session, _: Command) -> Reply:
+    transaction = find_transaction(session)
+    if isinstance(transaction, str):
+        yield from reply_error(session, transaction)
+        return
+    yield b"*%d\r\n" % len(transaction.commands)
+    for command in transaction.commands:
+        yield from COMMANDS[command[0].upper()][2](session, command)
+    session.end_transaction()  # only now: until the last reply is made, what is queued is held
+
+
 def _dbsize(session: Session, _: Command) -> Reply:
     return (integer(session.worker.identity.records),)
 
@@ -56,7 +82,9 @@ _TABLE: Final = CommandTable[Session](
     {
         b"GET": (1, 1, _get),
         b"MGET": (1, ANY, _mget),
-        b"EXISTS": (1, ANY, _exists),
+        **dict.fromkeys((b"EXISTS", b"TOUCH"), (1, ANY, _exists)),
+        **{name: (least, most, _read) for name, (least, most, _) in READS.items()},
+        b"EXEC": (0, 0, _exec),
         b"DBSIZE": (0, 0, _dbsize),
         b"INFO": (0, ANY, _info),
     },

@@ -30,8 +30,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from lookupdb.resp.replies import error
-from lookupdb.resp.requests import ProtocolError, RequestParser, may_look_up
+from lookupdb.resp.replies import bulk, error
+from lookupdb.resp.requests import ProtocolError, RequestParser, list_keys, may_look_up
 from lookupdb.serve import shard_counters
 from lookupdb.serve.commands import execute
 from lookupdb.serve.limits import READ_BYTES, TIME_SLICE_SECONDS
@@ -248,6 +248,13 @@ class RespConnection:
         """Return whether ``data`` may need pages. What does not, such as a PING, waits for no disk."""
         return not self._requests.is_empty or may_look_up(data)
 
+    def list_lookups(self) -> bytes:
+        """What was parked and, if EXEC may be in it, the keys that are queued: their pages may have left memory."""
+        parked, transaction = self.parked, self._session.transaction
+        if transaction is None or b"EXEC" not in parked.upper():
+            return parked
+        return parked + b"".join(bulk(key) for command in transaction.commands for key in list_keys(command))
+
     def unpark(self) -> None:
         """Answer what was parked."""
         if self._state is not CLOSED:
@@ -261,7 +268,7 @@ class RespConnection:
         self._enter(self._state)
 
     def _take(self, data: bytes) -> None:
-        if self._awaits_lookups():
+        if self._awaits_lookups() and self._session.transaction is None:
             data = self._requests.take_part(len(data)) + data
             if self._requests.is_empty:
                 self.receive(data)
@@ -351,8 +358,9 @@ class RespConnection:
         self._send_replies()
 
     def _may_ask(self) -> bool:
-        """Return whether the next bytes begin a request of a client that may ask, with nothing else under way."""
-        return self._awaits_lookups() and self._requests.is_empty
+        """Return whether the next bytes begin a request of a client that may ask, with nothing else under way: no
+        transaction either, which queues lookups."""
+        return self._awaits_lookups() and self._requests.is_empty and self._session.transaction is None
 
     def _awaits_lookups(self) -> bool:
         """Return whether a client that may ask is asking, with no reply under way."""
@@ -398,6 +406,7 @@ class RespConnection:
             len(self._output.unsent)
             + len(self.parked)
             + (0 if self._replies is None and self._requests.is_empty else self._requests.held_bytes)
+            + (0 if self._session.transaction is None else self._session.transaction.held_bytes)
         )
 
     def sweep(self, now: float) -> None:

@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lookupdb.resp.fields import FieldReader, choose_fields
 from lookupdb.resp.replies import NIL
+from lookupdb.resp.transactions import Transaction
 from lookupdb.serve import shard_counters
 from lookupdb.serve.budget import ServerBudget
 from lookupdb.serve.identity import ServerIdentity
@@ -30,6 +32,7 @@ class WorkerContext:
     port: int = 0
     file_bytes: int = 0
     replies: KeyReplies = field(init=False)
+    fields: FieldReader = field(default_factory=choose_fields)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
     """By file descriptor."""
@@ -48,7 +51,18 @@ class WorkerContext:
 class Session:
     """One client: the protocol that it chose, whether it may ask, and its name."""
 
-    __slots__ = ("id", "is_authorised", "is_closing", "name", "nil", "protocol", "unauthenticated_since", "worker")
+    __slots__ = (
+        "id",
+        "is_authorised",
+        "is_closing",
+        "name",
+        "nil",
+        "protocol",
+        "transaction",
+        "unauthenticated_since",
+        "worker",
+    )
+    transaction: Transaction | None
 
     def __init__(self, worker: WorkerContext) -> None:
         self.worker = worker
@@ -64,7 +78,24 @@ class Session:
         self.unauthenticated_since = time.monotonic()
         """Since when it owes the password."""
         self.name = b""
+        self.transaction = None
         self.use_protocol(2)
+
+    @property
+    def fields(self) -> FieldReader:
+        """What reads the fields of values."""
+        return self.worker.fields
+
+    def begin_transaction(self) -> None:
+        """Queue commands from now on. Together they may be as much as one command."""
+        self.transaction = Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
+
+    def end_transaction(self) -> None:
+        """Forget what is queued."""
+        self.transaction = None
+
+    def watch(self) -> None:
+        """Do nothing: a server serves one file, which never changes."""
 
     @property
     def limits(self) -> ServerLimits:

@@ -4,10 +4,12 @@
 mod build;
 mod clock;
 mod cold_dictionary;
+mod fields;
 mod json_string;
 mod mapped;
 pub mod reader;
 pub mod resp;
+mod resp_fields;
 mod route;
 mod shard;
 mod shard_file;
@@ -29,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     shard_file::register(module)?;
     mapped::register(module)?;
     route::register(module)?;
+    resp_fields::register(module)?;
     warmer::register(module)?;
     build::register(module)?;
     module.add("INTERFACE", xxhash_rust::xxh3::xxh3_64(INTERFACE))

@@ -81,8 +81,8 @@ class ScriptedLookups:
     """Those that were asked for together."""
     deadlines: list[int | None] = field(default_factory=list)
     """Of either: the milliseconds that the router was told, if they are less than its own."""
-    live: Any = True
-    """Whether a routing table is in effect."""
+    live: Any = field(default_factory=set)
+    """The routing table in effect: any object, or None."""
     budget: RouterBudget = field(default_factory=lambda: RouterBudget(256 << 20))
     _waiting: list[Callable[[], None]] = field(default_factory=list)
 

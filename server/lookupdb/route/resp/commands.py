@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from lookupdb.resp.commands import ANY, CommandTable, Reply, printable, reply_error
+from lookupdb.resp.reads import READS
 from lookupdb.resp.replies import OK, bulk, integer
-from lookupdb.resp.requests import Command
+from lookupdb.resp.requests import MANY_KEYS, Command
 from lookupdb.route.lookups.waiters import NO_TABLE
 from lookupdb.route.resp import info
 from lookupdb.route.resp.exchanges import describe_problem
@@ -31,14 +32,14 @@ def _await_exchange(_: ClientSession, __: Command) -> Reply:
     return ()
 
 
-LOOKUPS: Final = frozenset((b"GET", b"MGET", b"EXISTS"))
-
 _TABLE: Final = CommandTable[ClientSession](
     "the router",
     "a dataset's generations are immutable: build a new one",
     {
-        **dict.fromkeys(LOOKUPS, (1, ANY, _await_exchange)),
         b"GET": (1, 1, _await_exchange),
+        **dict.fromkeys(MANY_KEYS, (1, ANY, _await_exchange)),
+        **{name: (least, most, _await_exchange) for name, (least, most, _) in READS.items()},
+        b"EXEC": (0, 0, _await_exchange),
         b"DBSIZE": (0, 0, _get_dbsize),
         b"INFO": (0, ANY, _get_info),
         b"READONLY": (0, 0, _accept),
@@ -46,3 +47,4 @@ _TABLE: Final = CommandTable[ClientSession](
 )
 COMMANDS: Final = _TABLE.entries
 find_refusal: Final = _TABLE.find_refusal
+queue: Final = _TABLE.queue

@@ -1,8 +1,8 @@
 """One client connection of RESP: commands come in, and replies go out in their order.
 
-A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one MGET or EXISTS. What
-comes meanwhile is kept unread, and no more is read from the socket; so what many threads of a client send by one
-connection leaves together. All other commands are answered at once. Nothing begins while the client does not take its
+A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one other command that looks
+keys up, or one EXEC. What comes meanwhile is kept unread, and no more is read from the socket; so what many threads of a
+client send by one connection leaves together. Between MULTI and EXEC commands are queued, and nothing begins. All other commands are answered at once. Nothing begins while the client does not take its
 replies. The worker's budget counts what is kept beyond the fixed cost of a connection.
 
 ``clients.life`` has the phases of a connection, and all that ends it.
@@ -15,8 +15,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from lookupdb.resp.replies import CRLF, error
-from lookupdb.resp.requests import GET_ENDS, GET_HEADS, GET_KEYS, Command, ProtocolError
+from lookupdb.resp.commands import find_transaction
+from lookupdb.resp.replies import CRLF, NO_ARRAY, error
+from lookupdb.resp.requests import GET_ENDS, GET_HEADS, GET_KEYS, LOOKUPS, MANY_KEYS, Command, ProtocolError
 from lookupdb.route.clients import life
 from lookupdb.route.clients.life import FINISHING, LINGERING, READING, RECEIVING, ConnectionLife
 from lookupdb.route.clients.limits import HIGH_WATER_BYTES
@@ -24,14 +25,16 @@ from lookupdb.route.clients.registry import ConnectionRegistry
 from lookupdb.route.counters import INDEX
 from lookupdb.route.lookups.waiters import OVERLOADED
 from lookupdb.route.resp.codec import GETS
-from lookupdb.route.resp.commands import COMMANDS, LOOKUPS, find_refusal
+from lookupdb.route.resp.commands import COMMANDS, find_refusal, queue
 from lookupdb.route.resp.exchanges import (
     Answer,
     ExistsExchange,
     GetsExchange,
     KeyExchange,
     MgetExchange,
+    ReadExchange,
     RespExchange,
+    TransactionExchange,
     describe_problem,
 )
 from lookupdb.route.resp.limits import REPLY_BYTES, TURN_BYTES, TURN_COMMANDS
@@ -112,7 +115,9 @@ class RedisClientConnection(ConnectionLife):
         if self.phase is not READING and self.phase >= FINISHING:
             return
         reader = self._reader
-        if self._exchange is None and reader.is_empty and self.session.may_ask and not self.is_blocked:
+        session = self.session
+        may_look_up = session.may_ask and session.transaction is None
+        if self._exchange is None and reader.is_empty and may_look_up and not self.is_blocked:
             size = len(data)
             # One GET as client libraries write it, and nothing else: its size decides where the key is.
             if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
@@ -178,6 +183,7 @@ class RedisClientConnection(ConnectionLife):
     def _read_next(self) -> LookupCommands | Command | None:
         reader = self._reader
         reader.limits = self.session.limits
+        reader.is_queueing = self.session.transaction is not None
         try:
             request = reader.next()
         except ProtocolError as problem:
@@ -238,13 +244,19 @@ class RedisClientConnection(ConnectionLife):
 
     def _count_input(self) -> None:
         """Count what has come and is not answered; refuse it when the budget is used up."""
-        size = 0 if self._reader.is_empty else self._reader.held_bytes
+        size = self._measure_input()
         more = size - self._input_bytes
         self.budget.take(more)
         self._input_bytes = size
         if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
             self.counts[_OVERLOADED] += 1
             self.refuse(describe_problem(OVERLOADED))
+
+    def _measure_input(self) -> int:
+        """About how many bytes of memory that takes which has come, and waits to be answered or for EXEC."""
+        transaction = self.session.transaction
+        size = 0 if self._reader.is_empty else self._reader.held_bytes
+        return size if transaction is None else size + transaction.held_bytes
 
     # Commands in, replies out
 
@@ -267,23 +279,49 @@ class RedisClientConnection(ConnectionLife):
             self._begin(GetsExchange(self, lookups.keys, lookups.size))
 
     def _execute(self, command: Command) -> None:
-        """Answer ``command``, which is no GET, and no MGET unless something is wrong with it."""
-        session, name = self.session, command[0].upper()
+        """Answer ``command``, which is no GET, and no MGET unless something is wrong with it; or keep it for EXEC."""
+        session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
         session.count_command()
         refusal = find_refusal(session, command)
-        if refusal is None and name in LOOKUPS and len(command) - 1 > self.service.limits.max_keys:
-            refusal = _refuse_keys(len(command) - 1, self.service.limits.max_keys)
-        if refusal is not None:
+        if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
+            refusal = _refuse_keys(len(command) - 1, max_keys)
+        if refusal is None and session.transaction is not None and self.budget.used > self.budget.batch_mark:
+            self.counts[_OVERLOADED] += 1
+            refusal = describe_problem(OVERLOADED)
+        if (reply := queue(session, command, refusal)) is not None:
+            self._send(reply)
+        elif refusal is not None:
             session.count_error()
             self._send(error(refusal))
-        elif name in LOOKUPS:
+        elif name == b"EXEC":
+            self._execute_transaction()
+        elif name in MANY_KEYS:
             keys = command[1:]
             self._begin(ExistsExchange(self, self.service.codec.make_keys(keys), sum(map(len, keys))))
+        elif name in LOOKUPS:
+            self._begin(ReadExchange(self, command))
         else:
-            self._send(b"".join(COMMANDS[name][2](session, command)))
+            self._send(self.reply_at_once(command))
             if session.is_closing:
                 self._reader.clear()
                 self._end_requests()
+
+    def _execute_transaction(self) -> None:
+        """Answer EXEC."""
+        session = self.session
+        transaction, is_outdated = find_transaction(session), session.is_outdated
+        session.end_transaction()
+        if isinstance(transaction, str):
+            session.count_error()
+            self._send(error(transaction))
+        elif is_outdated:
+            self._send(NO_ARRAY[session.protocol])
+        else:
+            self._begin(TransactionExchange(self, transaction))
+
+    def reply_at_once(self, command: Command) -> bytes:
+        """The reply to ``command``, which is in order, and no lookup."""
+        return b"".join(COMMANDS[command[0].upper()][2](self.session, command))
 
     def _begin(self, exchange: RespExchange) -> None:
         self._exchange = exchange
@@ -410,6 +448,7 @@ class RedisClientConnection(ConnectionLife):
             exchange.charge = 0
             exchange.abandon()
         self._reader.clear()
+        self.session.end_transaction()
         self._replies, self._reply_bytes = [], 0
         self.budget.release(self._input_bytes)
         self._input_bytes = 0
@@ -434,8 +473,6 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
     ),
     "replies of a turn are sent when it ends": lambda it: not it._replies,
-    "all that has come is counted": lambda it: (
-        it.phase >= LINGERING or it._input_bytes == (0 if it._reader.is_empty else it._reader.held_bytes)
-    ),
+    "all that has come is counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
 }
 """What is true of every connection between two events. Of a ``RedisClientConnection``."""

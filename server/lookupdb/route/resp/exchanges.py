@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from lookupdb.resp.reads import READS
 from lookupdb.resp.replies import CRLF, bulk, error, integer
+from lookupdb.resp.requests import Command, list_keys
+from lookupdb.resp.transactions import Transaction
 from lookupdb.route.clients.limits import JOINED_BYTES
 from lookupdb.route.counters import INDEX
+from lookupdb.route.lookups.batch_keys import UNAVAILABLE, Values
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import OVERLOADED, Problem
 
@@ -44,6 +48,9 @@ class ExchangeOwner(Protocol):
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, the last part of what answers ``exchange``."""
+
+    def reply_at_once(self, command: Command) -> bytes:
+        """The reply to ``command``, which is in order, and no lookup."""
 
     def send_part(self, exchange: RespExchange, answer: Answer) -> None:
         """Send ``answer``, a part of what answers ``exchange``."""
@@ -83,8 +90,9 @@ class RespExchange:
 
     def _take_charge(self, size: int, key_count: int) -> None:
         """Count what ``key_count`` keys hold, of which the client sent ``size`` bytes, until they are answered."""
-        self.charge = _EXCHANGE_BYTES + _BYTE_BYTES * size + _KEY_BYTES * key_count
-        self.connection.budget.take(self.charge)
+        charge = _EXCHANGE_BYTES + _BYTE_BYTES * size + _KEY_BYTES * key_count
+        self.charge += charge
+        self.connection.budget.take(charge)
 
     def _refuse(self, message: str, commands: int = 1) -> None:
         """Answer ``commands`` with the error ``message``."""
@@ -128,6 +136,34 @@ class KeyExchange(RespExchange):
         """Nothing can be said about the key now."""
         self._count_overload(problem)
         self._refuse(describe_problem(problem))
+
+
+class ReadExchange(KeyExchange):
+    """One of ``READS``."""
+
+    __slots__ = ("_command",)
+
+    def __init__(self, connection: ExchangeOwner, command: Command) -> None:
+        super().__init__(connection, command[1].decode("utf-8", "surrogateescape"))
+        self._command = command
+
+    def start(self) -> None:
+        """Ask the lookup core."""
+        self._take_charge(sum(map(len, self._command)), len(self._command) - 1)
+        super().start()
+
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
+        """The key's value."""
+        self._reply(value, generation)
+
+    def missing(self, generation: ServedGeneration) -> None:
+        """No record of the generation has the key."""
+        self._reply(None, generation)
+
+    def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
+        read = READS[self._command[0].upper()][2]
+        reply = read(self.connection.session, self._command, value, generation.value_format == "json")
+        self.connection.answer(self, reply)
 
 
 class SerialExchange(RespExchange):
@@ -286,3 +322,65 @@ class ExistsExchange(KeysExchange):
             self._refuse(self._describe_some(values, problem))
             return
         self.connection.answer(self, integer(self.connection.service.codec.count_found(values)))
+
+
+class TransactionExchange(KeysExchange):
+    """One EXEC: the keys of all its commands are looked up together, in one routing table."""
+
+    __slots__ = ("_commands", "_held_bytes")
+
+    def __init__(self, connection: ExchangeOwner, transaction: Transaction) -> None:
+        keys = [key for command in transaction.commands for key in list_keys(command)]
+        super().__init__(connection, connection.service.codec.make_keys(keys), sum(map(len, keys)))
+        self._commands = transaction.commands
+        self._held_bytes = transaction.held_bytes
+
+    def start(self) -> None:
+        """Ask the lookup core."""
+        self.charge = self._held_bytes
+        self.connection.budget.take(self.charge)
+        super().start()
+
+    def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
+        """Answer each command."""
+        refusal = b"" if problem is None else error(self._describe_some(values, problem))
+        self._answer(values.to_list(UNAVAILABLE), refusal, is_json=generation.value_format == "json")
+
+    def unavailable(self, problem: Problem) -> None:
+        """Nothing can be said about any of the keys now."""
+        self._count_overload(problem)
+        self._answer([UNAVAILABLE] * len(self.keys), error(describe_problem(problem)), is_json=False)
+
+    def _answer(self, values: Values, refusal: bytes, *, is_json: bool) -> None:
+        """Answer with a list: the reply to each command, or ``refusal`` if a key of it is unavailable."""
+        connection, limit = self.connection, self.connection.budget.answer_bytes
+        pieces, size, start = [b"*%d\r\n" % len(self._commands)], 0, 0
+        for command in self._commands:
+            own_values = values[start : start + len(list_keys(command))]
+            start += len(own_values)
+            if UNAVAILABLE in own_values:
+                connection.counts[_ERRORS] += 1
+                replies = [refusal]
+            else:
+                replies = self._reply(command, own_values, is_json=is_json)
+            pieces += replies
+            size += sum(map(len, replies))
+            if size > limit:
+                self.too_large(limit)
+                return
+        connection.answer(self, pieces if size > JOINED_BYTES else b"".join(pieces))
+
+    def _reply(self, command: Command, values: list[Any], *, is_json: bool) -> list[bytes]:
+        connection, name = self.connection, command[0].upper()
+        match name:
+            case b"GET" | b"MGET":
+                replies = [] if name == b"GET" else [b"*%d\r\n" % len(values)]
+                for value in values:
+                    replies += (connection.session.nil,) if value is None else (b"$%d\r\n" % len(value), value, CRLF)
+                return replies
+            case b"EXISTS" | b"TOUCH":
+                return [integer(len(values) - values.count(None))]
+            case _ if name in READS:
+                return [READS[name][2](connection.session, command, values[0], is_json)]
+            case _:
+                return [connection.reply_at_once(command)]

@@ -44,6 +44,7 @@ class CommandReader:
         "has_unread",
         "is_empty",
         "is_partial",
+        "is_queueing",
         "limits",
     )
 
@@ -51,6 +52,8 @@ class CommandReader:
         self._codec = codec
         self.limits = limits
         """Of the next command."""
+        self.is_queueing = False
+        """Whether lookups are returned as commands, which a transaction keeps."""
         self.clear()
 
     def clear(self) -> None:
@@ -110,6 +113,9 @@ class CommandReader:
             if self._is_parsing:
                 return self._next_in_turn()
             data, at = self._data, self._at
+            if self.is_queueing and at < len(data):
+                self._begin_parsing()
+                continue
             kind, end, keys = self._codec.cut(data, at, GROUP_KEYS)
             if keys is not None and (kind == GETS or self._is_within_limits(end - at, len(keys))):
                 self._advance(end)
@@ -195,14 +201,14 @@ class CommandReader:
             if command is None:
                 break
             name = command[0].upper()
-            if name == b"GET" and len(command) == 2:
+            if name == b"GET" and len(command) == 2 and not self.is_queueing:
                 gets.append(command[1])
             elif gets:
                 self._command = command
                 break
             else:
                 self._settle_parser()
-                if name == b"MGET" and len(command) > 1:
+                if name == b"MGET" and len(command) > 1 and not self.is_queueing:
                     return self._make_lookups(MGET, command[1:])
                 return command
         self._settle_parser()

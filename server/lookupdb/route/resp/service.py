@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from lookupdb.resp.fields import FieldReader, choose_fields
 from lookupdb.route.access.gatekeeper import Gatekeeper
 from lookupdb.route.clients.service import ClientService
 from lookupdb.route.limits import RouterLimits
@@ -16,7 +17,7 @@ from lookupdb.route.resp.limits import make_read_limits
 class RespService(ClientService):
     """With what commands are read and answered by."""
 
-    __slots__ = ("_last_id", "codec", "port", "read_limits", "started_at")
+    __slots__ = ("_last_id", "codec", "fields", "port", "read_limits", "started_at")
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class RespService(ClientService):
     ) -> None:
         super().__init__(lookups, limits, counts, gatekeeper)
         self.codec: Final = choose_codec()
+        self.fields: Final[FieldReader] = choose_fields()
         self.read_limits: Final = make_read_limits(limits.max_body_bytes)
         """Of a client that may ask."""
         self.port: Final = port

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Callable
 from typing import Final
 
+from lookupdb.resp.fields import FieldReader
 from lookupdb.resp.replies import NIL
 from lookupdb.resp.requests import CommandLimits
+from lookupdb.resp.transactions import Transaction
 from lookupdb.route.access.verdict import Admitted, Denial, Denied
 from lookupdb.route.counters import INDEX
 from lookupdb.route.resp.limits import BEFORE_AUTH
@@ -23,7 +27,20 @@ _FORBIDDEN: Final = INDEX["requests_forbidden"]
 class ClientSession:
     """A ``resp.commands.RespSession``. A token that was accepted is kept, to be judged again when access changes."""
 
-    __slots__ = ("_token", "_until", "id", "is_closing", "may_ask", "name", "nil", "protocol", "service")
+    __slots__ = (
+        "_token",
+        "_until",
+        "_watched",
+        "id",
+        "is_closing",
+        "may_ask",
+        "name",
+        "nil",
+        "protocol",
+        "service",
+        "transaction",
+    )
+    transaction: Transaction | None
 
     def __init__(self, service: RespService) -> None:
         self.service = service
@@ -40,12 +57,40 @@ class ClientSession:
         """Whether it may, as far as was judged: ``find_denial`` judges anew."""
         self._until = math.inf
         self.name = b""
+        self.end_transaction()
         self.use_protocol(2)
 
     def use_protocol(self, protocol: int) -> None:
         """Speak RESP ``protocol``: 2 or 3."""
         self.protocol = protocol
         self.nil = NIL[protocol]
+
+    # Transactions
+
+    def begin_transaction(self) -> None:
+        """Queue commands from now on: as many keys as one MGET may have, and as many bytes as one command."""
+        self.transaction = Transaction(self.service.limits.max_keys, self.service.limits.max_body_bytes)
+
+    def end_transaction(self) -> None:
+        """Forget what is queued, and what is watched."""
+        self.transaction = None
+        self._watched: Callable[[], object] | None = None
+        """Returns the routing table that was in effect at WATCH; None once it is gone."""
+
+    def watch(self) -> None:
+        """Have the next EXEC execute nothing if another routing table takes effect before."""
+        live = self.service.lookups.live
+        self._watched = self._watched or ((lambda: None) if live is None else weakref.ref(live))
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another routing table is in effect than when the client began to watch."""
+        return self._watched is not None and self._watched() is not self.service.lookups.live
+
+    @property
+    def fields(self) -> FieldReader:
+        """What reads the fields of values."""
+        return self.service.fields
 
     @property
     def limits(self) -> CommandLimits:
@@ -105,6 +150,7 @@ class ClientSession:
     def close(self) -> None:
         """The client has gone."""
         self._keep_token(None)
+        self.end_transaction()
 
     def _judge(self, token: bytes) -> Admitted | Denied:
         gatekeeper = self.service.gatekeeper

@@ -56,7 +56,7 @@ class RoutedGeneration(ServedGeneration):
         return combined
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTable:
     """``table`` with connections. Made by ``EndpointPool.connect``, ended by ``close``."""
 

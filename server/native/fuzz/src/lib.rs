@@ -3,6 +3,8 @@
 //! The kernels are taken by path: their crate needs Python, these do not.
 #[path = "../../src/cold_dictionary.rs"]
 pub mod cold_dictionary;
+#[path = "../../src/fields.rs"]
+pub mod fields;
 #[path = "../../src/json_string.rs"]
 pub mod json_string;
 #[path = "../../src/reader/mod.rs"]

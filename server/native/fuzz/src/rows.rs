@@ -8,11 +8,15 @@ use csv_splitter::{count_lines, Dialect, Found, Splitter};
 use json_text::JsonText;
 use serde_json::Value;
 
+use crate::fields;
+
 /// Read a JSON text. Panics unless what is read is JSON that says the same, as other readers see it, written in one way.
 pub fn check_json(text: &[u8]) -> bool {
     if std::str::from_utf8(text).is_err() {
+        check_fields(text);
         return false;
     }
+    check_fields(text);
     let (mut json, mut again) = (JsonText::default(), JsonText::default());
     let is_object = json.read_object(text).is_some();
     if is_object {
@@ -28,6 +32,16 @@ pub fn check_json(text: &[u8]) -> bool {
     true
 }
 
+/// Panics unless each field that is found among all is found by its name.
+fn check_fields(text: &[u8]) {
+    let all = fields::all(text);
+    let names: Vec<&[u8]> = all.iter().flatten().map(|(name, _)| &**name).collect();
+    let selected = fields::select(text, &names);
+    assert_eq!(selected.is_some(), all.is_some());
+    let values = all.iter().flatten().map(|(_, value)| Some(value.clone()));
+    assert!(values.eq(selected.unwrap_or_default()), "one by one others are found");
+}
+
 fn check_written(written: &[u8], text: &[u8]) {
     let value: Value = serde_json::from_slice(text).unwrap_or_else(|error| panic!("no JSON: {error}"));
     assert_eq!(serde_json::from_slice::<Value>(written).ok().as_ref(), Some(&value), "it says something else");
@@ -39,6 +53,14 @@ fn check_members(json: &JsonText, text: &[u8]) {
         panic!("no object");
     };
     assert_eq!(json.members.len(), expected.len(), "every name once");
+    let fields = fields::all(text).unwrap_or_else(|| panic!("no fields"));
+    assert_eq!(fields.len(), expected.values().filter(|value| !value.is_null()).count());
+    for (name, text) in fields {
+        match expected.get(std::str::from_utf8(&name).unwrap_or_default()) {
+            Some(Value::String(expected)) => assert_eq!(&*text, expected.as_bytes()),
+            expected => assert_eq!(serde_json::from_slice::<Value>(&text).ok().as_ref(), expected),
+        }
+    }
     for member in &json.members {
         let name = json.part(&member.name);
         assert_eq!(json.find(name).map(|found| &found.value), Some(&member.value));

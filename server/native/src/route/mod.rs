@@ -11,7 +11,7 @@ mod lookups;
 mod pieces;
 mod replies;
 mod reply;
-mod resp;
+pub mod resp;
 mod scan;
 mod shard_keys;
 mod sink;
