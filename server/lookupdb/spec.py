@@ -146,7 +146,6 @@ class Router:
     idle_timeout_seconds: int
     write_timeout_seconds: int
     drain_seconds: int
-    cache_control: str = ""
 
 
 @dataclass(frozen=True, slots=True)

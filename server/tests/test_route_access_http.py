@@ -98,8 +98,7 @@ EVERYTHING = [
     ("OPTIONS", "*", ()),
     ("DELETE", "/v1/lookup/a", ()),
     ("GET", "/", ()),
-    ("GET", "/healthz/", ()),
-    ("GET", "/healthzz", ()),
+    ("GET", "/healthz", ()),
     ("GET", "/v1/lookup/%ff", ()),
     ("POST", "/v1/lookup", ("Content-Length: 0",)),
 ]

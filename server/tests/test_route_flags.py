@@ -24,6 +24,4 @@ def test_every_field_has_a_flag_of_the_command() -> None:
 
 def test_the_commands_defaults_are_the_datasets() -> None:
     defaults = {parameter.opts[0]: parameter.default for parameter in command.params}
-    assert render_flags(parse_resource(RESOURCE).router) == {
-        flag: defaults[flag] for flag in FLAGS.values() if defaults[flag] != ""
-    }
+    assert render_flags(parse_resource(RESOURCE).router) == {flag: defaults[flag] for flag in FLAGS.values()}

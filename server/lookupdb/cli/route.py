@@ -36,8 +36,7 @@ _OPTIONS: Final = {
 def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option whose default, bounds and help are those of ``spec.router.<field>``."""
     schema_ = _ROUTER_FIELDS[field]
-    if schema_["type"] == "integer":
-        settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
+    settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
     return option(name, default=schema_["default"], help=schema_["description"], **settings)
 
 
@@ -73,7 +72,6 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
 @_limit_option("--idle-timeout", "idleTimeoutSeconds")
 @_limit_option("--write-timeout", "writeTimeoutSeconds")
 @_limit_option("--drain-seconds", "drainSeconds")
-@_limit_option("--cache-control", "cacheControl")
 @option(
     "--memory-limit",
     type=Size(),

@@ -21,8 +21,6 @@ class RouterLimits:
     header_timeout_seconds: float
     idle_timeout_seconds: float
     write_timeout_seconds: float
-    cache_control: str = ""
-    """The header field of that name, of lookups of one key; empty for none."""
 
     @property
     def deadline_seconds(self) -> float:

@@ -25,7 +25,7 @@ from lookupdb.route.http.protocol import HttpProtocol
 from lookupdb.route.limits import RouterLimits
 from lookupdb.route.lookup_core import DatasetInfo
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys
-from lookupdb.route.lookups.generation import ServedGeneration, make_tag
+from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.waiters import BatchWaiter, Problem, Waiter
 from lookupdb.runtime.counters import Counters
 from support.batches import make_values
@@ -58,7 +58,6 @@ def generation(*names: str, value_format: Literal["json", "raw"] = "json") -> Se
         value_format=value_format,
         encode=make_key_encoder(["strip", "lowercase"]),
         normalize=("strip", "lowercase"),
-        tag=make_tag(names[0]) if len(names) == 1 else "",
     )
 
 

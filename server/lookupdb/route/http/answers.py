@@ -5,7 +5,6 @@ Each head ends before the ``Connection`` field, which depends on the connection:
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Final
 
@@ -27,25 +26,15 @@ OCTETS: Final = "application/octet-stream"
 PROBLEM: Final = "application/problem+json"
 
 
-_TAGS: Final = re.compile(rb'(?:W/)?("[^"]*")')
-
-
 class AnswerHeads:
     """The encoded heads of one generation's answers, good for one second (they tell the date)."""
 
-    __slots__ = (
-        *("batch", "found", "found_by_size", "frames", "media_type", "missing", "missing_body", "not_modified"),
-        "_tag",
-    )
+    __slots__ = ("batch", "found", "found_by_size", "frames", "media_type", "missing", "missing_body")
 
-    def __init__(self, generation: ServedGeneration, date: str, cache_control: str) -> None:
+    def __init__(self, generation: ServedGeneration, date: str) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
         self.media_type = JSON if generation.value_format == "json" else OCTETS
-        of_key = {**common, "Cache-Control": cache_control} if cache_control else common
-        self._tag = f'"{generation.tag}"'.encode()
-        tagged = {**of_key, "ETag": self._tag.decode()} if generation.tag else of_key
-        self.found = _encode_open_head(200, {**tagged, "Content-Type": self.media_type})
-        self.not_modified = _encode_head(304, tagged)
+        self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
         self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
         of_batch = {**common, "Lookupdb-Value-Format": generation.value_format, "Vary": "Lookupdb-Generation, Accept"}
@@ -53,13 +42,9 @@ class AnswerHeads:
         self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
-            _encode_open_head(404, {**of_key, "Content-Type": PROBLEM}),
+            _encode_open_head(404, {**common, "Content-Type": PROBLEM}),
             len(self.missing_body),
         )
-
-    def is_known(self, known: bytes) -> bool:
-        """Whether ``known``, a field If-None-Match, names the tag of this generation's answers. A weak tag counts."""
-        return known.strip() == b"*" or self._tag in _TAGS.findall(known)
 
     def add_found_head(self, size: int) -> bytes:
         """The new entry of ``found_by_size`` for values of ``size`` bytes."""
@@ -78,10 +63,9 @@ def missing_detail(generation: ServedGeneration) -> str:
 class Answers:
     """The answers of one worker. ``tick()`` at least once a second keeps their date."""
 
-    __slots__ = ("_cache_control", "_date", "_second", "known_heads")
+    __slots__ = ("_date", "_second", "known_heads")
 
-    def __init__(self, cache_control: str = "") -> None:
-        self._cache_control = cache_control
+    def __init__(self) -> None:
         self._second = 0
         self.tick()
 
@@ -100,7 +84,7 @@ class Answers:
         if heads is None:
             if len(self.known_heads) >= MAX_GENERATIONS:
                 self.known_heads.clear()
-            heads = self.known_heads[generation] = AnswerHeads(generation, self._date, self._cache_control)
+            heads = self.known_heads[generation] = AnswerHeads(generation, self._date)
         return heads
 
     def encode_document(
@@ -108,13 +92,6 @@ class Answers:
     ) -> tuple[bytes, bytes]:
         """Head and body of a 200."""
         head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
-        return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
-
-    def encode_probe(self, connection_field: bytes, *, is_ready: bool) -> tuple[bytes, bytes]:
-        """Head and body of the answer to a probe."""
-        body = b"ok\n" if is_ready else b"not ready\n"
-        fields = {"Date": self._date, "Content-Type": "text/plain", "Cache-Control": "no-store"}
-        head = _encode_open_head(200 if is_ready else 503, fields)
         return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
 
     def encode_options(self, methods: str, connection_field: bytes) -> bytes:

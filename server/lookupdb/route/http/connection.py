@@ -398,10 +398,6 @@ class HttpConnection(ConnectionLife):
         while waiting and self.phase < LINGERING and self._may_begin(waiting[0]):
             self._begin(waiting.popleft())
 
-    def is_ready(self) -> bool:
-        """Whether clients should be sent here: a routing table is in effect, and the router is not about to stop."""
-        return not self.service.draining and self.lookups.dataset() is not None
-
     def choose_connection_field(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
         if (

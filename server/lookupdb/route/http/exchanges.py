@@ -64,9 +64,6 @@ class ClientConnection(Protocol):
     def choose_connection_field(self, exchange: Exchange) -> bytes:
         """The ``Connection`` field of the answer to ``exchange``."""
 
-    def is_ready(self) -> bool:
-        """Whether clients should be sent here: a routing table is in effect, and the router is not about to stop."""
-
     def charge(self, exchange: Exchange) -> None:
         """Count what ``exchange`` holds until it is answered."""
 
@@ -170,24 +167,6 @@ class OptionsExchange(Exchange):
         connection.answer(
             self, connection.answers.encode_options(self.methods, connection.choose_connection_field(self))
         )
-
-
-class ProbeExchange(Exchange):
-    """GET /healthz or /readyz, as load balancers ask on the port that they send clients to."""
-
-    __slots__ = ("is_ready",)
-
-    def __init__(
-        self, connection: ClientConnection, connection_field: bytes, *, is_ready: bool, bodyless: bool
-    ) -> None:
-        super().__init__(connection, connection_field, bodyless=bodyless)
-        self.is_ready = is_ready
-
-    def start(self) -> None:
-        """Answer at once."""
-        connection = self.connection
-        head, body = connection.answers.encode_probe(connection.choose_connection_field(self), is_ready=self.is_ready)
-        connection.answer(self, head if self.bodyless else head + body)
 
 
 class DatasetExchange(Exchange):
@@ -321,47 +300,6 @@ class ShorterLookupExchange(LookupExchange):
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
-
-
-class ConditionalLookupExchange(LookupExchange):
-    """One key, of which the client has answers already: those whose entity tags are in ``known``, the field
-    If-None-Match. ``deadline_ms`` is that of ``ShorterLookupExchange``, or None."""
-
-    __slots__ = ("deadline_ms", "known")
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        connection_field: bytes,
-        key: str,
-        generation: str | None = None,
-        accept: AcceptField | None = None,
-        *,
-        known: bytes,
-        deadline_ms: int | None = None,
-        bodyless: bool = False,
-    ) -> None:
-        super().__init__(connection, connection_field, key, generation, accept, bodyless=bodyless)
-        self.known = known
-        self.deadline_ms = deadline_ms
-
-    def cost(self) -> int:
-        """With the field."""
-        return super().cost() + len(self.known)
-
-    def start(self) -> None:
-        """Ask the lookup core: the key may be missing, or unavailable."""
-        self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
-
-    def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value, which the client has if it knows the generation's tag."""
-        connection = self.connection
-        heads = connection.answers.heads(generation)
-        if not heads.is_known(self.known) or (self.accept is not None and not self.accept.allows(heads.media_type)):
-            super().found(value, generation)
-            return
-        connection.counts[_OK] += 1
-        connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
 
 
 class BatchExchange(Exchange):

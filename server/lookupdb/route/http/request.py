@@ -26,7 +26,6 @@ from lookupdb.route.http.limits import (
     SLICE_BYTES,
 )
 from lookupdb.route.http.problems import HttpProblem, ProblemType
-from lookupdb.route.http.target import is_probe
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +37,18 @@ CONTENT_ENCODING: Final = "content-encoding"
 CONTENT_LENGTH: Final = "content-length"
 CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
-IF_NONE_MATCH: Final = "if-none-match"
 DEADLINE: Final = "lookupdb-deadline-ms"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
-_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH))
+_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE))
 """Fields that may be repeated: the values are then one list. No deadline is one, and a list is ignored as such."""
 
 _LOWER: Final = {
     name.encode(): name
     for name in (
-        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, IF_NONE_MATCH, DEADLINE, AUTHORIZATION),
+        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION),
         *(CONTENT_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
@@ -299,7 +297,7 @@ class RequestReader:
         host = fields.get(HOST)
         if host is None or host != self._known_host:
             self._check_host(host)
-        if self._authorize is not None and not is_probe(target):
+        if self._authorize is not None:
             self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
         if request.method == b"CONNECT":
             raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")

@@ -19,7 +19,7 @@ class HttpService(ClientService):
         self, lookups: LookupCore, limits: RouterLimits, counts: memoryview, gatekeeper: Gatekeeper | None = None
     ) -> None:
         super().__init__(lookups, limits, counts, gatekeeper)
-        self.answers = Answers(limits.cache_control)
+        self.answers = Answers()
         self.batches = choose_batches()
 
     def tick(self, now: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,8 +18,6 @@ class ServedGeneration:
     """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""
     normalize: tuple[str, ...]
     """The steps by which ``encode`` normalises."""
-    tag: str = field(default="", kw_only=True)
-    """No other build of a generation has it, also of another dataset of the same name; empty where several answer."""
     name: str = field(init=False)
     """``g12``, or ``g12, g13``: as the header has it."""
     members: dict[str, object] = field(init=False)
@@ -32,8 +29,3 @@ class ServedGeneration:
         if len(self.names) > 1:
             members = {"generation": None, "generations": self.names}
         object.__setattr__(self, "members", members)
-
-
-def make_tag(generation: str, *identity: str) -> str:
-    """Return a ``tag``: the name of ``generation``, and a digest of what tells it from others that are called so."""
-    return f"{generation}-{hashlib.sha256(chr(0).join((generation, *identity)).encode()).hexdigest()[:16]}"

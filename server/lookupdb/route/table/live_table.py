@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lookupdb.keys import make_key_encoder
-from lookupdb.route.lookups.generation import ServedGeneration, make_tag
+from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.lookups.pending import LookupReplicas
 from lookupdb.route.servers.address import ServerAddress
 from lookupdb.route.servers.identity import ShardIdentity
@@ -159,12 +159,7 @@ class EndpointPool:
     def _connect_generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
         names = tuple(entry.shard_generations)
         about = (entry.value_format, make_key_encoder(entry.normalize), entry.normalize)
-        built = {shard.generation: shard.built_at for shard in entry.shards}
-        dataset = table.dataset
-        served = {
-            name: ServedGeneration((name,), *about, tag=make_tag(name, str(dataset), dataset.uid, built[name]))
-            for name in names
-        }
+        served = {name: ServedGeneration((name,), *about) for name in names}
         shards = tuple(
             self._connect_shard(table, entry, number, served[shard.generation])
             for number, shard in enumerate(entry.shards)
