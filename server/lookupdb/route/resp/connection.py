@@ -1,9 +1,10 @@
 """One client connection of RESP: commands come in, and replies go out in their order.
 
 A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one other command that looks
-keys up, or one EXEC. What comes meanwhile is kept unread, and no more is read from the socket; so what many threads of a
-client send by one connection leaves together. Between MULTI and EXEC commands are queued, and nothing begins. All other commands are answered at once. Nothing begins while the client does not take its
-replies. The worker's budget counts what is kept beyond the fixed cost of a connection.
+keys up, or one EXEC. What comes meanwhile is kept unread, and no more is read from the socket; so what many threads of
+a client send by one connection leaves together. Between MULTI and EXEC commands are queued, and nothing begins. All
+other commands are answered at once. Nothing begins while the client does not take its replies. The worker's budget
+counts what is kept beyond the fixed cost of a connection.
 
 ``clients.life`` has the phases of a connection, and all that ends it.
 """
