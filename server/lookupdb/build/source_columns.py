@@ -11,7 +11,7 @@ from lookupdb import native
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.parse.csv_parser import CsvParser
 from lookupdb.build.parse.json_lines_parser import JsonLinesParser
-from lookupdb.build.parse.rows import shorten_name
+from lookupdb.build.parse.rows import find_partitions, format_names, read_partitions, shorten_name
 from lookupdb.build.parse.uniform_columns import UniformColumns
 from lookupdb.build.read.native_rules import find_csv_obstacle, find_json_obstacle
 from lookupdb.build.source.fetch import check_beginning, find_local_file
@@ -60,6 +60,14 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
     for file_format, count in sorted(checked.items()):
         if count:
             yield f"all are in {_PLACES[file_format]} of {format_count(count, f'{file_format} file')}"
+    partitions: dict[str, None] = {}
+    for item in objects:
+        url = item.description.url
+        partitions.update(
+            dict.fromkeys(name for name in read_partitions(url) if name not in find_partitions(spec, url))
+        )
+    if partitions:
+        yield f"folders name {format_names(list(partitions))}: not read, unless key or value names the column"
     unread = Counter(_find_obstacle(item) for item in objects)
     unread[f"behind the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
     for obstacle, count in sorted(unread.items()):

@@ -19,7 +19,7 @@ from io import FileIO
 from typing import IO, Any, Final
 
 from lookupdb.build.parse.csv_values import make_key_function, make_value_function
-from lookupdb.build.parse.rows import UnfinishedSlice, check_names_once
+from lookupdb.build.parse.rows import UnfinishedSlice, check_names_once, find_partitions
 from lookupdb.build.source.csv_cuts import DialectReader, open_csv_reader
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.build.source.slices import Slice, SliceFile
@@ -66,7 +66,12 @@ class CsvParser:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw, "utf-8")))
         else:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw), has_header=self._csv.header))
-        self.key = make_key_function(spec, self.names, file.name)
+        partitions = find_partitions(spec, file.name)
+        self._width = len(self.names)
+        self.partitions = {name: text for name, text in partitions.items() if name not in self.names}
+        """The columns that a row has from its file's path."""
+        self.names += self.partitions
+        self.key = make_key_function(spec, self.names, file.name, is_nullable=None in self.partitions.values())
         self.value = make_value_function(spec, self.names, file.name)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
@@ -101,14 +106,14 @@ class CsvParser:
         return _check_header(names, self._file.name), reader
 
     def __iter__(self) -> Iterator[list[str | None]]:
-        width, row = len(self.names), self._slice.rows_before
+        width, row, more = self._width, self._slice.rows_before, list(self.partitions.values())
         rows = self._lines if self._row_end_lines is None else self._row_end_lines.rows(self._lines)
         try:
             for fields in rows:
                 self._row_length.characters = 0
                 if len(fields) == width:
                     row += 1
-                    yield fields
+                    yield fields + more if more else fields
                 elif fields:  # a blank line has no fields
                     raise self._width_error(row + 1, width, len(fields), self._slice.lines_before + self.lines)
         except csv.Error as error:

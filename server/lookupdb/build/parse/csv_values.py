@@ -46,11 +46,13 @@ def _find_positions(where: str, role: str, columns_needed: Sequence[str], names:
     return [positions[name] for name in columns_needed]
 
 
-def make_key_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[Any], str]:
+def make_key_function(
+    spec: DatasetSpec, names: list[str], where: str, *, is_nullable: bool = False
+) -> Callable[[Any], str]:
     """The function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
     columns = spec.key.columns
     positions = _find_positions(where, "key.columns", columns, names)
-    if spec.source.csv.null_values:
+    if is_nullable or spec.source.csv.null_values:
         parts = list(zip(columns, positions, strict=True))
         return lambda fields: _join_nullable(parts, fields, spec.key.separator)
     if len(positions) == 1:

@@ -12,6 +12,7 @@ from lookupdb.build.parse.rows import (
     RowRejected,
     UnusableRow,
     check_json_text,
+    find_partitions,
     join_key,
     shorten_name,
     unknown_column_error,
@@ -45,16 +46,23 @@ class DictRows:
     def __init__(self, spec: DatasetSpec, where: str) -> None:
         self._where = where
         self.columns = ColumnTracker(spec)
+        self.partitions = find_partitions(spec, where)
+        """The columns that a record has from its file's path, unless it has them itself."""
         self.key = _make_key_function(spec)
         """The function from a record to its key, not yet normalised. Raises RowRejected."""
         self.value = _make_value_function(spec)
         """The function from a record to its value; it consumes the record. Raises RowRejected or
         orjson.JSONEncodeError."""
 
+    def add_partitions(self, record: dict[str, Any]) -> None:
+        """Add the columns that come from the file's path."""
+        for name, text in self.partitions.items():
+            record.setdefault(name, text)
+
     def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
         """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
         names, nested = list(names), list(nested)
-        declared = {*names, *nested}
+        declared = {*names, *nested, *self.partitions}
         for name, role in self.columns.roles.items():
             if name not in declared:
                 raise unknown_column_error(self._where, role, name, names, nested=nested)

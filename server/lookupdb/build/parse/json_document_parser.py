@@ -268,8 +268,8 @@ class JsonArrayParser(_Document):
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
-        objects = DictRows(spec, file.name)
-        self.columns, self.key, self.value = objects.columns, objects.key, objects.value
+        self._objects = DictRows(spec, file.name)
+        self.columns, self.key, self.value = self._objects.columns, self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         hint = (
@@ -284,6 +284,7 @@ class JsonArrayParser(_Document):
             return record
         if type(record) is not dict:
             raise not_an_object_error(where, record, _ROWS_HINT)
+        self._objects.add_partitions(record)
         if self.columns.missing:
             self.columns.observe(record)
         return record

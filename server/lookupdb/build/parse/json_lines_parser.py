@@ -36,7 +36,7 @@ class JsonLinesParser:
         self._file, self._piece, self._max_row = file, piece, max_row_bytes
         self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
         self._objects = DictRows(spec, file.name)
-        self.columns, self.lines = self._objects.columns, 0
+        self.columns, self.lines, self.partitions = self._objects.columns, 0, self._objects.partitions
         self.key, self.value = self._objects.key, self._objects.value
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -97,6 +97,8 @@ class JsonLinesParser:
             if type(record) is not UnusableRow:
                 raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record, _LINES_HINT)
             return cast("dict[str, Any]", record)
+        if self.partitions:
+            self._objects.add_partitions(record)
         if self.columns.missing:
             self.columns.observe(record)
         return record

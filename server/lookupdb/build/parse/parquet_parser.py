@@ -83,8 +83,10 @@ class ParquetParser:
         with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
             self._row_count = self._count_rows()
             self._schema = self._read_schema()
-            self.names = self._schema.names
+            self._names = self._schema.names
             self._plan_columns(spec)
+        self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
+        self.names = [*self._names, *self._partitions]
 
     def _count_rows(self) -> int:
         found = self._connection.execute(
@@ -106,14 +108,14 @@ class ParquetParser:
         kinds = []
         binaries: list[list[str]] = []
         for number, (name, (name_to_duckdb, kind, *_)) in enumerate(
-            zip(self.names, self._connection.description, strict=True)
+            zip(self._names, self._connection.description, strict=True)
         ):
             kinds.append((name_to_duckdb, kind))
             nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
             binaries.append(_find_binaries(name, kind))
-        self._objects.check_declared(self.names, nested)
+        self._objects.check_declared(self._names, nested)
         self._check_binaries(spec, {path for paths in binaries for path in paths}, nested)
-        for number in _choose_columns(spec, self.names):
+        for number in _choose_columns(spec, self._names):
             self._plan_column(number, *kinds[number])
             self.binaries += [(path, _find_form(path, self._forms)) for path in binaries[number]]
 
@@ -121,8 +123,8 @@ class ParquetParser:
         """Raises BadSource if ``source.parquet.columns`` names a column that is not there, or not binary."""
         role = "source.parquet.columns"
         for name in (column.name for column in spec.source.parquet.columns):
-            if name not in self.names and name not in nested:
-                raise unknown_column_error(self._file.name, role, name, self.names, nested=nested)
+            if name not in self._names and name not in nested:
+                raise unknown_column_error(self._file.name, role, name, self._names, nested=nested)
             if not any(path == name or path.startswith(f"{name}.") for path in binaries):
                 raise BadSource(
                     f"{self._file.name}: {role} names the column {name!r}, which is not binary",
@@ -131,7 +133,7 @@ class ParquetParser:
 
     def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
         """Raises BadSource for a column whose values could not be written as they are."""
-        name = self.names[number]
+        name = self._names[number]
         plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
         if plan is None:
             raise unwritable_column_error(
@@ -161,6 +163,8 @@ class ParquetParser:
                 for name, convert in converts:
                     if record[name] is not None:
                         record[name] = convert(record[name])
+                if self._partitions:
+                    record |= self._partitions
                 yield record
 
     def _errors(self) -> _duckdb_errors:

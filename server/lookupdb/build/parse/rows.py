@@ -15,11 +15,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from lookupdb.errors import BadSource
-from lookupdb.spec import Value
+from lookupdb.spec import DatasetSpec, Value
 from lookupdb.wording import format_some, shorten
 
 _DELIMITERS: Final = ";\t|,"
@@ -27,6 +28,7 @@ _DELIMITERS: Final = ";\t|,"
 _MAX_NAMES: Final = 50
 """So many columns does an error name."""
 _MAX_NAME_CHARACTERS: Final = 80
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
 Row = Any
 """One record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
@@ -148,6 +150,23 @@ def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
     ends = {other.rpartition(".")[2].lower(): other for other in reversed(names)}
     near = difflib.get_close_matches(name.lower(), ends, n=1)
     return ends[near[0]] if near else None
+
+
+def read_partitions(url: str) -> dict[str, str | None]:
+    """The columns that the folders in ``url`` name, as Hive and Spark write them: ``country=DE/``."""
+    path = unquote(urlsplit(url).path) if url.startswith(("file://", "https://", "http://")) else url
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, text = folder.partition("=")
+        if name and equals:
+            found[unquote(name)] = None if text == _NULL_PARTITION else unquote(text)
+    return found
+
+
+def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:
+    """Those that ``spec`` names. A file that has such a column itself keeps its own."""
+    named = {*spec.key.columns, *value_columns(spec.value)[1], *(column.name for column in spec.source.csv.columns)}
+    return {name: text for name, text in read_partitions(url).items() if name in named}
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:

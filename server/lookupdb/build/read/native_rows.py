@@ -56,8 +56,8 @@ def open_native_rows(
 ) -> NativeRows | None:
     """The reader of a slice; None where there are no kernels for it. ``parser`` is the slice's, not yet read from."""
     kernels = native.kernels()
-    if kernels is None:
-        return None
+    if kernels is None or getattr(parser, "partitions", None):
+        return None  # Python adds the columns that come from the file's path
     if isinstance(parser, JsonLinesParser):
         rules = make_json_rules(kernels, spec, max_row, records.encode)
         return None if rules is None else _NativeJsonLines(rules, file, piece, max_row, parser, records)
