@@ -77,6 +77,9 @@ bench: $(VENV)/.bench native ## measure against peers (Debian's redis-server, we
 redis-clients: $(VENV)/.test native ## ask `lookupdb up` with go-redis, ioredis, node-redis, Jedis, Lettuce, redis-py, redis-cli and redis-benchmark (those whose Go, Node, Maven or Debian package is there)
 	$(BIN)/python -m e2e.clients.run
 
+http-clients: $(VENV)/.bench native ## ask `lookupdb up` the same with aiohttp, httpx, requests, urllib3, Go's net/http, Node's fetch and http (those whose Go or Node is there)
+	$(BIN)/python -m e2e.clients.http_clients
+
 image: ## build the container image IMAGE; PYTHON_IMAGE is its base
 	docker build --network=host $(addprefix --build-arg ,PYTHON_IMAGE $(PASSED)) --tag $(IMAGE) .
 	@bytes=$$(docker image inspect --format '{{.Size}}' $(IMAGE)); echo "$(IMAGE): $$((bytes / 1000000)) MB"; \
@@ -111,4 +114,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients image e2e lock clean
+.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients http-clients image e2e lock clean

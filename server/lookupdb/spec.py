@@ -146,6 +146,8 @@ class Router:
     idle_timeout_seconds: int
     write_timeout_seconds: int
     drain_seconds: int
+    cache_control: str | None = None
+    """As ``Cache-Control`` has it; None: it is not sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ EVERYTHING = [
     ("OPTIONS", "*", ()),
     ("DELETE", "/v1/lookup/a", ()),
     ("GET", "/", ()),
-    ("GET", "/healthz", ()),
+    ("GET", "/healthz/", ()),
     ("GET", "/v1/lookup/%ff", ()),
     ("POST", "/v1/lookup", ("Content-Length: 0",)),
 ]
@@ -118,6 +118,23 @@ def test_without_an_accepted_token_every_request_is_answered_401(
         assert TOKEN.encode() not in answer.body
     assert not entrance.lookups.asked
     assert client.get("/v1/lookup/a", bearer(TOKEN)).body == b"1", "the connection goes on"
+
+
+@pytest.mark.parametrize("target", ["/healthz", "/readyz?x=1", "http://router/readyz"])
+def test_probes_need_no_token_and_no_other_request_passes_for_one(client: Client, server: Server, target: str) -> None:
+    for method in ("GET", "HEAD"):
+        assert client.get(target, method=method).status == 200
+        assert client.get(target, bearer(WRONG), method=method).status == 200
+    assert server.count("requests_unauthenticated") == 0
+    for other in ("/healthz/", "/v1/lookup/readyz", "/v1/lookup/a?/healthz", "//healthz", "/healthz/../v1/lookup/a"):
+        assert client.get(other).status == 401, other
+    assert client.get(target, method="OPTIONS").status == 401
+    assert client.post(b"x", target=target).status == 401
+
+
+def test_a_client_without_a_token_is_never_answered_304(client: Client) -> None:
+    for condition in ("*", '"g1-0"'):
+        assert client.get("/v1/lookup/a", f"If-None-Match: {condition}").status == 401
 
 
 def test_a_router_for_anybody_asks_for_no_token_and_minds_none() -> None:

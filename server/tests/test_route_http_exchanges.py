@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.http import Client, ScriptedLookups, Server, generation, serving
 
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.batch_frames import decode
+from lookupdb.route.counters import REQUESTS
 
 KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
 ODD_KEYS = {
@@ -159,6 +161,15 @@ class TestKeysInTargets:
             ("/v1/lookup/..", ".."),
             ("http://router:8080/v1/lookup/a%2Fb", "a/b"),
             ("HTTPS://user@[::1]/v1/lookup?key=a+b", "a b"),
+            ("/v1/lookup/a%2Fb?x=1", "a/b"),
+            ("/v1/lookup/c++?utm_source=mail&utm_medium=", "c++"),
+            ("/v1/lookup/what%3F?x=%zz", "what?"),
+            ("/v1/lookup/a&b=c?Key=other", "a&b=c"),
+            ("/v1/lookup/a/b?x=a;b=c", "a/b"),
+            ("/v1/lookup?x=1&key=a+b&y=", "a b"),
+            ("/v1/lookup?KEY=other&key=a%2Fb", "a/b"),
+            ("/v1/lookup?k%65y=a/b", "a/b"),
+            ("http://router:8080/v1/lookup/a%2Fb?x=1", "a/b"),
         ],
     )
     def test_what_stands_for_itself(self, client: Client, target: str, key: str) -> None:
@@ -193,6 +204,138 @@ class TestKeysInTargets:
         response = client.get(target)
         assert (response.status, problem(response.body)) == (400, "invalid-target")
         assert client.get("/v1/lookup/KJFK").status == 200, "and the connection stays"
+
+    @pytest.mark.parametrize(
+        ("target", "why"),
+        [
+            ("/v1/lookup/KJFK?key=EGLL", "the path holds a key and the query another one"),
+            ("/v1/lookup/KJFK?x=1&k%65y=", "the path holds a key and the query another one"),
+            ("/v1/lookup/KJFK?", "found an empty one; if the key holds ? or &, write it as %3F or %26"),
+            ("/v1/lookup/KJFK?x=1&", "found an empty one"),
+            ("/v1/lookup/really?not+so", "found 'not so'; if the key holds ?"),
+            ("/v1/lookup/KJFK?=1", "found an empty one"),
+            ("/v1/lookup/KJFK?x=1;key=EGLL", "another key behind a semicolon; write ; as %3B"),
+            ("/v1/lookup/KJFK?x=1#y", "the target holds #"),
+            ("/v1/lookup?key=a&x=1&key=b", "the query holds 2 keys, expected one"),
+            ("/v1/lookup?key=a&k%65y=b", "the query holds 2 keys, expected one"),
+            ("/v1/lookup?key=a;key=b", "another key behind a semicolon"),
+            ("/v1/lookup?key=AT&T", "found 'T'; if the key holds &, write it as %26"),
+            ("/v1/lookup?key", "found 'key'"),
+            ("/v1/lookup?KEY=a&x=1", "expected the parameter key, as /v1/lookup?key=…, found 'KEY', 'x'"),
+            ("/v1/lookup?x=1&key=%zz", "% at byte 0 of the key is not followed by two hexadecimal digits"),
+            ("/v1/lookup", "the target holds none"),
+            ("/v1/dataset?x=1&key=a", "the query holds a key, and /v1/dataset is about all of them"),
+            ("/v1/dataset?x=1#y", "the target holds #"),
+        ],
+    )
+    def test_the_answer_names_the_trouble(self, client: Client, target: str, why: str) -> None:
+        response = client.get(target)
+        assert (response.status, problem(response.body)) == (400, "invalid-target")
+        document = json.loads(response.body)
+        assert why in document["detail"]
+        assert document["title"] == "The request target is not as expected"
+
+    @pytest.mark.parametrize("query", ["", "x=1", "utm_source=mail&flag&", "x=%zz", "Key=a"])
+    def test_any_other_query_is_ignored_where_there_is_no_key(self, client: Client, query: str) -> None:
+        assert client.get(f"/v1/dataset?{query}").status == 200
+        assert client.post(b'{"keys":["KJFK"]}', target=f"/v1/lookup?{query}").status == 200
+        refused = client.post(b'{"keys":["KJFK"]}', target=f"/v1/lookup?{query}&key=EGLL")
+        assert "POST takes its keys in the body" in json.loads(refused.body)["detail"]
+
+
+class TestCaches:
+    """Conditional requests, and what answers say to caches."""
+
+    TAG = '"g1-0123456789abcdef"'
+
+    @pytest.fixture
+    def tagged(self, kernels: str, transport: str) -> Iterator[Client]:
+        values = {"a": b"1", "b": b"2", "c": b"3"}
+        active, other = replace(generation("g1"), etag=self.TAG), replace(generation("g2"), etag='"g2-0"')
+        lookups = ScriptedLookups(
+            values=values, active=active, candidates=(other,), of_key={"c": other}, unavailable={"lost"}
+        )
+        with serving(lookups, cache_control="max-age=60") as server, server.connect() as client:
+            yield client
+
+    def test_a_value_has_the_tag_of_its_generation(self, tagged: Client) -> None:
+        assert {tagged.get(f"/v1/lookup/{key}").fields["etag"] for key in "ab"} == {self.TAG}
+        assert tagged.get("/v1/lookup/a", method="HEAD").fields["etag"] == self.TAG
+        assert tagged.get("/v1/lookup/a", "Lookupdb-Generation: g2").fields["etag"] == '"g2-0"'
+        assert tagged.get("/v1/lookup/c").fields["etag"] == '"g2-0"', "that of the key's shard"
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD"])
+    @pytest.mark.parametrize(
+        "condition", [TAG, f"W/{TAG}", f'"x", {TAG}', f'"x,y",W/{TAG},"z"', "*", " * ", f'"x"\r\nIf-None-Match: {TAG}']
+    )
+    def test_a_client_that_has_the_value_is_answered_304(self, tagged: Client, condition: str, method: str) -> None:
+        response = tagged.get("/v1/lookup/a", f"If-None-Match: {condition}", method=method)
+        assert (response.status, response.body) == (304, b"")
+        assert {
+            name: response.fields.get(name) for name in ("etag", "vary", "cache-control", "lookupdb-generation")
+        } == {
+            "etag": self.TAG,
+            "vary": "Lookupdb-Generation",
+            "cache-control": "max-age=60",
+            "lookupdb-generation": "g1",
+        }
+        assert "content-length" not in response.fields
+        assert tagged.get("/v1/lookup/b").body == b"2", "and the connection stays in step"
+
+    @pytest.mark.parametrize("condition", ['"g2-0"', '"g1-0123456789abcde"', "g1-0123456789abcdef", '"*"', ""])
+    def test_one_that_has_another_is_answered_the_value(self, tagged: Client, condition: str) -> None:
+        assert tagged.get("/v1/lookup/a", f"If-None-Match: {condition}").body == b"1"
+
+    @pytest.mark.parametrize("condition", [TAG, "*"])
+    def test_a_key_that_is_not_found_is_never_304(self, tagged: Client, condition: str) -> None:
+        for target, status in {"nowhere": 404, "": 404, "lost": 503, "%zz": 400}.items():
+            assert tagged.get(f"/v1/lookup/{target}", f"If-None-Match: {condition}").status == status
+        assert tagged.get("/v1/lookup/a", f"If-None-Match: {condition}", "Accept: text/html").status == 406
+        assert tagged.get("/v1/lookup/a", f"If-None-Match: {condition}", "Lookupdb-Generation: g9").status == 412
+
+    def test_the_field_for_caches_stands_in_what_a_lookup_of_one_key_comes_to(self, tagged: Client) -> None:
+        for target in ("a", "nowhere", ""):
+            response = tagged.get(f"/v1/lookup/{target}")
+            assert response.fields["cache-control"] == "max-age=60"
+            assert ("etag" in response.fields) == (response.status == 200)
+        others = [tagged.get("/v1/dataset"), tagged.get("/v1/lookup/lost"), tagged.get("/v1/lookup/%zz")]
+        others += [tagged.post(b'{"keys":["a"]}', f"If-None-Match: {self.TAG}"), tagged.get("/v1/nowhere")]
+        assert [response.status for response in others] == [200, 503, 400, 200, 404]
+        assert all(not {"cache-control", "etag"} & response.fields.keys() for response in others)
+
+    def test_without_one_no_answer_has_it(self, client: Client) -> None:
+        assert "cache-control" not in client.get("/v1/lookup/KJFK").fields
+
+
+class TestProbes:
+    def test_they_are_answered_beside_lookups_and_not_counted(self, server: Server, client: Client) -> None:
+        before = [server.count(name) for name in REQUESTS]
+        for target, text in {"/healthz": b"ok\n", "/readyz": b"ready\n", "/readyz?x=1": b"ready\n"}.items():
+            response = client.get(target)
+            assert (response.status, response.body) == (200, text)
+            assert response.fields["cache-control"] == "no-store"
+            head = client.get(target, method="HEAD")
+            assert (head.status, head.fields["content-length"]) == (200, str(len(text)))
+        assert [server.count(name) for name in REQUESTS] == before
+        assert client.post(b"", target="/healthz").status == 405
+        assert client.get("/healthz/").status == 404
+
+    def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self, kernels: str, transport: str) -> None:
+        with serving() as server:
+            server.service.is_ready = lambda: False
+            with server.connect() as client:
+                response = client.get("/readyz")
+                assert (response.status, response.body) == (503, b"not ready\n")
+                assert client.get("/healthz").status == 200
+            server.service.is_ready = lambda: True
+            with server.connect() as client:
+                assert client.get("/readyz").status == 200
+                server.call(server.front.drain)
+                response = client.get("/readyz")
+                assert (response.status, response.body) == (503, b"draining\n")
+                assert client.ended()
+            with server.connect() as client:
+                assert client.get("/healthz").status == 200
 
 
 class TestResources:

@@ -24,6 +24,8 @@ HEADS = {
     "as browsers ask": request("/v1/lookup/k1", "Accept: application/json", "Connection: keep-alive", "User-Agent: x"),
     "of a candidate": request("/v1/lookup/k1", "Lookupdb-Generation: g2"),
     "of one who waits for less": request("/v1/lookup/k1", "Lookupdb-Deadline-Ms: 400"),
+    "of one who has another value": request("/v1/lookup/k1", 'If-None-Match: "g0-0"'),
+    "of one who has any": request("/v1/lookup/k1", "If-None-Match: *", "Lookupdb-Deadline-Ms: 400"),
     "not acceptable": request("/v1/lookup/k1", "Accept: text/html"),
     "HTTP/1.0 that stays": b"GET /v1/lookup/k1 HTTP/1.0\r\n" + HOST + b"Connection: keep-alive\r\n\r\n",
 }
@@ -35,6 +37,7 @@ TARGETS = {
     "an escape": b"%6b1",
     "a broken escape": b"%6",
     "a query": b"k1?x=1",
+    "a query with a key": b"k1?key=k2",
     "a fragment": b"k1#x",
     "a space": b"k 1",
     "the end of a request line": b"k1 HTTP/1.1\r\nX: ",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import itertools
+import re
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from lookupdb import keys
 from lookupdb.route.lookups.batch_keys import UNAVAILABLE
 from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.table.live_table import RoutedGeneration
+from lookupdb.route.table.routing_table import RoutingTable
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(40)]
@@ -303,3 +305,32 @@ async def test_a_server_of_the_new_generation_does_not_pass_for_one_that_the_tab
         "version 2 waits for an endpoint to prove itself of shard 3",
     )
     assert await core.find_many(KEYS) == [b"g9"] * len(KEYS)
+
+
+async def test_no_two_generations_have_the_same_tag_and_all_routers_have_one() -> None:
+    def tags(routing_table: RoutingTable) -> list[str]:
+        core = Core()
+        core.cutover.offer(routing_table)
+        live = core.lookups.live
+        assert live is not None
+        found = [shard.generation.etag for shard in live.active.shards]
+        core.close()
+        return found
+
+    def one(generation: str = "g12", **members: Any) -> dict[str, Any]:
+        return entry([["127.0.0.1:1"]] * 2, generation, **members)
+
+    def of(**members: str) -> dict[str, Any]:
+        return {"dataset": {"namespace": "default", "name": "sample", "uid": "local", **members}}
+
+    whole = tags(table(one()))
+    assert whole == tags(table(one(rollout="r9", records=7), version=9)), "as after a restart on other servers"
+    assert re.fullmatch('"g12-[0-9a-f]{16}"', whole[0])
+    others = [
+        *(one("g13"), one(builtAt=OLDER), one(content="a"), one(content="b"), one(valueFormat="json")),
+    ]
+    found = {tag for other in others for tag in tags(table(other))}
+    found |= {tags(table(one(), **of(**change)))[0] for change in ({"uid": "x"}, {"name": "x"}, {"namespace": "x"})}
+    assert (len(found), whole[0] in found) == (8, False)
+    mixture = mixed(one("g13"), one("g12"), {1})
+    assert tags(table(mixture)) == [tags(table(one("g13")))[0], whole[1]], "each shard has its own generation's"

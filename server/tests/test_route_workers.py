@@ -160,6 +160,8 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         router = stack.enter_context(starting(path))
         waiting = b"not ready: worker 0: no routing table yet\n"
         until(lambda: router.get("/readyz", admin=True) == (503, waiting), "it says what it waits for")
+        until(lambda: router.get("/readyz") == (503, b"not ready\n"), "load balancers are told so, too")
+        assert router.get("/healthz") == router.get("/healthz", admin=True) == (200, b"ok\n")
         assert (router.reports("tableVersion"), router.reports("error")) == ([None], ["no routing table yet"])
         until(lambda: router.get("/v1/lookup/k1")[0] == 503, "without a table all is unavailable")
         assert b"the router has no valid routing table yet" in router.get("/v1/lookup/k1")[1]
@@ -167,10 +169,11 @@ def test_a_router_is_not_ready_before_every_shard_was_reached(tmp_path: Path, ge
         assert b"lookupdb_router_reloads_refused_total 0.0" in router.get("/metrics", admin=True)[1]
         rewrite(path, table_file(without))
         until(lambda: router.reports("unreachedShards") == [[1]], "one shard is reached")
-        assert router.get("/readyz", admin=True)[0] == 503
+        assert (router.get("/readyz", admin=True)[0], router.get("/readyz")[0]) == (503, 503)
         assert {router.get(f"/v1/lookup/{key}")[0] for key in list(KEYS)[:20]} == {200, 503}
         rewrite(path, table_file(whole, version=2))
         until(lambda: router.get("/readyz", admin=True)[0] == 200, "it is ready")
+        assert router.get("/readyz") == (200, b"ready\n")
         rewrite(path, b"{")
         until(lambda: router.reports("error") != [None], "it says what is wrong")
         assert "a routing table is JSON" in router.reports("error")[0]
@@ -241,8 +244,9 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
 
 def test_the_defaults_of_the_command_line_are_the_resources() -> None:
     fields = dict(schema.resource_schema()["properties"]["spec"]["properties"]["router"]["properties"])
-    for of_pods_only in ("replicas", "resources", "autoscaling", "pod", "service", "clients", "tls", "auth"):
-        del fields[of_pods_only]
+    elsewhere = ("replicas", "resources", "autoscaling", "pod", "service", "clients", "tls", "auth", "cacheControl")
+    for name in elsewhere:
+        del fields[name]
     units = {"deadline_ms": "deadlineMilliseconds", "hedge_ms": "hedgeMilliseconds"}
     units |= {f"{name}_timeout": f"{name}TimeoutSeconds" for name in ("header", "idle", "write")}
     options = {option.name or "": option.default for option in route.command.params}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -86,6 +88,18 @@ def test_one_command_leads_from_a_manifest_to_lookups_and_ctrl_c_stops_it_all(pe
     assert stack.stop(signal.SIGINT) == 0
     eventually(lambda: not any(is_running(pid) for pid in pids), "all processes to be gone")
     assert not state_file(stack.data, "default", "people").exists()
+
+
+def test_generations_of_one_name_have_tags_by_their_files(people: Callable[..., Stack]) -> None:
+    """All datasets on laptops have the same uid, and two may be built within one second."""
+    stack = people()
+    assert stack.find("ada@example.com")
+    (manifest,) = (orjson.loads(path.read_bytes()) for path in stack.data.rglob("manifest.json"))
+    files = "".join(shard["sha256"] for shard in manifest["shards"])
+    table = orjson.loads((stack.data / "run" / "default.people" / "routing-table.json").read_bytes())
+    assert table["generations"][0]["content"] == hashlib.sha256(files.encode()).hexdigest()
+    with urllib.request.urlopen(f"{stack.state['url']}/v1/lookup/ada@example.com", timeout=60) as response:
+        assert re.fullmatch('"g1-[0-9a-f]{16}"', response.headers["ETag"])
 
 
 def test_a_whole_generation_of_an_unchanged_source_is_reused(people: Callable[..., Stack], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -33,11 +34,28 @@ _OPTIONS: Final = {
 """Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
 
 
+DIRECTIVES: Final = re.compile("[a-z][a-z-]*(=[A-Za-z0-9-]+)?(, ?[a-z][a-z-]*(=[A-Za-z0-9-]+)?)*")
+"""As the CRD's rule has them."""
+_SHARED: Final = re.compile("public|s-maxage|must-revalidate")
+"""Directives by which shared caches may keep answers to requests with a token (RFC 9111, 3.5)."""
+
+
 def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option whose default, bounds and help are those of ``spec.router.<field>``."""
     schema_ = _ROUTER_FIELDS[field]
     settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
     return option(name, default=schema_["default"], help=schema_["description"], **settings)
+
+
+def _check_cache_control(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Return ``value`` if it is as ``spec.router.cacheControl`` may be."""
+    longest = _ROUTER_FIELDS["cacheControl"]["maxLength"]
+    if value is not None and not (len(value) <= longest and DIRECTIVES.fullmatch(value)):
+        raise click.BadParameter(
+            "expected directives in lower case with a comma between them, such as public, max-age=60, of at most "
+            f"{longest} characters, found {value[:80]!r}"
+        )
+    return value
 
 
 @click.command(short_help="Answer lookups over HTTP and RESP from the shards of a routing table.")
@@ -72,6 +90,12 @@ def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[
 @_limit_option("--idle-timeout", "idleTimeoutSeconds")
 @_limit_option("--write-timeout", "writeTimeoutSeconds")
 @_limit_option("--drain-seconds", "drainSeconds")
+@option(
+    "--cache-control",
+    metavar="DIRECTIVES",
+    callback=_check_cache_control,
+    help=_ROUTER_FIELDS["cacheControl"]["description"],
+)
 @option(
     "--memory-limit",
     type=Size(),
@@ -145,6 +169,7 @@ def command(
       GET  /v1/lookup/KEY                       the value; 404 missing; 503 unavailable
       POST /v1/lookup  {"keys": ["a", "b"]}     {"generation": …, "found": {…}, "missing": […]}
       GET  /v1/dataset                          generation, records, shards, age
+      GET  /healthz, /readyz                    for load balancers, without a token
 
     With --resp-port any client of Redis can ask, too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
     EXPIRETIME PEXPIRETIME, for fields of objects HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN, transactions
@@ -158,6 +183,12 @@ def command(
     The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
     SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
     """
+    access = _read_access(auth_tokens, auth_keys, auth_audience, auth_subjects)
+    if access is not None and _SHARED.search(options["cache_control"] or ""):
+        raise UsageError(
+            "with public, s-maxage or must-revalidate, caches answer clients that show no token",
+            hint="leave these out of --cache-control, or give no --auth option",
+        )
     limits = {field.name: options.pop(_OPTIONS.get(field.name, field.name)) for field in fields(RouterLimits)}
     settings = {
         **options,
@@ -166,7 +197,7 @@ def command(
         "password_key_dir": None if password_key_dir is None else str(password_key_dir.absolute()),
         "limits": limits,
         "tls": _tls_files(tls_cert, tls_key, tls_client_ca),
-        "access": _read_access(auth_tokens, auth_keys, auth_audience, auth_subjects),
+        "access": access,
         "log_format": chosen_log_format(),
     }
     become_supervisor("lookupdb.route.router", settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -116,6 +117,7 @@ class LocalRollout:
             "records": manifest.totals.records,
             "bytes": manifest.totals.file_bytes,
             "builtAt": manifest.built_at,
+            "content": hashlib.sha256("".join(shard.sha256 for shard in manifest.shards).encode()).hexdigest(),
             "normalize": list(manifest.normalize),
             "valueFormat": manifest.value_format,
             "shards": shards,

@@ -9,12 +9,13 @@ from typing import Final
 
 REQUESTS: Final = {
     "requests_2xx": "2xx",
+    "requests_3xx": "3xx",
     "requests_4xx": "4xx",
     "requests_5xx": "5xx",
 }
 """Counters of requests answered → the value of label ``status`` of ``lookupdb_router_requests_total``."""
 
-REQUESTS_HELP: Final = "HTTP requests answered, by class of status."
+REQUESTS_HELP: Final = "HTTP requests answered, by class of status. Probes are not counted."
 
 COUNTERS: Final = {
     "connections_accepted": "Client connections accepted.",

@@ -18,10 +18,11 @@ FLAGS: Final = {
     "idle_timeout_seconds": "--idle-timeout",
     "write_timeout_seconds": "--write-timeout",
     "drain_seconds": "--drain-seconds",
+    "cache_control": "--cache-control",
 }
 """By the field of ``spec.Router``, which is called as the CRD's but for its case."""
 
 
-def render_flags(router: Router) -> dict[str, int]:
-    """Flag and value for each of them."""
-    return {flag: getattr(router, field) for field, flag in FLAGS.items()}
+def render_flags(router: Router) -> dict[str, int | str]:
+    """Flag and value for each of them that is set."""
+    return {flag: value for field, flag in FLAGS.items() if (value := getattr(router, field)) is not None}

@@ -1,4 +1,7 @@
-"""The bounds within which a router worker answers. Their defaults stand in the CRD, and nowhere else."""
+"""The bounds within which a router worker answers, and what its answers say to caches.
+
+Their defaults stand in the CRD, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ class RouterLimits:
     header_timeout_seconds: float
     idle_timeout_seconds: float
     write_timeout_seconds: float
+    cache_control: str | None = None
+    """The field of that name, of the answers to lookups of one key; None: they have none."""
 
     @property
     def deadline_seconds(self) -> float:

@@ -64,7 +64,8 @@ class _StatusReports:
     def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
         self.entrance: Entrance | None = None
-        self._is_ready = False
+        self.is_ready = False
+        """Whether that has been reported."""
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -79,8 +80,8 @@ class _StatusReports:
         self._timer = None
         assert self.entrance is not None
         status = self.entrance.describe(cutover.status())
-        if not self._is_ready and cutover.is_complete and self.entrance.is_open:
-            self._is_ready = True
+        if not self.is_ready and cutover.is_complete and self.entrance.is_open:
+            self.is_ready = True
             self._boot.report_ready(**status)
         elif status != self._last:
             self._boot.report(**status)
@@ -125,7 +126,8 @@ async def route(boot: WorkerBoot) -> None:
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
         http, *resp = boot.listeners()
-        await front.listen(http, HttpProtocol(lookups, limits, slot, entrance.gatekeeper))
+        protocol = HttpProtocol(lookups, limits, slot, entrance.gatekeeper, lambda: reports.is_ready)
+        await front.listen(http, protocol)
         for listener in resp:
             port = bound_port(listener)
             await front.listen(listener, RespProtocol(lookups, limits, slot, entrance.gatekeeper, port))

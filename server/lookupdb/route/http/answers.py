@@ -29,12 +29,19 @@ PROBLEM: Final = "application/problem+json"
 class AnswerHeads:
     """The encoded heads of one generation's answers, good for one second (they tell the date)."""
 
-    __slots__ = ("batch", "found", "found_by_size", "frames", "media_type", "missing", "missing_body")
+    __slots__ = (
+        *("batch", "etag", "found", "found_by_size", "frames", "media_type", "missing", "missing_body"),
+        "not_modified",
+    )
 
-    def __init__(self, generation: ServedGeneration, date: str) -> None:
+    def __init__(self, generation: ServedGeneration, date: str, cache_fields: dict[str, str]) -> None:
         common = {"Date": date, "Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
+        of_lookup = {**common, **cache_fields}
+        tagged = {**of_lookup, "ETag": generation.etag} if generation.etag else of_lookup
+        self.etag = generation.etag.encode()
         self.media_type = JSON if generation.value_format == "json" else OCTETS
-        self.found = _encode_open_head(200, {**common, "Content-Type": self.media_type})
+        self.found = _encode_open_head(200, {**tagged, "Content-Type": self.media_type})
+        self.not_modified = _encode_head(304, tagged)
         self.found_by_size: dict[int, bytes] = {}
         """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
         of_batch = {**common, "Lookupdb-Value-Format": generation.value_format, "Vary": "Lookupdb-Generation, Accept"}
@@ -42,7 +49,7 @@ class AnswerHeads:
         self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
         self.missing_body = problems.problem_body(problems.MISSING, missing_detail(generation))
         self.missing = b"%b%d\r\n" % (
-            _encode_open_head(404, {**common, "Content-Type": PROBLEM}),
+            _encode_open_head(404, {**of_lookup, "Content-Type": PROBLEM}),
             len(self.missing_body),
         )
 
@@ -61,11 +68,13 @@ def missing_detail(generation: ServedGeneration) -> str:
 
 
 class Answers:
-    """The answers of one worker. ``tick()`` at least once a second keeps their date."""
+    """The answers of one worker. ``tick()`` at least once a second keeps their date. ``cache_control`` goes with the
+    answers to lookups of one key, found or missing; None: none does."""
 
-    __slots__ = ("_date", "_second", "known_heads")
+    __slots__ = ("_cache_fields", "_date", "_second", "known_heads")
 
-    def __init__(self) -> None:
+    def __init__(self, cache_control: str | None = None) -> None:
+        self._cache_fields = {} if cache_control is None else {"Cache-Control": cache_control}
         self._second = 0
         self.tick()
 
@@ -84,8 +93,12 @@ class Answers:
         if heads is None:
             if len(self.known_heads) >= MAX_GENERATIONS:
                 self.known_heads.clear()
-            heads = self.known_heads[generation] = AnswerHeads(generation, self._date)
+            heads = self.known_heads[generation] = AnswerHeads(generation, self._date, self._cache_fields)
         return heads
+
+    def lookup_fields(self, generation: ServedGeneration) -> dict[str, str]:
+        """Return the fields of the answer that a key is missing in ``generation``."""
+        return {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation", **self._cache_fields}
 
     def encode_document(
         self, media_type: str, body: bytes, connection_field: bytes, fields: dict[str, str]
@@ -93,6 +106,11 @@ class Answers:
         """Head and body of a 200."""
         head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
         return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
+
+    def encode_probe_head(self, status: int, size: int, connection_field: bytes) -> bytes:
+        """Return the head of the answer to a probe, with a text of ``size`` bytes. No cache may keep it."""
+        fields = {"Date": self._date, "Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8"}
+        return b"%b%d\r\n%b\r\n" % (_encode_open_head(status, fields), size, connection_field)
 
     def encode_options(self, methods: str, connection_field: bytes) -> bytes:
         """The answer to OPTIONS."""

@@ -33,6 +33,7 @@ _MAX_CHARACTER_BYTES: Final = 12
 """Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
 
 _OK: Final = INDEX["requests_2xx"]
+_NOT_MODIFIED: Final = INDEX["requests_3xx"]
 _REFUSED: Final = INDEX["requests_4xx"]
 _FAILED: Final = INDEX["requests_5xx"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
@@ -169,6 +170,29 @@ class OptionsExchange(Exchange):
         )
 
 
+class ProbeExchange(Exchange):
+    """``/healthz``, or ``/readyz`` with ``asks_ready``, as load balancers ask on the public port. Not counted."""
+
+    __slots__ = ("asks_ready",)
+
+    def __init__(
+        self, connection: ClientConnection, connection_field: bytes, *, asks_ready: bool, bodyless: bool
+    ) -> None:
+        super().__init__(connection, connection_field, bodyless=bodyless)
+        self.asks_ready = asks_ready
+
+    def start(self) -> None:
+        """Answer at once."""
+        connection = self.connection
+        status, text = 200, b"ready\n" if self.asks_ready else b"ok\n"
+        if self.asks_ready and connection.service.draining:
+            status, text = 503, b"draining\n"
+        elif self.asks_ready and not connection.service.is_ready():
+            status, text = 503, b"not ready\n"
+        head = connection.answers.encode_probe_head(status, len(text), connection.choose_connection_field(self))
+        connection.answer(self, head if self.bodyless else head + text)
+
+
 class DatasetExchange(Exchange):
     """GET /v1/dataset."""
 
@@ -269,7 +293,7 @@ class LookupExchange(Exchange):
             generation.encode(self.key)
         except InvalidKey as error:
             detail = f"no record can have this key: {error}"
-        fields = {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation"}
+        fields = self.connection.answers.lookup_fields(generation)
         self.refuse(HttpProblem(problems.MISSING, detail, fields=fields))
 
     def _refuse_media_type(self, media_type: str) -> None:
@@ -278,10 +302,11 @@ class LookupExchange(Exchange):
         )
 
 
-class ShorterLookupExchange(LookupExchange):
-    """One key, whose client waits for ``deadline_ms`` milliseconds. A class of its own: others carry no deadline."""
+class ConditionalLookupExchange(LookupExchange):
+    """One key, whose client waits for ``deadline_ms`` milliseconds, or has an answer already unless ``condition``, its
+    If-None-Match, is none. A class of its own: others carry neither."""
 
-    __slots__ = ("deadline_ms",)
+    __slots__ = ("condition", "deadline_ms")
 
     def __init__(
         self,
@@ -291,15 +316,39 @@ class ShorterLookupExchange(LookupExchange):
         generation: str | None = None,
         accept: AcceptField | None = None,
         *,
-        deadline_ms: int,
+        deadline_ms: int | None,
+        condition: bytes | None,
         bodyless: bool = False,
     ) -> None:
         super().__init__(connection, connection_field, key, generation, accept, bodyless=bodyless)
         self.deadline_ms = deadline_ms
+        self.condition = condition
+
+    def cost(self) -> int:
+        """With the condition."""
+        return super().cost() + len(self.condition or b"")
 
     def start(self) -> None:
         """Ask the lookup core."""
         self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
+
+    def found(self, value: bytes, generation: ServedGeneration) -> None:
+        """The key's value, unless the client has it. A key must be found for that: a missing one is 404, whatever the
+        client has of other keys of the generation (RFC 9110, 13.2.1)."""
+        connection = self.connection
+        heads = connection.answers.heads(generation)
+        is_accepted = self.accept is None or self.accept.allows(heads.media_type)
+        if self.condition is None or not is_accepted or not _names_tag(self.condition, heads.etag):
+            super().found(value, generation)
+            return
+        connection.counts[_NOT_MODIFIED] += 1
+        connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
+
+
+def _names_tag(condition: bytes, etag: bytes) -> bool:
+    """Return whether ``condition``, an If-None-Match, names ``etag``: strong or weak, alone or among others. A quoted
+    tag is part of no other, because a tag holds no quotes."""
+    return condition.strip() == b"*" or (etag != b"" and etag in condition)
 
 
 class BatchExchange(Exchange):

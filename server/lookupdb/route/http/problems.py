@@ -1,7 +1,7 @@
 """The errors of the public API, as problem details (RFC 9457). The one place where an error becomes a status.
 
 400 malformed-request      not HTTP as RFC 9112 has it; the connection is closed
-400 invalid-target         the key in the target cannot be decoded, or is given twice
+400 invalid-target         the target holds no key, two, or one that cannot be decoded
 400 invalid-body           a batch that is not the JSON it should be
 401 unauthenticated        no token, or none that is accepted; the connection is closed if the request has a body
 403 forbidden              the service account may not look up in this dataset; the same of its connection
@@ -37,6 +37,7 @@ TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 REASONS: Final = {
     200: "OK",
     204: "No Content",
+    304: "Not Modified",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -69,7 +70,7 @@ class ProblemType:
 
 
 MALFORMED: Final = ProblemType(400, "malformed-request", "The request is not well-formed HTTP")
-INVALID_TARGET: Final = ProblemType(400, "invalid-target", "The request target holds no key that can be read")
+INVALID_TARGET: Final = ProblemType(400, "invalid-target", "The request target is not as expected")
 INVALID_BODY: Final = ProblemType(400, "invalid-body", "The request body is not a batch")
 UNAUTHENTICATED: Final = ProblemType(401, "unauthenticated", "The request shows no token that is accepted")
 FORBIDDEN: Final = ProblemType(403, "forbidden", "Who asks may not look up in this dataset")

@@ -17,9 +17,9 @@ from lookupdb.route.http.answers import CLOSE
 from lookupdb.route.http.exchanges import (
     BatchExchange,
     ClientConnection,
+    ConditionalLookupExchange,
     Exchange,
     LookupExchange,
-    ShorterLookupExchange,
 )
 from lookupdb.route.http.limits import MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
 from lookupdb.route.http.problems import HttpProblem
@@ -32,6 +32,7 @@ from lookupdb.route.http.request import (
     DEADLINE,
     GENERATION,
     HOST,
+    IF_NONE_MATCH,
     Request,
 )
 
@@ -41,7 +42,7 @@ _BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
 """The smallest bytes greater than all that begin so: to compare with both costs half of ``startswith``."""
 _KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
-_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE))
+_FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE, IF_NONE_MATCH))
 """None of them announces a body, an upgrade or an expectation. What was accepted of Authorization is accepted until the
 connection is told to forget it (``HttpConnection.forget_access``)."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
@@ -68,7 +69,7 @@ class RepeatedRequest(Protocol):
 class RepeatedLookup:
     """Lookups share the bytes behind the key. A ``RepeatedRequest``."""
 
-    __slots__ = ("_accept", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
+    __slots__ = ("_accept", "_condition", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
@@ -77,7 +78,10 @@ class RepeatedLookup:
         self._connection_field = lookup.connection_field
         self._generation = lookup.generation
         self._accept = lookup.accept
-        self._deadline_ms = lookup.deadline_ms if isinstance(lookup, ShorterLookupExchange) else None
+        self._deadline_ms: int | None = None
+        self._condition: bytes | None = None
+        if isinstance(lookup, ConditionalLookupExchange):
+            self._deadline_ms, self._condition = lookup.deadline_ms, lookup.condition
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
         """The lookup that ``data`` asks for."""
@@ -86,14 +90,15 @@ class RepeatedLookup:
         key = data[self._key]
         if not 0 < len(key) <= MAX_KEY_BYTES or key.translate(_PLAIN) != key:
             return None
-        if self._deadline_ms is not None:
-            return ShorterLookupExchange(
+        if self._deadline_ms is not None or self._condition is not None:
+            return ConditionalLookupExchange(
                 connection,
                 self._connection_field,
                 key.decode(),
                 self._generation,
                 self._accept,
                 deadline_ms=self._deadline_ms,
+                condition=self._condition,
             )
         return LookupExchange(connection, self._connection_field, key.decode(), self._generation, self._accept)
 

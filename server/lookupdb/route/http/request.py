@@ -26,6 +26,7 @@ from lookupdb.route.http.limits import (
     SLICE_BYTES,
 )
 from lookupdb.route.http.problems import HttpProblem, ProblemType
+from lookupdb.route.http.target import names_probe
 
 log = logging.getLogger(__name__)
 
@@ -38,17 +39,18 @@ CONTENT_LENGTH: Final = "content-length"
 CONNECTION: Final = "connection"
 GENERATION: Final = "lookupdb-generation"
 DEADLINE: Final = "lookupdb-deadline-ms"
+IF_NONE_MATCH: Final = "if-none-match"
 _CODING: Final = "transfer-encoding"
 _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
-_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE))
+_LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH))
 """Fields that may be repeated: the values are then one list. No deadline is one, and a list is ignored as such."""
 
 _LOWER: Final = {
     name.encode(): name
     for name in (
-        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION),
+        *(HOST, ACCEPT, CONTENT_TYPE, CONTENT_ENCODING, GENERATION, DEADLINE, AUTHORIZATION, IF_NONE_MATCH),
         *(CONTENT_LENGTH, _CODING, _EXPECT, CONNECTION, _UPGRADE, "proxy-connection"),
     )
 }
@@ -297,7 +299,7 @@ class RequestReader:
         host = fields.get(HOST)
         if host is None or host != self._known_host:
             self._check_host(host)
-        if self._authorize is not None:
+        if self._authorize is not None and not _is_probe(request):
             self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
         if request.method == b"CONNECT":
             raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
@@ -376,6 +378,11 @@ class RequestReader:
         self._request = None
         self._received_bytes = 0
         self._on_request(request)
+
+
+def _is_probe(request: Request) -> bool:
+    """Return whether load balancers ask so: anybody may."""
+    return names_probe(request.target) and request.method in (b"GET", b"HEAD") and not _has_body(request.fields)
 
 
 def _has_body(fields: dict[str, bytes]) -> bool:

@@ -12,20 +12,31 @@ from lookupdb.route.http.answers import JSON
 from lookupdb.route.http.exchanges import (
     BatchExchange,
     ClientConnection,
+    ConditionalLookupExchange,
     DatasetExchange,
     Exchange,
     LookupExchange,
     OptionsExchange,
+    ProbeExchange,
     RefusalExchange,
-    ShorterLookupExchange,
 )
 from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.request import ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, DEADLINE, GENERATION, Request
+from lookupdb.route.http.request import (
+    ACCEPT,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    DEADLINE,
+    GENERATION,
+    IF_NONE_MATCH,
+    Request,
+)
 
 METHODS: Final = {
     target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
     target.LOOKUP: "GET, HEAD, OPTIONS, POST",
     target.DATASET: "GET, HEAD, OPTIONS",
+    target.HEALTHZ: "GET, HEAD, OPTIONS",
+    target.READYZ: "GET, HEAD, OPTIONS",
     target.SERVER: "GET, HEAD, OPTIONS, POST",
 }
 """Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
@@ -59,18 +70,23 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
         if request.method == b"GET" or request.method == b"HEAD":
             return _make_lookup(request, connection, target.decode_key_in_path(requested[_KEY_AT:]))
         return _make_options(request, connection, target.LOOKUP_KEY)
-    path, question, query = requested.partition(b"?")
+    path, _, query = requested.partition(b"?")
     if path not in METHODS:
         raise HttpProblem(
-            problems.NO_SUCH_RESOURCE, "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup or /v1/dataset"
+            problems.NO_SUCH_RESOURCE,
+            "expected /v1/lookup/{key}, /v1/lookup?key=…, /v1/lookup, /v1/dataset, /healthz or /readyz",
         )
+    target.refuse_fragment(query)
+    if path in target.PROBES and request.method in (b"GET", b"HEAD"):
+        asks_ready, bodyless = path == target.READYZ, request.method == b"HEAD"
+        return ProbeExchange(connection, request.connection_field, asks_ready=asks_ready, bodyless=bodyless)
     if path == target.DATASET and request.method in (b"GET", b"HEAD"):
-        _refuse_query(question)
+        target.refuse_key_in_query(query, "/v1/dataset is about all of them; ask /v1/lookup?key=… for one")
         return DatasetExchange(connection, request.connection_field, bodyless=request.method == b"HEAD")
     if path == target.LOOKUP and request.method in (b"GET", b"HEAD"):
         return _make_lookup(request, connection, target.decode_key_in_query(query))
     if path == target.LOOKUP and request.method == b"POST":
-        _refuse_query(question)
+        target.refuse_key_in_query(query, "POST takes its keys in the body; GET looks up one in the query")
         return _make_batch(request, connection)
     return _make_options(request, connection, path)
 
@@ -87,18 +103,16 @@ def _make_options(request: Request, connection: ClientConnection, resource: byte
     )
 
 
-def _refuse_query(question: bytes) -> None:
-    if question:
-        raise HttpProblem(problems.INVALID_TARGET, "this resource takes no query")
-
-
 def _make_lookup(request: Request, connection: ClientConnection, key: str) -> LookupExchange:
     fields = request.fields
     generation, accept = _requested_generation(fields), parse_accept(fields.get(ACCEPT))
     field, bodyless = request.connection_field, request.method == b"HEAD"
-    if DEADLINE not in fields or (deadline_ms := _shorter_deadline(request, connection)) is None:
+    deadline_ms, condition = _shorter_deadline(request, connection), fields.get(IF_NONE_MATCH)
+    if deadline_ms is None and condition is None:
         return LookupExchange(connection, field, key, generation, accept, bodyless=bodyless)
-    return ShorterLookupExchange(connection, field, key, generation, accept, deadline_ms=deadline_ms, bodyless=bodyless)
+    return ConditionalLookupExchange(
+        *(connection, field, key, generation, accept), deadline_ms=deadline_ms, condition=condition, bodyless=bodyless
+    )
 
 
 def _requested_generation(fields: dict[str, bytes]) -> str | None:

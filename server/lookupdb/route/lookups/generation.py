@@ -18,6 +18,8 @@ class ServedGeneration:
     """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""
     normalize: tuple[str, ...]
     """The steps by which ``encode`` normalises."""
+    etag: str = field(default="", kw_only=True)
+    """The entity tag of values out of it, with its quotes; empty for several."""
     name: str = field(init=False)
     """``g12``, or ``g12, g13``: as the header has it."""
     members: dict[str, object] = field(init=False)

@@ -5,6 +5,7 @@ Endpoints outlive tables: one that stands in the old and the new table under the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,8 +19,9 @@ from lookupdb.route.servers.passwords import PasswordRef
 from lookupdb.route.shards.endpoint import Endpoint
 from lookupdb.route.shards.replicas import ShardReplicas
 from lookupdb.route.shards.settings import EndpointSettings
-from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable
+from lookupdb.route.table.routing_table import GenerationEntry, RoutingTable, ShardEntry
 
+_TAG_DIGITS: Final = 16
 _MAX_COMBINATIONS: Final = 64
 """Of generations of a mixed table, that are remembered."""
 
@@ -132,6 +134,14 @@ def _endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
     return (endpoint for generation in generations for shard in generation.shards for endpoint in shard.endpoints)
 
 
+def _make_tag(table: RoutingTable, entry: GenerationEntry, shard: ShardEntry) -> str:
+    """Return the entity tag of values of the generation of ``shard``. All routers have the same one, and no other
+    generation has it: not one of the same name after its dataset was deleted and made again, nor another dataset's."""
+    about = (table.dataset, table.dataset.uid, shard.generation, shard.built_at, shard.content, entry.value_format)
+    digest = hashlib.sha256("\0".join(map(str, about)).encode()).hexdigest()
+    return f'"{shard.generation}-{digest[:_TAG_DIGITS]}"'
+
+
 @dataclass(slots=True)
 class EndpointPool:
     """All endpoints that are connected or being connected."""
@@ -159,7 +169,8 @@ class EndpointPool:
     def _connect_generation(self, table: RoutingTable, entry: GenerationEntry) -> RoutedGeneration:
         names = tuple(entry.shard_generations)
         about = (entry.value_format, make_key_encoder(entry.normalize), entry.normalize)
-        served = {name: ServedGeneration((name,), *about) for name in names}
+        tags = {shard.generation: _make_tag(table, entry, shard) for shard in entry.shards}
+        served = {name: ServedGeneration((name,), *about, etag=tags[name]) for name in names}
         shards = tuple(
             self._connect_shard(table, entry, number, served[shard.generation])
             for number, shard in enumerate(entry.shards)

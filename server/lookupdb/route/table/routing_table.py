@@ -14,6 +14,9 @@ An entry whose servers ask for a password names the key that it is derived from,
 "8d3f6b1a"``. The password is that of the entry's rollout. A shard that servers of another rollout serve may say so,
 ``"rollout": "r33"``, with the key of their password, and without one when they ask for none. In both format versions: a
 router that knows nothing of passwords shows none, is refused, and stays with the table that it has.
+
+An entry may have ``"content"``, a checksum of its files. Outside a cluster all datasets have the same uid, and it tells
+generations of the same name apart.
 """
 
 from __future__ import annotations
@@ -76,6 +79,8 @@ class ShardEntry:
     """At least one."""
     password: PasswordRef | None = None
     """Which password they ask for; None: none that the table knows of."""
+    content: str = ""
+    """Of a generation whose dataset has no uid of its own: what differs if its files do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +209,8 @@ def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
     shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
     built_at = _moment_member(members, where)
     rollout = _text_member(members, "rollout", where)
-    of_entry = ShardEntry(name, built_at, (), _password(members, rollout, where))
+    content = _text_member(members, "content", where) if "content" in members else ""
+    of_entry = ShardEntry(name, built_at, (), _password(members, rollout, where), content)
     return GenerationEntry(
         generation=name,
         rollout=rollout,
@@ -259,6 +265,7 @@ def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> Sh
     """A shard of an entry whose shards are like ``of_entry``, unless they say otherwise."""
     members = _check_type(value, dict, where)
     generation, built_at, password = of_entry.generation, of_entry.built_at, of_entry.password
+    content = of_entry.content
     if "rollout" in members:
         password = _password(members, _text_member(members, "rollout", where), where)
     elif "passwordKey" in members:
@@ -268,10 +275,10 @@ def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> Sh
             _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry does")
         own_generation = _generation_member(members, where)
         if own_generation != generation:
-            generation, built_at = own_generation, _moment_member(members, where)
+            generation, built_at, content = own_generation, _moment_member(members, where), ""
     endpoints = _check_count(_member(members, "endpoints", list, where), MAX_ENDPOINTS, where)
     addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
-    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)), password)
+    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)), password, content)
 
 
 def _address(value: Any, where: str) -> ServerAddress:
