@@ -24,11 +24,10 @@ from support.web import QuietHandler, web_server
 from lookupdb.build.budget import BuildBudget
 from lookupdb.build.progress import SilentProgress
 from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source import listing, local_files
+from lookupdb.build.source import listing, local_files, remote_objects
 from lookupdb.build.source.decompression import decompress
 from lookupdb.build.source.fetch import fetch_files
 from lookupdb.build.source.listing import resolve_source, source_fingerprint
-from lookupdb.build.source.remote_objects import pattern_to_regex
 from lookupdb.build.source_columns import describe_columns
 from lookupdb.errors import BadSource, NotEnoughRoom, SourceUnreadable
 
@@ -105,24 +104,6 @@ def test_wildcards_match_files_by_path(tmp_path: Path) -> None:
     assert urls(tmp_path, "[a].csv") == ["a.csv"]
     assert urls(tmp_path, "**/*.csv") == ["a.csv", "b.csv", "x/c.csv", "x/y/d.csv"]
     assert urls(None, f"file://{tmp_path}/x/*/?.csv") == [f"file://{tmp_path}/x/y/d.csv"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "yes", "no"),
-    [
-        ("a/*.csv", ["a/x.csv"], ["a/b/x.csv", "b/x.csv"]),
-        ("a/**/x.csv", ["a/x.csv", "a/b/c/x.csv"], ["a/bx.csv"]),
-        ("a/x[0-9].csv", ["a/x1.csv"], ["a/xa.csv", "a/x10.csv"]),
-        ("a/[!x].csv", ["a/y.csv"], ["a/x.csv", "a//.csv"]),
-        ("a.c?v", ["a.csv"], ["abcsv", "a.c/v"]),
-    ],
-)
-def test_wildcards_in_buckets_mean_the_same(pattern: str, yes: list[str], no: list[str]) -> None:
-    import re
-
-    matches = re.compile(pattern_to_regex(pattern)).fullmatch
-    assert all(matches(path) for path in yes)
-    assert not any(matches(path) for path in no)
 
 
 def test_a_volume_is_a_folder_that_nothing_leads_out_of(tmp_path: Path) -> None:
@@ -653,6 +634,158 @@ def test_s3(tmp_path: Path, bucket: Any) -> None:
     }.items():
         with pytest.raises(BadSource, match=message):
             urls(None, url)
+
+
+def put(base: Path, bucket: Any, *names: str) -> None:
+    """The same files in a folder and in a bucket. A name that ends in a slash is an empty folder."""
+    for name in names:
+        content = b"" if name.endswith(("/", "$folder$")) else CSV
+        bucket.put_object(Bucket="data", Key=name, Body=content)
+        path = base / name
+        if not name.endswith("$folder$"):
+            (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if content:
+            path.write_bytes(content)
+
+
+def found_twice(base: Path, pattern: str, **source: str) -> list[str]:
+    """What ``pattern`` matches in the folder, and in the bucket."""
+    local = [item.description.url for item in resolve_source(dataset(base, pattern, source=source), volume=None)]
+    remote = resolve_source(dataset(None, f"s3://data/{pattern}", source=source), volume=None)
+    assert [item.description.url.removeprefix("s3://data/") for item in remote] == local
+    return local
+
+
+@pytest.mark.parametrize("levels", [100, 0], ids=["folder by folder", "all below"])
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("a/*.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
+        ("a/**.csv", "a/[1].csv a/x.csv a/y-1.csv a/é.csv"),
+        ("a/**/x.csv", "a/b/c/x.csv a/x.csv"),
+        ("**/c/*", "a/b/c/x.csv"),
+        ("*/b/?/x.csv", "a/b/c/x.csv"),
+        ("a/b/**", "a/b/c/x.csv"),
+        ("a/y-[0-9].csv", "a/y-1.csv"),
+        ("a/[!x-z]*.csv", "a/[1].csv a/é.csv"),
+        ("a/[^x-z]*.csv", "a/[1].csv a/é.csv"),
+        ("a/?.csv", "a/x.csv a/é.csv"),
+        ("a/[[]1[]].csv", "a/[1].csv"),
+        ("a/[1].csv", "a/[1].csv"),
+        ("a/[é].csv", "a/é.csv"),
+        ("a/X.[c]sv", ""),
+        ("a/x?csv*/*", ""),
+        ("[ab]/*x.csv", "a/x.csv b/a+x.csv"),
+        ("_a=[1]/*.csv", "_a=1/x.csv"),
+        ("*/x.csv", "_a=1/x.csv a/x.csv"),
+        ("a/_*.csv", "a/_x.csv"),
+        ("a/.*", "a/.x.csv"),
+        ("a/_t/*", "a/_t/x.csv"),
+        ("**/_t/**/x.csv", "a/_t/x.csv"),
+        ("*/_t/.u/*.csv", "a/_t/.u/x.csv"),
+    ],
+)
+def test_patterns_mean_the_same_in_folders_and_buckets(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: str, levels: int
+) -> None:
+    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    put(tmp_path, bucket, "a/x.csv", "a/y-1.csv", "a/é.csv", "a/[1].csv", "a/b/c/x.csv", "b/a+x.csv", "_a=1/x.csv")
+    put(tmp_path, bucket, "a/_x.csv", "a/.x.csv", "a/_t/x.csv", "a/_t/.u/x.csv", "a/x.csv._COPYING_", "_SUCCESS")
+    if expected:
+        assert found_twice(tmp_path, pattern) == expected.split()
+        return
+    for base, url in ((tmp_path, pattern), (None, f"s3://data/{pattern}")):
+        with pytest.raises(SourceUnreadable, match="matches no file"):
+            urls(base, url)
+
+
+def test_of_hidden_names_alone_it_is_said_that_they_were_left_out(tmp_path: Path, bucket: Any) -> None:
+    put(tmp_path, bucket, "out/_temporary/0/part-0.csv", "out/_SUCCESS")
+    for base, url in ((tmp_path, "out/**/*.csv"), (None, "s3://data/out/*")):
+        with pytest.raises(SourceUnreadable, match=r"(?s)matches no file.*no data, so out/_\w+ was left out"):
+            urls(base, url)
+
+
+@pytest.mark.parametrize("levels", [100, 0], ids=["folder by folder", "all below"])
+def test_a_folder_is_no_file_and_its_files_are_never_left_out_silently(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, levels: int
+) -> None:
+    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    put(tmp_path, bucket, "out/", "out/part-0", "out/empty/", "out/hadoop_$folder$", "out/hidden/_SUCCESS")
+    put(tmp_path, bucket, "day1.csv/deep/part-0.csv", "day2.csv")
+    assert found_twice(tmp_path, "out/*", format="csv") == ["out/part-0"]
+    assert found_twice(tmp_path, "**/*.csv") == ["day1.csv/deep/part-0.csv", "day2.csv"]
+    assert found_twice(tmp_path, "*/**", format="csv") == ["day1.csv/deep/part-0.csv", "out/part-0"]
+    for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
+        with pytest.raises(BadSource, match=r"matches the folder day1\.csv/, and not the file in it, day1.*\.csv"):
+            urls(base, f"{prefix}*.csv")
+        with pytest.raises(BadSource, match=r"(?s)day1\.csv is a folder, expected a file.*match its files"):
+            urls(base, f"{prefix}day1.csv")
+
+
+def test_an_empty_object_is_a_file_and_a_folders_mark_is_none(bucket: Any) -> None:
+    for name in ("in/a.jsonl", "in/b.jsonl/"):
+        bucket.put_object(Bucket="data", Key=name, Body=b"")
+    for pattern in ("in/*", "**/*"):
+        found = resolve_source(dataset(None, f"s3://data/{pattern}", source={"format": "jsonl"}), volume=None)
+        assert [item.description.url for item in found] == ["s3://data/in/a.jsonl"]
+
+
+@pytest.mark.parametrize("page", [1000, 1])
+def test_objects_with_odd_names_matter_to_patterns_that_match_them_alone(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setenv("MOTO_S3_LISTING_MAX_KEYS", str(page))
+    for name in ("logs//x.txt", "logs/-.csv", "logs/y z+%.csv", "logs/../z.csv", "//lead.csv", "exports/part-0.csv"):
+        bucket.put_object(Bucket="data", Key=name, Body=CSV)
+    assert urls(None, "s3://data/exp*/*.csv") == ["s3://data/exports/part-0.csv"]
+    assert urls(None, "s3://data/logs/*.csv") == ["s3://data/logs/-.csv", "s3://data/logs/y z+%.csv"]
+    assert urls(None, "s3://data/logs/**/*.csv") == ["s3://data/logs/-.csv", "s3://data/logs/y z+%.csv"]
+    for url, message in {
+        "s3://data/logs/**/*.txt": r"matches 'logs//x\.txt', and objects with such names are not read: an empty part",
+        "s3://data/logs//x.txt": "objects with such names are not read",
+        "s3://data/logs//*.txt": "objects with such names are not read",
+        "s3://data//logs/y.csv": "objects with such names are not read",
+    }.items():
+        with pytest.raises(BadSource, match=message):
+            urls(None, url)
+
+
+def test_links_are_followed_and_not_in_circles(tmp_path: Path) -> None:
+    for name in ("a/x.csv", "b/y.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(CSV)
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "a" / "b").symlink_to(tmp_path / "b")
+    assert urls(tmp_path, "**/*.csv") == ["a/b/y.csv", "a/x.csv", "b/y.csv"]
+
+
+def test_what_matches_and_cannot_be_read_is_never_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(CSV)
+    (tmp_path / "gone.csv").symlink_to("nowhere.csv")
+    with pytest.raises(BadSource, match=r"gone\.csv: there is no such file"):
+        urls(tmp_path, "*.csv")
+
+
+@pytest.mark.parametrize("mark", ["_delta_log/0.json", ".hoodie/hoodie.properties", "metadata/v1.metadata.json"])
+@pytest.mark.parametrize(
+    "pattern", ["t/*.parquet", "t/a.parquet", "t/**/*.parquet", "**/*.parquet", "t/c=1/*.parquet", "*/c=*/b.parquet"]
+)
+@pytest.mark.parametrize("levels", [100, 0], ids=["folder by folder", "all below"])
+def test_a_tables_files_are_refused(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str, pattern: str, levels: int
+) -> None:
+    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    put(tmp_path, bucket, "t/a.parquet", "t/c=1/b.parquet", f"t/{mark}")
+    for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
+        with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):
+            urls(base, prefix + pattern)
+
+
+def test_what_only_looks_like_a_tables_folder_is_read(tmp_path: Path, bucket: Any) -> None:
+    put(tmp_path, bucket, "t/a.parquet", "t/metadata/notes.json", "u/_delta_log/0.json", "u/x.csv")
+    assert found_twice(tmp_path, "t/*.parquet") == ["t/a.parquet"]
+    assert found_twice(tmp_path, "u/*.csv") == ["u/x.csv"]
 
 
 def test_an_object_that_changes_is_refused(tmp_path: Path, bucket: Any) -> None:

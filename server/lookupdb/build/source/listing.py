@@ -13,9 +13,16 @@ import orjson
 
 from lookupdb.build.source.decompression import decompress
 from lookupdb.build.source.file_kinds import ENDINGS, FIRST_BYTES, Compression, recognize, wrong_kind_error
-from lookupdb.build.source.local_files import add_checksums, find_example, find_file, find_in_volume, find_path
+from lookupdb.build.source.local_files import (
+    add_checksums,
+    find_example,
+    find_file,
+    find_in_volume,
+    find_path,
+    find_table,
+)
 from lookupdb.build.source.location import LocatedFile, RemoteFile
-from lookupdb.build.source.remote_objects import find_http, find_objects, remote_errors
+from lookupdb.build.source.remote_objects import RemoteObject, find_http, find_objects, remote_errors
 from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.spec import DatasetSpec
@@ -56,7 +63,27 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
     if not local_files:
         refuse_local_files(spec.source.urls)
     files = [file for url in spec.source.urls for file in find_files(url, base=spec.base, volume=volume)]
-    return tuple(_source_object(file, spec) for file in add_checksums(files))
+    objects = tuple(_source_object(file, spec) for file in add_checksums(files))
+    _refuse_tables(objects)
+    return objects
+
+
+def _refuse_tables(objects: Iterable[SourceObject]) -> None:
+    """Raises BadSource for a file of a table: such a folder has files with rows that are no longer in the table."""
+    known: dict[Path, str | None] = {}
+    for item in objects:
+        table = None
+        if item.format == "parquet" and isinstance(item.place, Path):
+            table = find_table(item.place, known)
+        elif item.format == "parquet" and isinstance(item.place, RemoteObject):
+            table = item.place.find_table()
+        if table is not None:
+            raise BadSource(
+                f"{item.description.url} is a file of {table}, whose files alone do not say which of their rows are "
+                "in the table",
+                hint="export the table as Parquet files to a folder of its own, with Spark, DuckDB (delta_scan, "
+                "iceberg_scan) or the deltalake library, and read those",
+            )
 
 
 def refuse_local_files(urls: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import glob
 import hashlib
 import os
 import stat
@@ -13,7 +12,17 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from lookupdb.build.source.location import WILDCARD, LocatedFile, collect_matches
+from lookupdb.build.source.location import (
+    FOLDER_HINT,
+    ICEBERG_ENDINGS,
+    ICEBERG_FOLDER,
+    ICEBERG_TABLE,
+    TABLE_FOLDERS,
+    WILDCARD,
+    Folder,
+    LocatedFile,
+    PathMatches,
+)
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.wording import check_path, strip_secrets
@@ -21,6 +30,8 @@ from lookupdb.wording import check_path, strip_secrets
 MAX_CHECKSUM_BYTES: Final = 64 << 20
 """Local files get a checksum as their ETag if they are no larger together: reading so much takes a fraction of a
 second."""
+_RESCUED: Final = "lost+found/"
+"""The folder of a file system that root alone may list, and that holds no data."""
 
 
 def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
@@ -76,12 +87,59 @@ def _match_files(label: str, path: str, root: Path) -> list[str]:
     literal = root / path
     if literal.is_file() or not WILDCARD.search(path):
         if literal.is_dir():
-            raise BadSource(
-                f"{label} is a folder, expected a file", hint="match its files with a wildcard: folder/*.csv"
-            )
+            raise BadSource(f"{label} is a folder, expected a file", hint=FOLDER_HINT)
         return [path]
-    matches = glob.iglob(path, root_dir=root, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-    return collect_matches(label, (match for match in matches if (root / match).is_file()))
+    matches = PathMatches(label, path)
+    _walk_folder(root, matches, matches.root, ())
+    return matches.finish()
+
+
+def _walk_folder(root: Path, matches: PathMatches, folder: Folder, parents: tuple[tuple[int, int], ...]) -> None:
+    """Find the files in ``folder``. Follows links, but not to one of the ``parents``, which are named by device and
+    inode."""
+    try:
+        status = (root / folder.path).stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in parents:
+            return
+        with os.scandir(root / folder.path) as found:
+            entries = list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except PermissionError as error:
+        if folder.path.endswith(_RESCUED):
+            return
+        raise SourceUnreadable(f"the folder {folder.path} cannot be listed: {error.strerror}") from error
+    for entry in entries:
+        if not entry.is_dir():
+            matches.add(folder, entry.name)
+        elif (inner := matches.enter(folder, entry.name)) is not None:
+            _walk_folder(root, matches, inner, (*parents, identity))
+
+
+def find_table(path: Path, known: dict[Path, str | None]) -> str | None:
+    """The table that the file at ``path`` is a part of, "a Delta table at …"; None if it is part of none. ``known``
+    keeps what was found in each folder."""
+    folders = dict.fromkeys(path.resolve().parents)
+    if ".." not in path.parts:
+        folders.update(dict.fromkeys(path.parents))  # the table's files may be links
+    for folder in folders:
+        if folder not in known:
+            known[folder] = _recognize_table(folder)
+        if (kind := known[folder]) is not None:
+            return f"{kind} at {folder}"
+    return None
+
+
+def _recognize_table(folder: Path) -> str | None:
+    for name, kind in TABLE_FOLDERS.items():
+        if (folder / name).is_dir():
+            return kind
+    try:
+        is_iceberg = any(entry.name.endswith(ICEBERG_ENDINGS) for entry in (folder / ICEBERG_FOLDER).iterdir())
+    except OSError:
+        return None
+    return ICEBERG_TABLE if is_iceberg else None
 
 
 def _locate(path: Path, url: str) -> LocatedFile:

@@ -9,17 +9,35 @@ import datetime
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote_plus, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 
 from lookupdb.build.source.file_kinds import ENDINGS, Compression
 from lookupdb.build.source.http_stream import HttpStream
-from lookupdb.build.source.location import MAX_FILES, WILDCARD, LocatedFile, collect_matches
+from lookupdb.build.source.location import (
+    FOLDER_HINT,
+    ICEBERG_ENDINGS,
+    ICEBERG_FOLDER,
+    ICEBERG_TABLE,
+    TABLE_FOLDERS,
+    WILDCARD,
+    Folder,
+    LocatedFile,
+    PathMatches,
+)
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.loopback import proxy_options
 from lookupdb.manifest import SourceFile
@@ -43,6 +61,7 @@ class RemoteObject:
     store: Any
     """An obstore store."""
     path: str
+    bucket: _Bucket | None = None
 
     def open(self, description: SourceFile) -> Any:
         """Its bytes, as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
@@ -51,6 +70,13 @@ class RemoteObject:
             if _describe_object(description.url, result.meta) != description:
                 raise PreconditionError("its size, ETag or time is another")
             return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
+
+    def find_table(self) -> str | None:
+        """The table of a bucket that it is a part of; None if none is known. Raises BadSource."""
+        if self.bucket is None:
+            return None
+        with remote_errors(f"{self.bucket.url}/{self.path}"):
+            return self.bucket.find_table(self.path)
 
 
 def find_http(url: str, label: str) -> list[LocatedFile]:
@@ -96,27 +122,243 @@ def _parse_coding(header: str, label: str) -> Compression:
 def find_objects(url: str, label: str) -> list[LocatedFile]:
     """The objects that a bucket url names or matches. Raises BadSource."""
     scheme, _, rest = url.partition("://")
-    bucket, _, path = rest.partition("/")
-    if not bucket or not path:
+    bucket_name, _, path = rest.partition("/")
+    if not bucket_name or not path:
         raise BadSource(f"{label}: expected {scheme}://bucket/path")
+    if not _is_name(path.removesuffix("/")):
+        raise BadSource(f"{label}: objects with such names are not read: {_ODD_NAMES}", hint=_RENAME)
     with remote_errors(label):
-        store: Any = obstore.store.from_url(
-            f"{scheme}://{bucket}",
-            client_options={**_CLIENT, "allow_http": _allows_http(scheme)},  # type: ignore[call-overload]
+        bucket = _Bucket(scheme, bucket_name)
+        if path.endswith("/") or not WILDCARD.search(path):
+            return [_locate_object(bucket, path, label)]
+        with suppress(FileNotFoundError, PermissionDeniedError):  # who may not read it is told so by the listing
+            return [bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))]
+        matches = PathMatches(label, path)
+        metas = _match_by_level(bucket, matches)
+        if metas is None:
+            matches, metas = PathMatches(label, path), {}
+            _match_below(bucket, matches, matches.root, metas)
+        paths = matches.finish()
+        if (odd := next((path for path in paths if not _is_name(path)), None)) is not None:
+            raise BadSource(f"{label} matches {odd!r}, and objects with such names are not read: {_ODD_NAMES}")
+        return [bucket.locate(path, metas[path]) for path in paths]
+
+
+_ODD: Final = re.compile(r"[\x00-\x1f\x7f]")
+_ODD_NAMES: Final = "an empty part (`//`), a part that is `.` or `..`, a control character"
+_RENAME: Final = "copy the object to another name"
+_MAX_LEVELS: Final = 100
+"""So many folders of a bucket are listed one by one; of more, all that is below the pattern's fixed part is."""
+_MAX_PARENTS: Final = 16
+"""So many folders above the ones that were listed are searched for the marks of a table."""
+
+
+def _is_name(path: str) -> bool:
+    """Whether the object store's client can name an object so."""
+    return not _ODD.search(path) and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
+    """The object at ``path``. Raises BadSource if that is a folder, FileNotFoundError if there is neither."""
+    try:
+        if not path.endswith("/"):
+            return bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))
+    except FileNotFoundError:
+        if not bucket.has_any(path):
+            raise
+    raise BadSource(f"{label} is a folder, expected a file", hint=FOLDER_HINT)
+
+
+def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | None:
+    """The objects that match, found by listing one folder after another; None if these are too many."""
+    metas: dict[str, Any] = {}
+    folders = [matches.root]
+    for number, folder in enumerate(folders):  # which grows meanwhile
+        if matches.crosses_folders(folder):
+            _match_below(bucket, matches, folder, metas)
+            continue
+        if number == _MAX_LEVELS:
+            return None
+        objects, names = bucket.list_level(folder.path)
+        for name, meta in objects.items():
+            if matches.add(folder, name):
+                metas[folder.path + name] = meta
+        folders += [inner for name in names if (inner := matches.enter(folder, name)) is not None]
+    return metas
+
+
+def _match_below(bucket: _Bucket, matches: PathMatches, top: Folder, metas: dict[str, Any]) -> None:
+    """Add to ``metas`` the objects below ``top`` that match."""
+    folders: dict[str, Folder | None] = {top.path: top}
+
+    def find_folder(path: str) -> Folder | None:
+        if path not in folders:
+            parent, _, name = path[:-1].rpartition("/")
+            outer = find_folder(f"{parent}/" if _ else "")
+            folders[path] = None if outer is None else matches.enter(outer, name)
+        return folders[path]
+
+    def is_object(path: str) -> bool:
+        """Of an empty object the client does not tell whether its key ends in a slash, as a folder's mark does."""
+        try:
+            metas[path] = call_interruptibly(obstore.head, bucket.store, path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    for path, meta in bucket.list_below(top.path):
+        parent, slash, name = path.rpartition("/")
+        folder = find_folder(parent + slash)
+        if folder is None or not name:
+            continue
+        is_file = partial(is_object, path) if not meta["size"] and _is_name(path) else lambda: True
+        if path not in metas and matches.add(folder, name, is_file):
+            metas.setdefault(path, meta)
+
+
+class _Bucket:
+    """A bucket, and what is known of the tables in it."""
+
+    def __init__(self, scheme: str, name: str) -> None:
+        self.url, self._scheme, self._name = f"{scheme}://{name}", scheme, name
+        self.store: Any = self._open_store()
+        self._tables: dict[str, str | None] = {}
+        """Folder → the table that it is, if that is known."""
+        self._listed: list[str] = []
+        """The folders of which all that is below was listed."""
+
+    def _open_store(self, **options: Any) -> Any:
+        return obstore.store.from_url(  # type: ignore[call-overload]
+            self.url,
+            client_options={**_CLIENT, "allow_http": _allows_http(self._scheme)},
             retry_config=_RETRIES,
+            **options,
         )
-        if not WILDCARD.search(path):
-            return [
-                LocatedFile(
-                    _describe_object(url, call_interruptibly(obstore.head, store, path)), RemoteObject(store, path)
-                )
-            ]
-        metas = _list_matches(store, path)
-    names = collect_matches(label, iter(metas))
-    return [
-        LocatedFile(_describe_object(f"{scheme}://{bucket}/{name}", metas[name]), RemoteObject(store, name))
-        for name in names
-    ]
+
+    def locate(self, path: str, meta: Any) -> LocatedFile:
+        """The object at ``path``."""
+        return LocatedFile(_describe_object(f"{self.url}/{path}", meta), RemoteObject(self.store, path, self))
+
+    def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
+        """The objects in ``folder`` by their names, and the names of the folders in it."""
+        try:
+            found = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
+            objects, prefixes = found["objects"], [f"{prefix}/" for prefix in found["common_prefixes"]]
+        except InvalidPathError as error:
+            objects, prefixes = self._list_signed(folder, "/", error)
+        names = [prefix[len(folder) : -1] for prefix in prefixes]
+        self._tables.setdefault(folder, None)
+        for name in names:
+            if name in TABLE_FOLDERS:
+                self._tables[folder] = TABLE_FOLDERS[name]
+        if ICEBERG_FOLDER in names and self._tables[folder] is None:
+            del self._tables[folder]  # it is looked into if it matters
+        return {
+            meta["path"][len(folder) :]: meta
+            for meta in objects
+            if len(meta["path"]) > len(folder) and not _is_mark(meta)
+        }, names
+
+    def list_below(self, folder: str) -> Iterator[tuple[str, Any]]:
+        """The objects below ``folder``, at any depth."""
+        self._listed.append(folder)
+        for meta in self._list_all(folder):
+            path = meta["path"]
+            outer, slash, inner = f"/{path}".rpartition(f"/{ICEBERG_FOLDER}/")
+            if slash and "/" not in inner and inner.endswith(ICEBERG_ENDINGS):
+                self._tables[f"{outer[1:]}/" if outer else ""] = ICEBERG_TABLE
+            for name, kind in TABLE_FOLDERS.items():
+                outer, slash, _ = f"/{path}/".partition(f"/{name}/")
+                if slash:
+                    self._tables[f"{outer[1:]}/" if outer else ""] = kind
+            if len(path) > len(folder) and not _is_mark(meta):
+                yield path, meta
+
+    def _list_all(self, folder: str) -> Iterator[Any]:
+        try:
+            for batch in iterate_interruptibly(obstore.list(self.store, folder[:-1] or None)):
+                yield from batch
+        except InvalidPathError as error:
+            yield from self._list_signed(folder, "", error)[0]
+
+    def has_any(self, path: str) -> bool:
+        """Whether an object is below the folder ``path``."""
+        return next(self._list_all(f"{path.removesuffix('/')}/"), None) is not None
+
+    def _list_signed(self, folder: str, delimiter: str, error: Exception) -> tuple[list[Any], list[str]]:
+        """What the client cannot list, because one name in it is odd: the objects and the folders in ``folder``.
+
+        The client signs the request, and the answer is read here. Raises ``error`` where that is no way.
+        """
+        if self._scheme != "s3":
+            raise error
+        objects: list[Any] = []
+        prefixes: list[str] = []
+        token: str | None = None
+        bucket_url = self._sign(self.store).partition("?")[0].removesuffix("/x")
+        while True:
+            query = {"list-type": "2", "prefix": folder, "delimiter": delimiter, "encoding-type": "url"}
+            query = {name: text for name, text in query.items() if text}
+            if token is not None:
+                query["continuation-token"] = token
+            # The endpoint ends in a parameter that takes up the path which the client appends.
+            endpoint = f"{bucket_url}?{urlencode(query, quote_via=quote)}&x-path="
+            url = self._sign(self._open_store(endpoint=endpoint, virtual_hosted_style_request=True))
+            page = call_interruptibly(_read_page, url)
+            for entry in page.iterfind("{*}Contents"):
+                objects.append(_describe_entry(entry))
+            prefixes += [unquote_plus(entry.text or "") for entry in page.iterfind("{*}CommonPrefixes/{*}Prefix")]
+            token = page.findtext("{*}NextContinuationToken")
+            if not token:
+                return objects, prefixes
+
+    def _sign(self, store: Any) -> str:
+        return str(call_interruptibly(obstore.sign, store, "GET", "x", datetime.timedelta(minutes=5)))
+
+    def find_table(self, path: str) -> str | None:
+        """The table that the object at ``path`` is a part of, "a Delta table at …"; None if none is known."""
+        parts = path.split("/")[:-1]
+        folders = ["".join(f"{part}/" for part in parts[:number]) for number in range(len(parts), -1, -1)]
+        for folder in folders[:_MAX_PARENTS]:
+            if folder not in self._tables:
+                with suppress(PermissionDeniedError):  # of who may read objects, and not list them
+                    self._tables[folder] = self._recognize_table(folder)
+            if (kind := self._tables.get(folder)) is not None:
+                return f"{kind} at {self.url}/{folder.removesuffix('/')}"
+        return None
+
+    def _recognize_table(self, folder: str) -> str | None:
+        if any(folder.startswith(listed) for listed in self._listed):
+            return None
+        for name, kind in TABLE_FOLDERS.items():
+            if self.has_any(folder + name):
+                return kind
+        names = (meta["path"] for meta in self._list_all(f"{folder}{ICEBERG_FOLDER}/"))
+        return ICEBERG_TABLE if any(name.endswith(ICEBERG_ENDINGS) for name in names) else None
+
+
+def _is_mark(meta: Any) -> bool:
+    """Whether an object is the mark of a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
+    return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
+
+
+def _read_page(url: str) -> ElementTree.Element:
+    """The answer to a listing request."""
+    content = b"".join(HttpStream(url).open(SourceFile("the bucket's listing", UNKNOWN_BYTES, None, None)))
+    try:
+        return ElementTree.fromstring(content)  # noqa: S314 - the bucket's own server
+    except ElementTree.ParseError as error:
+        raise ValueError(f"its listing is not XML: {error}") from error
+
+
+def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
+    """An object of a listing, as the client describes one."""
+    return {
+        "path": unquote_plus(entry.findtext("{*}Key", "")),
+        "size": int(entry.findtext("{*}Size", "0")),
+        "e_tag": entry.findtext("{*}ETag"),
+        "last_modified": datetime.datetime.fromisoformat(entry.findtext("{*}LastModified", "1970-01-01T00:00:00Z")),
+    }
 
 
 def _allows_http(scheme: str) -> bool:
@@ -124,39 +366,6 @@ def _allows_http(scheme: str) -> bool:
     needs. obstore reads these variables too, but not together with other client options."""
     provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
     return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
-
-
-def _list_matches(store: Any, pattern: str) -> dict[str, Any]:
-    fixed = pattern[: WILDCARD.search(pattern).start()]  # type: ignore[union-attr]
-    matches = re.compile(pattern_to_regex(pattern)).fullmatch
-    objects: dict[str, Any] = {}
-    for batch in iterate_interruptibly(obstore.list(store, fixed.rpartition("/")[0] or None)):
-        objects.update((meta["path"], meta) for meta in batch if matches(meta["path"]))
-        if len(objects) > MAX_FILES:
-            break
-    return objects
-
-
-def pattern_to_regex(pattern: str) -> str:
-    """The regular expression of a path pattern: ``*``, ``?`` and ``[…]`` stay within a folder, ``**`` crosses
-    folders."""
-    expression = ""
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^]]+\]|.", pattern, re.DOTALL):
-        match token:
-            case "**/":
-                expression += "(?:[^/]+/)*"
-            case "**":
-                expression += ".*"
-            case "*":
-                expression += "[^/]*"
-            case "?":
-                expression += "[^/]"
-            case _ if len(token) > 2:
-                negated, members = token[1] == "!", token[1:-1].lstrip("!")
-                expression += f"[{'^/' if negated else ''}{re.escape(members).replace(chr(92) + '-', '-')}]"
-            case _:
-                expression += re.escape(token)
-    return expression
 
 
 def _describe_object(url: str, meta: Any) -> SourceFile:
@@ -215,6 +424,8 @@ def _hint(error: Exception, url: str) -> str | None:
         return (
             "GCS unpacks an object with contentEncoding: gzip as it sends it, without its length: clear contentEncoding"
         )
+    if isinstance(error, InvalidPathError):
+        return f"{_RENAME}, or begin the pattern with a folder that has no such name in it"
     if lacks_credentials(error):
         return _credentials_hint(url)
     return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
