@@ -319,6 +319,8 @@ class TestProbes:
         assert [server.count(name) for name in REQUESTS] == before
         assert client.post(b"", target="/healthz").status == 405
         assert client.get("/healthz/").status == 404
+        answer = client.send(b"GET /readyz HTTP/1.0\r\n\r\n").response()
+        assert (answer.status, answer.body) == (200, b"ready\n"), "as some load balancers ask"
 
     def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self, kernels: str, transport: str) -> None:
         with serving() as server:

@@ -44,6 +44,8 @@ FIELDS = (
     "Lookupdb-Generation: g2",
     "Lookupdb-Generation: g9",
     "Lookupdb-Deadline-Ms: 400",
+    "If-None-Match: *",
+    'If-None-Match: "g1-0"',
     "Transfer-Encoding: chunked",
     "Upgrade: h2c",
     "Connection: Upgrade",
@@ -52,9 +54,11 @@ FIELDS = (
     "X: y\r\n folded",
     f"Authorization: Bearer {TOKEN[:-1]}x",
 )
-TARGETS = "/v1/lookup?a=b", "/v1/lookup/a", "/v1/lookup?", "*", "http://router/v1/lookup"
+TARGETS = "/v1/lookup?a=b", "/v1/lookup/a?x=1", "/readyz", "/v1/lookup/a", "/v1/lookup?", "*", "http://router/v1/lookup"
 USUAL = tuple(
-    field for field in FIELDS if re.match("(Accept.*(json|frames)|Connection: keep|Content-T|L.*(g2|400)|X-C)", field)
+    field
+    for field in FIELDS
+    if re.match("(Accept.*(json|frames)|Connection: keep|Content-T|L.*(g2|400)|If|X-C)", field)
 )
 LENGTHS: tuple[Callable[[int], str], ...] = (
     lambda size: f"Content-Length: {size + 1}",
