@@ -66,7 +66,8 @@ class PathMatches:
     """The files that a pattern matches, of those that a store lists folder by folder.
 
     ``*``, ``?`` and ``[…]`` match within one name. A segment that is ``**`` matches any number of folders; as the last
-    one it means ``**/*``. None of them matches a hidden name, unless its segment of the pattern begins as the name does.
+    one it means ``**/*``. None of them matches a hidden name, unless its segment of the pattern begins as the name
+    does.
     """
 
     def __init__(self, label: str, pattern: str) -> None:
