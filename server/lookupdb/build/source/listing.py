@@ -70,11 +70,11 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
 
 def _refuse_tables(objects: Iterable[SourceObject]) -> None:
     """Raises BadSource for a file of a table: such a folder has files with rows that are no longer in the table."""
-    known: dict[Path, str | None] = {}
+    tables: dict[Path, str | None] = {}
     for item in objects:
         table = None
         if item.format == "parquet" and isinstance(item.place, Path):
-            table = find_table(item.place, known)
+            table = find_table(item.place, tables)
         elif item.format == "parquet" and isinstance(item.place, RemoteObject):
             table = item.place.find_table()
         if table is not None:

@@ -19,9 +19,9 @@ from lookupdb.build.source.location import (
     ICEBERG_TABLE,
     TABLE_FOLDERS,
     WILDCARD,
-    Folder,
     LocatedFile,
     PathMatches,
+    PatternFolder,
 )
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
@@ -94,7 +94,7 @@ def _match_files(label: str, path: str, root: Path) -> list[str]:
     return matches.finish()
 
 
-def _walk_folder(root: Path, matches: PathMatches, folder: Folder, parents: tuple[tuple[int, int], ...]) -> None:
+def _walk_folder(root: Path, matches: PathMatches, folder: PatternFolder, parents: tuple[tuple[int, int], ...]) -> None:
     """Find the files in ``folder``. Follows links, but not to one of the ``parents``, which are named by device and
     inode."""
     try:
@@ -117,16 +117,16 @@ def _walk_folder(root: Path, matches: PathMatches, folder: Folder, parents: tupl
             _walk_folder(root, matches, inner, (*parents, identity))
 
 
-def find_table(path: Path, known: dict[Path, str | None]) -> str | None:
-    """The table that the file at ``path`` is a part of, "a Delta table at …"; None if it is part of none. ``known``
+def find_table(path: Path, tables: dict[Path, str | None]) -> str | None:
+    """The table that the file at ``path`` is a part of, "a Delta table at …"; None if it is part of none. ``tables``
     keeps what was found in each folder."""
     folders = dict.fromkeys(path.resolve().parents)
     if ".." not in path.parts:
         folders.update(dict.fromkeys(path.parents))  # the table's files may be links
     for folder in folders:
-        if folder not in known:
-            known[folder] = _recognize_table(folder)
-        if (kind := known[folder]) is not None:
+        if folder not in tables:
+            tables[folder] = _recognize_table(folder)
+        if (kind := tables[folder]) is not None:
             return f"{kind} at {folder}"
     return None
 

@@ -51,7 +51,7 @@ def is_hidden(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class PatternFolder:
     """A folder on the way to the files that a pattern matches."""
 
     path: str
@@ -78,7 +78,9 @@ class PathMatches:
             segments.append("*")
         fixed = next(number for number, segment in enumerate(segments) if WILDCARD.search(segment))
         self._segments = [(segment, _compile_segment(segment)) for segment in segments[fixed:]]
-        self.root = Folder("".join(f"{segment}/" for segment in segments[:fixed]), self._skip_no_folders({0}), None)
+        self.root = PatternFolder(
+            "".join(f"{segment}/" for segment in segments[:fixed]), self._skip_no_folders({0}), None
+        )
         """The folder that holds all files that can match."""
         self._paths: list[str] = []
         self._left_out: str | None = None
@@ -93,7 +95,7 @@ class PathMatches:
                 places.add(place)
         return frozenset(places)
 
-    def _match_name(self, folder: Folder, name: str) -> frozenset[int]:
+    def _match_name(self, folder: PatternFolder, name: str) -> frozenset[int]:
         """The places behind ``name``."""
         hidden, places = is_hidden(name), set()
         for place in folder.places:
@@ -108,21 +110,21 @@ class PathMatches:
                 places.add(place if segment == "**" else place + 1)
         return self._skip_no_folders(places)
 
-    def crosses_folders(self, folder: Folder) -> bool:
+    def crosses_folders(self, folder: PatternFolder) -> bool:
         """Whether everything below ``folder`` may matter: ``**`` comes next, or the pattern matches the folder."""
         return folder.matched is not None or any(
             place < len(self._segments) and self._segments[place][0] == "**" for place in folder.places
         )
 
-    def enter(self, folder: Folder, name: str) -> Folder | None:
+    def enter(self, folder: PatternFolder, name: str) -> PatternFolder | None:
         """The folder ``name`` in ``folder``; None if nothing in it can match."""
         path, places = f"{folder.path}{name}/", self._match_name(folder, name)
         matched = None if is_hidden(name) else folder.matched
         if len(self._segments) in places:
             matched = matched or path
-        return Folder(path, places, matched) if places or matched else None
+        return PatternFolder(path, places, matched) if places or matched else None
 
-    def add(self, folder: Folder, name: str, is_file: Callable[[], bool] = lambda: True) -> bool:
+    def add(self, folder: PatternFolder, name: str, is_file: Callable[[], bool] = lambda: True) -> bool:
         """Whether the pattern matches the file ``name`` in ``folder``. ``is_file`` says whether it is a file after all.
 
         Raises BadSource for too many, and for a file that is left out though the pattern matches a folder around it.

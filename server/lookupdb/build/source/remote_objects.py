@@ -34,9 +34,9 @@ from lookupdb.build.source.location import (
     ICEBERG_TABLE,
     TABLE_FOLDERS,
     WILDCARD,
-    Folder,
     LocatedFile,
     PathMatches,
+    PatternFolder,
 )
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.loopback import proxy_options
@@ -187,11 +187,11 @@ def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | N
     return metas
 
 
-def _match_below(bucket: _Bucket, matches: PathMatches, top: Folder, metas: dict[str, Any]) -> None:
+def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, metas: dict[str, Any]) -> None:
     """Add to ``metas`` the objects below ``top`` that match."""
-    folders: dict[str, Folder | None] = {top.path: top}
+    folders: dict[str, PatternFolder | None] = {top.path: top}
 
-    def find_folder(path: str) -> Folder | None:
+    def find_folder(path: str) -> PatternFolder | None:
         if path not in folders:
             parent, _, name = path[:-1].rpartition("/")
             outer = find_folder(f"{parent}/" if _ else "")
