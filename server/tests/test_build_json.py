@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from support.sources import Read, dataset, read, read_file
 from lookupdb.build.budget import MIN_MEMORY_LIMIT
 from lookupdb.build.parse import json_document_parser
 from lookupdb.build.parse.columns import ColumnTracker
+from lookupdb.build.parse.json_lines_parser import JsonLinesParser
+from lookupdb.build.progress import SilentProgress
+from lookupdb.build.source.fetch import fetch_files
+from lookupdb.build.source.listing import resolve_source
+from lookupdb.build.source.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 FORMATS = ["json", "jsonl"]
@@ -300,10 +306,33 @@ def test_one_of_several_objects_in_a_line_that_is_no_json_is_told_with_its_row(t
 def test_a_line_of_many_objects_may_be_longer_than_a_row(tmp_path: Path) -> None:
     """Of such a file, as some services write it, no more is held than a row may have."""
     rows = [{"k": str(number), "v": "x" * 1000} for number in range(40_000)]
-    (tmp_path / "f.jsonl").write_bytes(b"".join(map(orjson.dumps, rows)))
+    lines = b"".join(orjson.dumps({"k": f"line {number}"}) + b"\n" for number in range(3))
+    (tmp_path / "f.jsonl").write_bytes(
+        lines + b"".join(map(orjson.dumps, rows)) + b"\n" + lines.replace(b"line", b"more")
+    )
     found = read(dataset(tmp_path, "f.jsonl"), tmp_path / "scratch", MIN_MEMORY_LIMIT)
-    assert found.rows == len(rows)
-    assert len(found.values) == len(rows)
+    assert found.rows == len(found.values) == len(rows) + 6
+
+
+@pytest.mark.parametrize("window", range(8, 40))
+def test_a_file_may_end_or_be_cut_anywhere(tmp_path: Path, window: int) -> None:
+    """With rows of at most ``window`` bytes, in one line."""
+    path = tmp_path / "f.jsonl"
+    for text in (
+        '{"k":"a"}{"k":"b"}{"k":"c"}',
+        '{"k":"a"} {"k":"b"}\t{"k":"c"}  \n{"k":"d"}',
+        '{"k":"a"}{"k":"b"}{"k":',
+    ):
+        path.write_text(text)
+        spec = dataset(tmp_path, "f.jsonl")
+        file = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress())[0]
+        with SliceFile(path, Slice(0)) as raw:
+            parser = JsonLinesParser(spec, file, Slice(0), raw, window)
+            keys: list[str] = []
+            with suppress(BadSource, NotEnoughRoom):
+                keys.extend(row["k"] for row in parser)
+                assert not text.endswith(":"), "the last row is not whole"
+                assert keys == list("abcd")[: text.count("{")]
 
 
 def test_an_array_is_read_through_a_window(tmp_path: Path) -> None:

@@ -48,6 +48,10 @@ class JsonLinesParser:
             records, rest = self.parse_line(rest + line, row + 1, number, is_cut=is_cut)
             row += len(records)
             yield from records
+        if rest:  # the file ends where the line seemed to be cut
+            raise self._malformed_row_error(
+                rest, orjson.JSONDecodeError("unexpected end of data", "", 0), row + 1, number
+            )
         self.lines = number - lines_before
 
     def is_cut(self, line: bytes) -> bool:
