@@ -76,8 +76,10 @@ def test_what_is_to_be_text_and_is_not_utf8_rejects_its_row(tmp_path: Path) -> N
     found = read_select(tmp_path, rows, source=text_columns("v"))
     assert found.values == {"b": '{"v":["x",null]}'}
     assert found.reasons == [
-        (1, "its value holds binary that is not UTF-8, and source.parquet.columns says that it is text")
+        (1, "the column v holds binary that is not UTF-8, and source.parquet.columns says that it is text")
     ]
+    nested = read_select(tmp_path, "SELECT 'a' AS k, [{'b': encode('x')}] AS v", source=text_columns("v.b"))
+    assert nested.values == {"a": '{"v":[{"b":"x"}]}'}
 
 
 def test_text_is_for_columns_that_are_there_and_binary(tmp_path: Path) -> None:
@@ -156,3 +158,22 @@ def test_what_is_within_null_is_null(tmp_path: Path) -> None:
     found = read_file(tmp_path, "f.jsonl", lines, value={"field": "u.x.y"})
     assert found.values == {"a": "1", "b": "null", "c": "null"}
     assert found.reasons == [(4, "it has no u.x.y")], "what is absent is not null"
+
+
+def test_the_last_nanoseconds_are_no_infinity(tmp_path: Path) -> None:
+    last = "TIMESTAMP_NS '2262-04-11 23:47:16.854775806'"
+    assert read_select(tmp_path, f"SELECT 'a' AS k, {last} AS v").values == {
+        "a": '{"v":"2262-04-11T23:47:16.854775806"}'
+    }
+    infinity = "SELECT 'a' AS k, 'infinity'::TIMESTAMP_NS AS v UNION ALL SELECT 'b', '-infinity'::TIMESTAMP_NS"
+    assert read_select(tmp_path, infinity).values == {
+        "a": '{"v":"2262-04-11T23:47:16.854775807"}',
+        "b": '{"v":"1677-09-21T00:12:43.145224193"}',
+    }
+
+
+def test_an_int96_that_is_no_moment_rejects_its_row(tmp_path: Path) -> None:
+    whole = (86399999999999).to_bytes(8, "little")
+    assert INT96_FILE.count(whole) == 1
+    found = read_file(tmp_path, "f.parquet", INT96_FILE.replace(whole, (86_400_000_000_000).to_bytes(8, "little")))
+    assert found.reasons == [(4, "the column t holds an INT96 timestamp whose day or time is out of range")]

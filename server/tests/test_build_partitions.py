@@ -57,6 +57,20 @@ def test_types_of_csv_hold_for_columns_of_the_path(tmp_path: Path) -> None:
     assert read(spec, tmp_path / "scratch").values == {"a": '{"v":"1","year":2026}'}
 
 
+def test_without_a_header_the_folder_has_the_column(tmp_path: Path) -> None:
+    (tmp_path / "year=2026").mkdir()
+    (tmp_path / "year=2026" / "1.csv").write_text("a,x\n")
+    columns = [{"name": "k"}, {"name": "t"}, {"name": "year", "type": "integer"}]
+    spec = dataset(tmp_path, "*/*.csv", source={"csv": {"header": False, "columns": columns}})
+    assert read(spec, tmp_path / "scratch").values == {"a": '{"t":"x","year":2026}'}
+
+
+def test_a_misspelt_column_of_the_path_gets_the_near_one(tmp_path: Path) -> None:
+    write(tmp_path, "csv", "country=DE")
+    with pytest.raises(BadSource, match=r"did you mean 'country'\?\n.* and those of its path country"):
+        read(dataset(tmp_path, "*/*.csv", ["contry", "k"]), tmp_path / "scratch")
+
+
 def test_a_file_outside_of_such_a_folder_lacks_the_column(tmp_path: Path) -> None:
     write(tmp_path, "csv", "t/country=DE", "t/rest")
     with pytest.raises(BadSource, match="names the column 'country', which is not there"):
@@ -69,6 +83,7 @@ def test_a_file_outside_of_such_a_folder_lacks_the_column(tmp_path: Path) -> Non
         ("s3://bucket/a=1/b%3Dc=%20x/f=g.csv", {"a": "1", "b=c": " x"}),
         ("file:///t/a=x%2520y/f.csv", {"a": "x y"}),
         ("a=b=c/=d/e/f.csv", {"a": "b=c"}),
+        ("a=%E9/f.csv", {"a": "%E9"}),
         ("https://host/a=1/f.csv?b=2/", {"a": "1"}),
     ],
 )

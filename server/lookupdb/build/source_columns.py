@@ -67,7 +67,7 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
             dict.fromkeys(name for name in read_partitions(url) if name not in find_partitions(spec, url))
         )
     if partitions:
-        yield f"folders name {format_names(list(partitions))}: not read, unless key or value names the column"
+        yield f"folders name {format_names(list(partitions))}: not read, unless key, value or csv.columns names it"
     unread = Counter(_find_obstacle(item) for item in objects)
     unread[f"behind the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
     for obstacle, count in sorted(unread.items()):

@@ -65,7 +65,7 @@ class SenderCrew:
 
     async def _start(self, plan: SenderPlan) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "lookupdb.load.sender_process"),
+            *(sys.executable, "-P", "-m", "lookupdb.load.sender_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

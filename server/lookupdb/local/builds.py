@@ -233,6 +233,7 @@ class Builder:
         try:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "lookupdb.cli.leash",
                 *arguments,

@@ -62,6 +62,7 @@ class Child:
         self._ready_path = directory / f"{name}.ready"
         self._command = [
             sys.executable,
+            "-P",
             "-m",
             "lookupdb.cli.leash",
             *arguments,

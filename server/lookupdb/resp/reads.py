@@ -37,7 +37,7 @@ _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 def _getrange(session: RespSession, command: Command, value: bytes | None, _: bool) -> bytes:
     bounds = [int(word) for word in command[2:] if _INTEGER.fullmatch(word)]
-    if len(bounds) < len(command) - 2 or any(abs(bound) >> 63 for bound in bounds):
+    if len(bounds) < len(command) - 2 or any(not -(1 << 63) <= bound < 1 << 63 for bound in bounds):
         return _refuse(session, "ERR value is not an integer or out of range")
     text = value or b""
     start, end = (max(bound + len(text), 0) if bound < 0 else bound for bound in bounds)

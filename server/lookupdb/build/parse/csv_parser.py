@@ -52,6 +52,8 @@ class CsvParser:
     def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
         self._raw = raw
+        self.partitions = find_partitions(spec, file.name)
+        """The columns that a row has from its file's path. Without a header, none of them is in the file."""
         self._row_end_lines = (
             LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )
@@ -66,13 +68,12 @@ class CsvParser:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw, "utf-8")))
         else:
             self.names, self._lines = self._read_header(self._open_rows(_open_text(raw), has_header=self._csv.header))
-        partitions = find_partitions(spec, file.name)
         self._width = len(self.names)
-        self.partitions = {name: text for name, text in partitions.items() if name not in self.names}
-        """The columns that a row has from its file's path."""
+        self.partitions = {name: text for name, text in self.partitions.items() if name not in self.names}
         self.names += self.partitions
-        self.key = make_key_function(spec, self.names, file.name, is_nullable=None in self.partitions.values())
-        self.value = make_value_function(spec, self.names, file.name)
+        is_nullable = None in self.partitions.values()
+        self.key = make_key_function(spec, self.names, file.name, file.delimiter, is_nullable=is_nullable)
+        self.value = make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
         """The slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
@@ -90,7 +91,7 @@ class CsvParser:
 
     def _read_header(self, reader: Any) -> tuple[list[str], Any]:
         if not self._csv.header:
-            return [column.name for column in self._csv.columns], reader
+            return [column.name for column in self._csv.columns if column.name not in self.partitions], reader
         try:
             names = next(reader, None)
         except csv.Error as error:
@@ -129,7 +130,7 @@ class CsvParser:
         with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
             reader = self._open_reader(text, has_header=self._csv.header)
-            row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns))
+            row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns) - len(self.partitions))
             try:
                 for fields in reader:
                     self._row_length.characters = 0

@@ -38,20 +38,22 @@ _SHAPES: Final = {
 """What a field may look like that is not of its type: the first that fits."""
 
 
-def _find_positions(where: str, role: str, columns_needed: Sequence[str], names: list[str]) -> list[int]:
+def _find_positions(
+    where: str, role: str, columns_needed: Sequence[str], names: list[str], delimiter: str
+) -> list[int]:
     positions = {name: number for number, name in enumerate(names)}
     for name in columns_needed:
         if name not in positions:
-            raise unknown_column_error(where, role, name, names)
+            raise unknown_column_error(where, role, name, names, delimiter=delimiter)
     return [positions[name] for name in columns_needed]
 
 
 def make_key_function(
-    spec: DatasetSpec, names: list[str], where: str, *, is_nullable: bool = False
+    spec: DatasetSpec, names: list[str], where: str, delimiter: str, *, is_nullable: bool = False
 ) -> Callable[[Any], str]:
     """The function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
     columns = spec.key.columns
-    positions = _find_positions(where, "key.columns", columns, names)
+    positions = _find_positions(where, "key.columns", columns, names, delimiter)
     if is_nullable or spec.source.csv.null_values:
         parts = list(zip(columns, positions, strict=True))
         return lambda fields: _join_nullable(parts, fields, spec.key.separator)
@@ -72,12 +74,12 @@ def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str)
     return texts[0] if len(texts) == 1 else join_key([column for column, _ in parts], texts, separator)
 
 
-def make_value_function(spec: DatasetSpec, names: list[str], where: str) -> Callable[[Any], bytes]:
+def make_value_function(spec: DatasetSpec, names: list[str], where: str, delimiter: str) -> Callable[[Any], bytes]:
     """The function from a row's fields to its value. Raises BadSource for a missing column."""
     types = {column.name: column for column in spec.source.csv.columns}
-    _find_positions(where, "source.csv.columns", list(types), names)
+    _find_positions(where, "source.csv.columns", list(types), names, delimiter)
     role, columns_needed = value_columns(spec.value)
-    positions = _find_positions(where, role, columns_needed, names)
+    positions = _find_positions(where, role, columns_needed, names, delimiter)
     if spec.value.field is not None:
         raise BadSource(f"{where}: value.field is for JSON and Parquet", hint=_single_column_hint(spec.value.field))
     if spec.value.column is not None:

@@ -29,13 +29,6 @@ class NotFinite:
 NOT_FINITE: Final = NotFinite()
 
 
-class NotUtf8:
-    """Binary that is to be text and is not UTF-8: orjson cannot write it, so a row with such a value is rejected."""
-
-
-NOT_UTF8: Final = NotUtf8()
-
-
 class DictRows:
     """Makes keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
     member has the whole name.

@@ -108,7 +108,10 @@ class JsonLinesParser:
         return record
 
     def _parse_leniently(self, text: bytes, error: orjson.JSONDecodeError) -> Any:
-        """Parse what is wrong in its values alone: the row is rejected for them, if they matter. Raises ``error``."""
+        """Parse a row whose only faults may be in its values: it is rejected if its key or value holds one.
+
+        Raises ``error`` for any other fault.
+        """
         if "depth limit" in str(error):
             return too_deep_row()
         try:

@@ -24,10 +24,17 @@ from typing import Any, Final, Literal, Self
 import duckdb
 import orjson
 
-from lookupdb.build.parse.dict_rows import NOT_FINITE, NOT_UTF8, DictRows, unwritable_column_error
+from lookupdb.build.parse.dict_rows import NOT_FINITE, DictRows, unwritable_column_error
 from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_schema_error, describe_value_error
 from lookupdb.build.parse.parquet_schema import ParquetSchema, SchemaElement, read_schema
-from lookupdb.build.parse.rows import check_names_once, shorten_name, unknown_column_error, value_columns
+from lookupdb.build.parse.rows import (
+    RowRejected,
+    UnusableRow,
+    check_names_once,
+    shorten_name,
+    unknown_column_error,
+    value_columns,
+)
 from lookupdb.build.source.fetched_file import LocalFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.spec import DatasetSpec
@@ -43,9 +50,9 @@ _UNCONVERTED: Final = frozenset(
 )
 _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
-_DATES: Final = frozenset(["date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp_us"])
-_TIMES_IN_UTC: Final = frozenset(["timestamp with time zone", "timestamptz_ns"])
-_TEXTS: Final = frozenset(["time", "time_ns", "uuid", "interval"])
+_TEXTS: Final = frozenset(["time", "time_ns", "uuid"])
+_LAST_NANOSECONDS: Final = {"infinity": "2262-04-11 23:47:16.854775807", "-infinity": "1677-09-21 00:12:43.145224193"}
+"""The two timestamps of nanoseconds for which DuckDB has a word."""
 _BEFORE_CHRIST: Final = " (BC)"
 _BINARIES: Final = frozenset(["blob", "geometry", "geography"])
 _READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
@@ -123,22 +130,22 @@ class ParquetParser:
         """Raises BadSource if ``source.parquet.columns`` names a column that is not there, or not binary."""
         role = "source.parquet.columns"
         for name in (column.name for column in spec.source.parquet.columns):
+            if any(path == name or path.startswith(f"{name}.") for path in binaries):
+                continue
             if name not in self._names and name not in nested:
                 raise unknown_column_error(self._file.name, role, name, self._names, nested=nested)
-            if not any(path == name or path.startswith(f"{name}.") for path in binaries):
-                raise BadSource(
-                    f"{self._file.name}: {role} names the column {name!r}, which is not binary",
-                    hint="leave it out there: columns of other types keep their types",
-                )
+            raise BadSource(
+                f"{self._file.name}: {role} names the column {name!r}, which is not binary",
+                hint="leave it out there: columns of other types keep their types",
+            )
 
     def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
         """Raises BadSource for a column whose values could not be written as they are."""
         name = self._names[number]
         plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
         if plan is None:
-            raise unwritable_column_error(
-                self._file.name, name, f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
-            )
+            why = f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
+            raise unwritable_column_error(self._file.name, name, why)
         if obstacle := self._schema.obstacles.get(number):
             raise unwritable_column_error(self._file.name, name, obstacle)
         quoted = _quote(name_to_duckdb)
@@ -160,9 +167,13 @@ class ParquetParser:
             for fields in batch:
                 self._rows_read += 1
                 record = dict(zip(names, fields, strict=True))
-                for name, convert in converts:
-                    if record[name] is not None:
-                        record[name] = convert(record[name])
+                try:
+                    for name, convert in converts:
+                        if record[name] is not None:
+                            record[name] = convert(record[name])
+                except RowRejected as rejected:
+                    yield UnusableRow(f"the column {shorten_name(name)} {rejected}")
+                    continue
                 if self._partitions:
                     record |= self._partitions
                 yield record
@@ -241,7 +252,7 @@ def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class TypePlan:
-    """How a column, or what is nested in one, leaves DuckDB."""
+    """How to fetch a column, or a part of one, from DuckDB."""
 
     fetch: Callable[[str, int], str]
     """From an SQL expression of it, and how many lambdas that is within, to the expression that is fetched."""
@@ -263,12 +274,12 @@ def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: boo
         return _cast_to("VARCHAR", _parse_digits)
     if name in _FRACTIONS:
         return _cast_to("VARCHAR", _parse_fraction)
+    if name == "interval":
+        return _cast_to("VARCHAR", _check_interval)
     if name in _TEXTS:
         return _cast_to("VARCHAR")
     if name in _DATES:
-        return _cast_to("VARCHAR", _write_date)
-    if name in _TIMES_IN_UTC:
-        return _cast_to("VARCHAR", lambda text: _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text))
+        return _cast_to("VARCHAR", _DATES[name])
     if name in _BINARIES:
         return _cast_to("BLOB", _BINARY_CONVERTS[_find_form(path, forms)])
     if has_int96 and _is_int96(kind):
@@ -344,8 +355,10 @@ def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) 
         members: dict[str, Any] = {}
         for entry in entries:
             key, content = entry["key"], entry["value"]
-            if not has_text and type(key := _decode_text(key)) is not str:
-                return NOT_UTF8
+            if key is None:
+                raise RowRejected("holds a map in which a key is null")
+            if not has_text:
+                key = _decode_text(key)
             members[key] = content if content is None or convert_value is None else convert_value(content)
         return members
 
@@ -359,7 +372,7 @@ def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) 
 
 
 def _is_int96(kind: Any) -> bool:
-    """Whether DuckDB gives an INT96 so: as ``_READ`` asks it to."""
+    """Return whether ``kind`` is an INT96 timestamp, which ``_READ`` fetches as a struct of date and time."""
     return kind.id == "struct" and [(name, child.id) for name, child in kind.children] == [
         ("date", "date"),
         ("time", "time_ns"),
@@ -367,14 +380,34 @@ def _is_int96(kind: Any) -> bool:
 
 
 def _write_int96(parts: dict[str, str]) -> str:
+    if parts["time"] >= "24" or parts["date"].endswith("infinity"):
+        raise RowRejected("holds an INT96 timestamp whose day or time is out of range")
     return f"{_write_date(parts['date'])}T{parts['time']}"
 
 
-def _decode_text(content: bytes) -> Any:
+def _decode_text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return NOT_UTF8
+        raise RowRejected("holds binary that is not UTF-8, and source.parquet.columns says that it is text") from None
+
+
+def _check_interval(text: str) -> str:
+    if "-" in text:  # an interval of Parquet has no sign, and DuckDB's numbers have a bit less
+        raise RowRejected("holds an interval that is too long to be read exactly")
+    return text
+
+
+def _write_nanoseconds(text: str) -> str:
+    return _write_date(_LAST_NANOSECONDS.get(text, text))
+
+
+def _write_utc(text: str) -> str:
+    return _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text)
+
+
+def _write_nanoseconds_utc(text: str) -> str:
+    return f"{_write_nanoseconds(text)}Z" if text in _LAST_NANOSECONDS else _write_utc(text)
 
 
 def _decode_key(content: bytes) -> str | bytes:
@@ -403,6 +436,14 @@ def _write_date(text: str) -> str:
         year, _, rest = text.replace(_BEFORE_CHRIST, "", 1).partition("-")
         text = f"{'-' if int(year) > 1 else ''}{int(year) - 1:04}-{rest}"
     return text.replace(" ", "T", 1)
+
+
+_DATES: Final[dict[str, Convert]] = {
+    **dict.fromkeys(["date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_us"], _write_date),
+    "timestamp_ns": _write_nanoseconds,
+    "timestamp with time zone": _write_utc,
+    "timestamptz_ns": _write_nanoseconds_utc,
+}
 
 
 def _parse_fraction(text: str) -> Any:

@@ -75,7 +75,7 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
             for first, other in _find_look_alikes(group.names):
                 obstacles[group.column or 0] = f"has members called {first!r} and {other!r}, which are read as one name"
     for column in int96 & pairs:
-        obstacles[column] = "has INT96 timestamps beside a struct of date and time, and these are read as one type"
+        obstacles[column] = "has INT96 timestamps and a struct of a date and a time, which cannot be told apart"
     return ParquetSchema(names, obstacles, frozenset(int96))
 
 

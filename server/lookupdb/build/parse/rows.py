@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import orjson
 
@@ -109,8 +109,6 @@ def describe_encode_error(error: Exception) -> str:
     text = str(error)
     if "NotFinite" in text:
         return "its value holds NaN or an infinity, for which JSON has no number"
-    if "NotUtf8" in text:
-        return "its value holds binary that is not UTF-8, and source.parquet.columns says that it is text"
     if "surrogate" in text or "UTF-8" in text:
         return "its value is not valid Unicode text (a lone surrogate)"
     return f"its value cannot be written as JSON: {text}"
@@ -127,20 +125,27 @@ def unknown_column_error(
     *,
     nested: Iterable[str] = (),
     lack: str = "which is not there",
+    delimiter: str | None = None,
 ) -> BadSource:
-    """The error for a missing column, with the most similar name and all there are. ``nested`` are names with dots."""
+    """The error for a missing column, with the most similar name and all there are. ``nested`` are names with dots.
+
+    ``delimiter`` is the one that a CSV header was read with.
+    """
     names, nested = list(names), list(nested)
-    if len(names) == 1 and (delimiter := next((character for character in _DELIMITERS if character in names[0]), None)):
+    others = "" if delimiter is None else _DELIMITERS.replace(delimiter, "")
+    if len(names) == 1 and (delimiter := next((character for character in others if character in names[0]), None)):
         return BadSource(
             f"{where}: {role} names the column {name!r}, and the header is one column, {shorten_name(names[0])!r}",
             hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
         )
-    similar = _find_similar_column(name, [*names, *nested])
+    partitions = [other for other in read_partitions(where) if other not in names]
+    similar = _find_similar_column(name, [*names, *nested, *partitions])
     listed = [*names, *nested] if "." in name else names
     return BadSource(
         f"{where}: {role} names the column {name!r}, {lack}"
         + (f"; did you mean {shorten_name(similar)!r}?" if similar else ""),
-        hint=f"its columns are {format_names(listed)}" if names else "it has no columns",
+        hint=(f"its columns are {format_names(listed)}" if names else "it has no columns")
+        + (f", and those of its path {format_names(partitions)}" if partitions else ""),
     )
 
 
@@ -159,8 +164,16 @@ def read_partitions(url: str) -> dict[str, str | None]:
     for folder in path.split("/")[:-1]:
         name, equals, text = folder.partition("=")
         if name and equals:
-            found[unquote(name)] = None if text == _NULL_PARTITION else unquote(text)
+            found[_unescape(name)] = None if text == _NULL_PARTITION else _unescape(text)
     return found
+
+
+def _unescape(text: str) -> str:
+    """``text`` without its percent-escapes; as it stands, if they are not UTF-8."""
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return text
 
 
 def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:

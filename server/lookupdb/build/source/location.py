@@ -132,7 +132,7 @@ class PathMatches:
         if len(self._segments) not in self._match_name(folder, name):
             if folder.matched is not None and not is_hidden(name) and is_file():
                 raise BadSource(
-                    f"{self._label} matches the folder {folder.matched}, and not the file in it, {folder.path}{name}",
+                    f"{self._label} matches the folder {folder.matched}, but not the file {folder.path}{name} in it",
                     hint=f"to read such files, list {folder.matched}* in source.urls, or let the pattern cross folders "
                     "(**/); to leave the folder out, narrow the pattern",
                 )
