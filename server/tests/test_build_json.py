@@ -172,7 +172,7 @@ def test_a_column_that_holds_json_or_raw_text(tmp_path: Path) -> None:
             "row 1 (line 1) is not JSON: unexpected end of data, at its character",
             id="lines",
         ),
-        pytest.param("f.jsonl", '{\n  "k": "a"\n}\n', "jsonl is one whole object a line", id="pretty-printed"),
+        pytest.param("f.jsonl", '{\n  "k": "a"\n}\n', "jsonl is whole objects in lines", id="pretty-printed"),
         pytest.param(
             "f.json", '{"n":{"a":[1]}, "data" : [{"k":"a"}]}', "whose member 'data' holds an array", id="wrapped"
         ),

@@ -106,6 +106,13 @@ def test_wildcards_match_files_by_path(tmp_path: Path) -> None:
     assert urls(None, f"file://{tmp_path}/x/*/?.csv") == [f"file://{tmp_path}/x/y/d.csv"]
 
 
+def test_a_file_is_no_partition(tmp_path: Path) -> None:
+    for name in ("_a=b.csv", "_a=b/1.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(CSV)
+    assert urls(tmp_path, "**/*.csv") == ["_a=b/1.csv"]
+
+
 def test_a_volume_is_a_folder_that_nothing_leads_out_of(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     (volume / "sub").mkdir(parents=True)

@@ -19,6 +19,7 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb.route.budget import RouterBudget
+from lookupdb.route.resp import exchanges
 
 VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "large": b"x" * 100_000}
 PIPELINE = (("GET", "a"), ("HGET", "b", "x"), ("MGET", "a", "none", "away"), ("EXISTS", "a", "a"), ("PING",))
@@ -55,6 +56,26 @@ def execute(client: RespClient, *commands: tuple[bytes | str, ...]) -> Any:
 
 
 class TestReplies:
+    def test_replies_that_are_made_in_many_turns_are_the_same(
+        self, server: RespServer, client: RespClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each reply may take a large value apart."""
+        monkeypatch.setattr(exchanges, "_TURN_SECONDS", 0)
+        commands = [("STRLEN", "a"), ("GET", "away"), *[("ECHO", str(number)) for number in range(40)]]
+        found = client.send(multi(*commands)).replies(len(commands) + 2)[-1]
+        assert (found[0], found[-1], len(found)) == (1, b"39", len(commands))
+        eventually(lambda: server.lookups.budget.used == 0)
+
+    def test_who_goes_while_replies_are_made_leaves_nothing(
+        self, server: RespServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(exchanges, "_TURN_SECONDS", 0)
+        with server.connect() as gone:
+            gone.send(multi(*[("STRLEN", "a")] * 50))
+        eventually(lambda: server.lookups.budget.used == 0)
+        with server.connect() as client:
+            assert execute(client, ("STRLEN", "a")) == [1]
+
     def test_all_keys_are_looked_up_together(self, server: RespServer, client: RespClient) -> None:
         found = execute(client, *PIPELINE)
         assert [found[0], found[1], *found[3:]] == [b"1", b"2", 2, b"PONG"]

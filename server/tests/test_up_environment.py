@@ -8,6 +8,7 @@ GIVEN = {
     "LOOKUPDB_LOG_FORMAT": "json",
     "LOOKUPDB_PORT": "8081",
     "LOOKUPDB_GENERATION": "g9",
+    "LOOKUPDB_NATIVE": "0",
     "LOOKUPDB_PASSWORD": "secret",
     "LOOKUPDB_SCRATCH": "/scratch",
 }
@@ -18,6 +19,7 @@ def test_a_server_is_not_told_what_was_meant_for_up_or_get() -> None:
         "PATH",
         "AWS_ACCESS_KEY_ID",
         "LOOKUPDB_LOG_FORMAT",
+        "LOOKUPDB_NATIVE",
         "LOOKUPDB_PASSWORD",
     }
 
@@ -27,5 +29,6 @@ def test_a_builder_is_told_how_to_build_and_not_what() -> None:
         "PATH",
         "AWS_ACCESS_KEY_ID",
         "LOOKUPDB_LOG_FORMAT",
+        "LOOKUPDB_NATIVE",
         "LOOKUPDB_SCRATCH",
     }

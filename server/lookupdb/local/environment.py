@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 _PREFIX: Final = "LOOKUPDB_"
-SERVER_VARIABLES: Final = frozenset({"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"})
+SERVER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
+)
 """Variables that a shard server or router gets, beside the flags of `up`."""
 BUILDER_VARIABLES: Final = frozenset(
-    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
 )
 """Variables that a build gets."""
 

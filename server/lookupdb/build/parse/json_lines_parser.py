@@ -135,7 +135,7 @@ class JsonLinesParser:
             return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
         hint = "source.format: json is for a file that is one array"
         if text[:1] != b"[":
-            hint = f"jsonl is one whole object a line, as `jq -c` writes it; {hint}"
+            hint = f"jsonl is whole objects in lines, as `jq -c` writes them, without commas; {hint}"
         return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
     def position(self) -> int:

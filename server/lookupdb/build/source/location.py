@@ -44,10 +44,11 @@ class LocatedFile:
     """The Content-Encoding in which a web server sends it."""
 
 
-def is_hidden(name: str) -> bool:
+def is_hidden(name: str, *, is_file: bool = False) -> bool:
     """Whether a file or folder of this name is no data, by the rule of Spark and Hadoop. A partition's folder may begin
     with an underscore: ``_col=1``."""
-    return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith("._COPYING_")
+    is_partition = "=" in name and not is_file
+    return (name.startswith("_") and not is_partition) or name.startswith(".") or name.endswith("._COPYING_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ class PathMatches:
                 places.add(place)
         return frozenset(places)
 
-    def _match_name(self, folder: PatternFolder, name: str) -> frozenset[int]:
+    def _match_name(self, folder: PatternFolder, name: str, *, is_file: bool = False) -> frozenset[int]:
         """The places behind ``name``."""
-        hidden, places = is_hidden(name), set()
+        hidden, places = is_hidden(name, is_file=is_file), set()
         for place in folder.places:
             if place == len(self._segments):
                 continue
@@ -129,8 +130,8 @@ class PathMatches:
 
         Raises BadSource for too many, and for a file that is left out though the pattern matches a folder around it.
         """
-        if len(self._segments) not in self._match_name(folder, name):
-            if folder.matched is not None and not is_hidden(name) and is_file():
+        if len(self._segments) not in self._match_name(folder, name, is_file=True):
+            if folder.matched is not None and not is_hidden(name, is_file=True) and is_file():
                 raise BadSource(
                     f"{self._label} matches the folder {folder.matched}, but not the file {folder.path}{name} in it",
                     hint=f"to read such files, list {folder.matched}* in source.urls, or let the pattern cross folders "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lookupdb.resp.reads import READS
@@ -32,6 +35,8 @@ _EXCHANGE_BYTES: Final = 1024
 """An exchange takes so much without its keys."""
 _BYTE_BYTES: Final = 5
 """What a byte of a command may become: text of four bytes a character, and a byte of the key that is sent on."""
+_TURN_SECONDS: Final = 0.01
+"""For so long are the replies of a transaction made at once."""
 _KEY_BYTES: Final = 400
 """Each key takes so much while it is looked up, without its text."""
 
@@ -327,13 +332,17 @@ class ExistsExchange(KeysExchange):
 class TransactionExchange(KeysExchange):
     """One EXEC: the keys of all its commands are looked up together, in one routing table."""
 
-    __slots__ = ("_commands", "_held_bytes")
+    __slots__ = ("_commands", "_held_bytes", "_pieces", "_replies", "_reply_bytes")
 
     def __init__(self, connection: ExchangeOwner, transaction: Transaction) -> None:
         keys = [key for command in transaction.commands for key in list_keys(command)]
         super().__init__(connection, connection.service.codec.make_keys(keys), sum(map(len, keys)))
         self._commands = transaction.commands
         self._held_bytes = transaction.held_bytes
+        self._replies: Iterator[list[bytes]] | None = None
+        """Those that are still to be made."""
+        self._pieces = [b"*%d\r\n" % len(transaction.commands)]
+        self._reply_bytes = 0
 
     def start(self) -> None:
         """Ask the lookup core."""
@@ -344,6 +353,8 @@ class TransactionExchange(KeysExchange):
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
         """Answer each command."""
         refusal = b"" if problem is None else error(self._describe_some(values, problem))
+        self.charge += size
+        self.connection.budget.take(size)
         self._answer(values.to_list(UNAVAILABLE), refusal, is_json=generation.value_format == "json")
 
     def unavailable(self, problem: Problem) -> None:
@@ -351,24 +362,41 @@ class TransactionExchange(KeysExchange):
         self._count_overload(problem)
         self._answer([UNAVAILABLE] * len(self.keys), error(describe_problem(problem)), is_json=False)
 
+    def abandon(self) -> None:
+        """Stop: no further shard is asked, no further reply made."""
+        self._replies = None
+        super().abandon()
+
     def _answer(self, values: Values, refusal: bytes, *, is_json: bool) -> None:
         """Answer with a list: the reply to each command, or ``refusal`` if a key of it is unavailable."""
-        connection, limit = self.connection, self.connection.budget.answer_bytes
-        pieces, size, start = [b"*%d\r\n" % len(self._commands)], 0, 0
+        self._replies = self._make_replies(values, refusal, is_json=is_json)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Make replies for a while. Then other clients have their turn: a reply may take a large value apart."""
+        connection, limit, end = self.connection, self.connection.budget.answer_bytes, time.monotonic() + _TURN_SECONDS
+        for replies in self._replies or ():
+            self._pieces += replies
+            self._reply_bytes += sum(map(len, replies))
+            if self._reply_bytes > limit:
+                self.too_large(limit)
+                return
+            if time.monotonic() > end:
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
+        if self._replies is not None:
+            connection.answer(self, self._pieces if self._reply_bytes > JOINED_BYTES else b"".join(self._pieces))
+
+    def _make_replies(self, values: Values, refusal: bytes, *, is_json: bool) -> Iterator[list[bytes]]:
+        start = 0
         for command in self._commands:
             own_values = values[start : start + len(list_keys(command))]
             start += len(own_values)
             if UNAVAILABLE in own_values:
-                connection.counts[_ERRORS] += 1
-                replies = [refusal]
+                self.connection.counts[_ERRORS] += 1
+                yield [refusal]
             else:
-                replies = self._reply(command, own_values, is_json=is_json)
-            pieces += replies
-            size += sum(map(len, replies))
-            if size > limit:
-                self.too_large(limit)
-                return
-        connection.answer(self, pieces if size > JOINED_BYTES else b"".join(pieces))
+                yield self._reply(command, own_values, is_json=is_json)
 
     def _reply(self, command: Command, values: list[Any], *, is_json: bool) -> list[bytes]:
         connection, name = self.connection, command[0].upper()
