@@ -104,5 +104,5 @@ def _program() -> list[str]:
         return [sys.argv[0]]
     script = Path(sys.executable).with_name("lookupdb")
     if not script.is_file():
-        return [sys.executable, "-P", "-m", "lookupdb"]
+        return [sys.executable, "-m", "lookupdb"]
     return [os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)]
