@@ -14,7 +14,7 @@ help: ## what can be made
 demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
-test: $(VENV)/.test native ## what needs no cluster, in three minutes on two cores
+test: $(VENV)/.test native ## what needs no cluster, in five minutes on two cores
 	$(BIN)/pytest -n 8 --dist worksteal -m "not long" # two processors are enough: many tests wait for something
 
 test-long: $(VENV)/.test native ## the rest of it, in four minutes more: whole lives, faults at every step, many processes
