@@ -111,6 +111,8 @@ def test_a_range_of_bytes(client: Any, start: int, end: int, expected: bytes) ->
 
 
 def test_a_range_of_a_large_value(client: Any) -> None:
+    assert client.getrange("large", -1 << 63, 4) == RECORDS["large"][:5]
+    assert client.getrange("large", -5, (1 << 63) - 1) == RECORDS["large"][-5:]
     assert client.getrange("large", 1_000_000, 1_000_004) == b"xxxxx"
     assert client.getrange("large", 0, -1) == RECORDS["large"]
 

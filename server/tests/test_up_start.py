@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,10 +48,10 @@ class Folder:
     def write_manifest(self, shards: int, source: str = "people.csv") -> None:
         (self.path / "people.yaml").write_text(MANIFEST.format(shards=shards, source=source))
 
-    def start(self, *flags: str) -> None:
+    def start(self, *flags: str, program: Sequence[str] = LOOKUPDB) -> None:
         with (self.path / "output").open("w") as output:
             self.process = subprocess.Popen(
-                [*LOOKUPDB, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0", *flags],
+                [*program, "up", "-f", "people.yaml", "--port", "0", "--resp-port", "0", *flags],
                 stdout=output,
                 stderr=output,
                 cwd=self.path,
@@ -88,6 +88,14 @@ def test_more_servers_than_a_machine_should_start_are_refused_before_anything_is
     assert "lower spec.shards" in ended.stderr
     assert "--max-servers 1000" in ended.stderr
     assert not (folder.path / ".lookupdb").exists()
+
+
+def test_modules_in_the_users_folder_are_not_imported(folder: Folder) -> None:
+    for name in ("http", "queue", "socket"):
+        (folder.path / f"{name}.py").write_text("raise SystemExit('imported')")
+    folder.start(program=[str(Path(sys.executable).with_name("lookupdb"))])
+    until(lambda: "Ctrl-C stops it all" in folder.output(), "the banner")
+    assert "imported" not in folder.output()
 
 
 def test_a_running_up_does_not_grow_beyond_it_either(folder: Folder) -> None:
