@@ -51,6 +51,13 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 	.tools/bin/helm lint --strict --quiet charts/lookupdb
 	$(BIN)/pytest -q -n 2 --dist worksteal charts/tests
 
+docs: $(VENV)/.docs ## build the documentation site into site/; a broken link, an unknown heading or a missing page fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "the documentation is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
+
+pictures: $(VENV)/.run ## draw the pictures of docs/pictures anew from the text files beside them
+	$(BIN)/python -m docs_tools.drawing
+
 SECONDS ?= 60
 fuzz: $(VENV)/.test ## send damaged files, values, requests, replies, rows and tokens for SECONDS, half of them to the native kernels, and see that promises are kept
 	LOOKUPDB_FUZZ_EXAMPLES=$$(($(SECONDS) * 50)) $(BIN)/pytest -q -n0 --timeout=0 server/tests/test_route_access.py -k "no_mutation or no_random"
@@ -96,10 +103,11 @@ lock: ## resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --upgrade $(LOCK) --group build -o requirements/run.txt
 	uv pip compile --quiet $(LOCK) --group build --group test -c requirements/run.txt -o requirements/test.txt
 	uv pip compile --quiet $(LOCK) --group build --group bench -c requirements/test.txt -o requirements/bench.txt
+	uv pip compile --quiet $(LOCK) --group build --group docs -c requirements/test.txt -o requirements/docs.txt
 LOCK := pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 clean: ## remove what was installed and built here
-	rm -rf $(VENV) .tools .lookupdb .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .tools .lookupdb .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf server/native/target server/native/fuzz/target server/lookupdb/_native.abi3.so*
 
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
@@ -114,4 +122,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart crd format bench bench-operator redis-clients http-clients image e2e lock clean
+.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean

@@ -6,5 +6,5 @@ dsse         signed envelopes
 provenance   which sources and which builder a release comes from, in-toto and SLSA
 audit        locked packages against the advisories of OSV
 
-Nothing here runs in a cluster. docs/supply-chain.md tells how it is used.
+Nothing here runs in a cluster. docs/operations/supply-chain.md tells how it is used.
 """

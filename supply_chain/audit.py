@@ -25,7 +25,7 @@ SERVICE: Final = "https://api.osv.dev/v1/querybatch"
 SECONDS: Final = 10.0
 """For each request."""
 IGNORED: Final = Path(__file__).with_name("ignored.toml")
-REQUIREMENTS: Final = tuple(ROOT / "requirements" / name for name in ("run.txt", "test.txt", "bench.txt"))
+REQUIREMENTS: Final = tuple(ROOT / "requirements" / f"{name}.txt" for name in ("run", "test", "bench", "docs"))
 MAX_IGNORED_DAYS: Final = 180
 """Nobody remembers why, after that."""
 _BATCH: Final = 500

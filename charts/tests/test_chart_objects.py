@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from docs_tools import reference
 
 from chart_support import CHART, CRD, EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb.cli import cli as verbs
@@ -268,7 +269,7 @@ def alerts(values: Values) -> dict[str, Any]:
 
 
 def test_every_alert_is_documented_and_names_a_metric_that_exists() -> None:
-    documented = (CHART.parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    documented = reference.pages()["reference/metrics.md"]
     known = Metrics().render().decode() + documented
     for name, alert in alerts({}).items():
         metrics = re.findall(r"lookupdb_\w+", alert["expr"])

@@ -1,4 +1,4 @@
-"""docs/teams.md: the limits that it gives are those of the code, the chart and the CRD."""
+"""docs/operations/teams.md: the limits that it gives are those of the code, the chart and the CRD."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lookupdb_operator.gateway.command import command as gateway
 from lookupdb_operator.plan.turn.turn_queues import DEFAULT_LIMIT
 
 ROOT = Path(__file__).parents[2]
-TEXT = " ".join((ROOT / "docs" / "teams.md").read_text().split())
+TEXT = " ".join((ROOT / "docs" / "operations" / "teams.md").read_text().split())
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "charts" / "lookupdb" / "values.yaml").read_text())
 SPEC: dict[str, Any] = schema.complete_resource(
     {

@@ -1,4 +1,4 @@
-"""docs/failures.md names tests, and each one is there."""
+"""docs/concepts/failures.md names tests, and each one is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 def _tables() -> list[list[str]]:
     """The rows below each head of these columns."""
-    lines = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "concepts" / "failures.md").read_text(encoding="utf-8").splitlines()
     heads = [number for number, line in enumerate(lines) if line == COLUMNS]
     return [list(itertools.takewhile(lambda line: line.startswith("|"), lines[head + 2 :])) for head in heads]
 

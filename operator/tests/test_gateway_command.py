@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner
+from docs_tools import reference
 from operator_support.gateways import CLUSTER, head, standing
 from operator_support.kube import serving
 from operator_support.running import until
@@ -28,7 +29,7 @@ from lookupdb_operator.gateway.credentials import StoreClient, read_variables
 
 NEEDED = ["--store", "s3://bucket/path", "--audience", AUDIENCE]
 OBJECT = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d/x"
-METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+METRICS_PAGE = reference.pages()["reference/metrics.md"]
 
 
 @pytest.mark.parametrize(
@@ -224,5 +225,4 @@ async def test_every_metric_is_documented(url: str, tmp_path: Path, monkeypatch:
         text = (await gateway.admin("/metrics"))[1]
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) > 8
-    page = METRICS_PAGE.read_text(encoding="utf-8")
-    assert [name for name in names if f"| `{name}` |" not in page] == []
+    assert [name for name in names if f"| `{name}` |" not in METRICS_PAGE] == []

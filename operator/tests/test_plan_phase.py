@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_tools import reference
 from operator_support.plan_samples import broken, rebuilt, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
@@ -14,7 +14,7 @@ from lookupdb import schema
 from lookupdb_operator.plan import phase, reasons
 from lookupdb_operator.status import BuildFailure, Condition, DatasetStatus, TableStatus
 
-DOCS = Path(__file__).parents[2] / "docs" / "conditions.md"
+DOCS = reference.pages()["reference/conditions.md"]
 NOW = "2026-01-01T00:00:00Z"
 TABLE = TableStatus(1, "r1", "g1", 1, 1, NOW, NOW)
 
@@ -71,7 +71,7 @@ def test_each_phase(name: str) -> None:
 def test_every_phase_has_its_case_and_its_line_in_the_docs_in_the_order_in_which_they_are_looked_for() -> None:
     names = [*(one.name for one in phase.PHASES), phase.PENDING]
     assert list(CASES) == names
-    _, _, section = DOCS.read_text(encoding="utf-8").partition("## In one word")
+    _, _, section = DOCS.partition("## In one word")
     rows = [line.split("|")[1].strip() for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
     assert rows[2:] == names
     for one in phase.PHASES:

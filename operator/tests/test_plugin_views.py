@@ -15,7 +15,7 @@ from lookupdb_operator.plugin.views import list_view, lookup_view, status_view, 
 from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, UnavailableKey
 from lookupdb_operator.plugin.views.metric_samples import MetricSample, bound_quantile, rate
 
-DOCS = Path(__file__).parents[2] / "docs" / "kubectl.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "kubectl.md"
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
 

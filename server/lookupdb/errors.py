@@ -197,7 +197,7 @@ class KeyMissing(LookupFailed):
 class Unavailable(LookupFailed):
     """A shard or the router could not be reached: the key may or may not exist.
 
-    ``reason`` is that of the router (docs/http-api.md), or the client's own if no router answered.
+    ``reason`` is that of the router (docs/reference/http-api.md), or the client's own if no router answered.
     """
 
     exit_code = 4
@@ -253,7 +253,7 @@ class RequestRefused(LookupFailed):
         self.status = status
         """Of HTTP; 0 where certificates do not fit, so that nothing was asked."""
         self.problem = problem
-        """The name of the problem (docs/http-api.md), such as ``unauthenticated``; empty if the answer has none."""
+        """The name of the problem (docs/reference/http-api.md), such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit
         """Of ``too-many-keys``: how many a batch may have, where the router says it."""
 

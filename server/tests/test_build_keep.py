@@ -43,7 +43,7 @@ class TestTwoClustersFromOneSnapshot:
     """They have one id, the same datasets with the same uids, and so one folder in a store that both name."""
 
     def test_with_one_id_a_builder_removes_what_the_other_serves(self, project: Project) -> None:
-        """Nothing in the store tells that g2 serves elsewhere: hence the warning in docs/recovery.md."""
+        """Nothing in the store tells that g2 serves elsewhere: hence the warning in docs/operations/recovery.md."""
         project.built("--keep", "1", "--protect", "g5")
         assert "g2" not in project.dataset.published_generations()
 

@@ -1,4 +1,4 @@
-"""docs/client.md: each of its programs runs, against a real router of airports, and says what the page says."""
+"""docs/how-to/client.md: each of its programs runs, against a real router of airports, and says what the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import lookupdb.errors
 from lookupdb.client import Client, attempts, combiner, connection_pool, many_keys
 from lookupdb.client.settings import ClientOptions, ClientSettings
 
-TEXT = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "client.md").read_text()
 PROGRAMS: dict[str, str] = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 URL = "http://127.0.0.1:8080"
 NAME = b"John F Kennedy International Airport"

@@ -1,4 +1,4 @@
-"""docs/delivery.md: its manifests are valid, and the paths that it names are the store's."""
+"""docs/operations/delivery.md: its manifests are valid, and the paths that it names are the store's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from lookupdb import schema, shard_name
 from lookupdb.store.layout import dataset_path
 
-TEXT = (Path(__file__).parents[2] / "docs" / "delivery.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "delivery.md").read_text()
 
 
 def _deliveries() -> list[dict[str, Any]]:

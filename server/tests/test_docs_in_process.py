@@ -1,4 +1,4 @@
-"""The examples of docs/in-process.md, run as they stand there: each line gives what its comment says."""
+"""The examples of docs/how-to/in-process.md, run as they stand there: each line gives what its comment says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lookupdb.mapped.dataset import REFRESH_SECONDS
 from lookupdb.mapped.location import SYNC_DIR_VARIABLE
 from lookupdb.spec import LOCAL
 
-TEXT = (Path(__file__).parents[2] / "docs" / "in-process.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "in-process.md").read_text()
 (DEMO,) = re.findall(r"^```python demo\n(.*?)^```$", TEXT, re.M | re.S)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 PEOPLE = {name: b'{"team":"%b"}' % team for name, team in (("ada", b"engines"), ("bob", b"bridges"), ("eve", b"x"))}

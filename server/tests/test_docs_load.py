@@ -1,4 +1,4 @@
-"""docs/load.md: its commands run; its conditions, ends, bounds and exit codes are those that there are."""
+"""docs/how-to/load.md: its commands run; its conditions, ends, bounds and exit codes are those that there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lookupdb.load.key_source import DEFAULT_SAMPLE, MAX_KEYS
 from lookupdb.local.run_state import RunFolder
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "load.md").read_text()
+TEXT = (ROOT / "docs" / "how-to" / "load.md").read_text()
 COMMANDS = [line.partition("  #")[0].strip() for line in re.findall(r"^ {4}(lookupdb load .*)$", TEXT, re.MULTILINE)]
 URL = "http://127.0.0.1:8080"
 
@@ -78,7 +78,7 @@ def test_its_conditions_are_those_that_there_are() -> None:
 
 
 def test_its_ends_are_those_of_a_result() -> None:
-    schema = orjson.loads((ROOT / "docs" / "load-result.schema.json").read_bytes())
+    schema = orjson.loads((ROOT / "docs" / "reference" / "load-result.schema.json").read_bytes())
     members = set(schema["properties"]["requests"]["properties"]) - {"scheduled", "heldBack"}
     table = TEXT.partition("| end | in `--json` |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| [\w ]+ \| `(\w+)`", table, re.MULTILINE)) == members

@@ -1,4 +1,4 @@
-"""docs/own-store.md: its manifest is valid, and its headings are where other pages point."""
+"""docs/operations/own-store.md: its manifest is valid, and its headings are where other pages point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from lookupdb import schema
 from lookupdb.store import credentials
 
-TEXT = (Path(__file__).parents[2] / "docs" / "own-store.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "own-store.md").read_text()
 
 
 def test_its_manifest_is_valid_and_names_what_the_text_makes() -> None:

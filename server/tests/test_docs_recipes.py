@@ -1,4 +1,4 @@
-"""The recipes of docs/http-api.md, run as they stand there: clients that ask again when the router says 503."""
+"""The recipes of docs/reference/http-api.md, run as they stand there: clients that retry a 503."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lookupdb.route.http import problems
 from lookupdb.route.lookups.batch_keys import BatchKeys
 from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
 
-TEXT = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 INSTALLED = [name for name in RECIPES if importlib.util.find_spec(name)]
 

@@ -1,4 +1,4 @@
-"""The examples of docs/redis.md, run as they stand there against a real router over real shards."""
+"""The examples of docs/how-to/redis.md, run as they stand there against a real router over real shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.shards import write_generation
 
 from lookupdb.route.resp.commands import COMMANDS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 AIRPORTS = {code: b'{"iata": "%b"}' % code[1:].encode() for code in ("kjfk", "egll", "lszh")}
 

@@ -1,4 +1,5 @@
-"""The recipes of docs/sources.md: each spec reads the file above it, and a lookup answers what stands below it."""
+"""The recipes of docs/how-to/sources.md: each spec reads the file above it, and a lookup returns what
+follows."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from support.sources import read
 from lookupdb import keys
 from lookupdb.spec import parse_resource
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sources.md").read_text()
 RECIPES = re.findall(r"^```text (\S+)\n(.*?)^```\n+```yaml\n(.*?)^```\n+```json\n(.*?)^```$", TEXT, re.M | re.S)
 SPECS = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.M | re.S)
 

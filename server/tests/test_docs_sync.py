@@ -1,4 +1,4 @@
-"""docs/sync.md: its command lines are ones that `lookupdb sync` takes, its pod is of the profile restricted, and its
+"""docs/how-to/sync.md: `lookupdb sync` takes its command lines, its pod is of the profile restricted, and its
 announcement is one."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lookupdb.cli.sync import command
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.store.announcement import parse_announcement
 
-TEXT = (Path(__file__).parents[2] / "docs" / "sync.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sync.md").read_text()
 DEPLOYMENT: dict[str, Any] = yaml.safe_load(*re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 (UNIT,) = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
@@ -81,7 +81,7 @@ def test_the_pod_is_of_the_profile_restricted() -> None:
 
 def test_the_announcement_is_one() -> None:
     (text,) = re.findall(r'^    (\{"formatVersion".*?\})$', TEXT, re.MULTILINE | re.DOTALL)
-    announcement = parse_announcement(text.encode(), "docs/sync.md")
+    announcement = parse_announcement(text.encode(), "docs/how-to/sync.md")
     assert (announcement.generation, announcement.version) == ("g12", 17)
     assert json.loads(announcement.to_json()) == json.loads(text)
 

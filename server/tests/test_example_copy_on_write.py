@@ -1,4 +1,4 @@
-"""examples/copy-on-write, with few records: what it measures is as docs/memory.md tells, and nothing of it stays.
+"""examples/copy-on-write, with few records: it measures what docs/concepts/memory.md says, and nothing stays.
 
 Its service is gunicorn's where that is installed (`make .venv/.bench`), else a stand-in's that forks workers as well.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "copy-on-write"
-PAGE = ROOT / "docs" / "memory.md"
+PAGE = ROOT / "docs" / "concepts" / "memory.md"
 STAND_INS = Path(__file__).parent / "support" / "stand_ins"
 SVG = "{http://www.w3.org/2000/svg}"
 RECORDS = 20_000

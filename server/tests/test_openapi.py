@@ -1,4 +1,4 @@
-"""docs/openapi.yaml says what the router does: a running router is held against it, and it against the code."""
+"""docs/reference/openapi.yaml says what the router does: tests compare a running router, and the code, with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from lookupdb.route.http import problems, routes
 pytestmark = pytest.mark.long
 
 DOCUMENT: dict[str, Any] = yaml.load(
-    (Path(__file__).parents[2] / "docs" / "openapi.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    (Path(__file__).parents[2] / "docs" / "reference" / "openapi.yaml").read_text(),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
 CASES = Path(__file__).with_name("support") / "openapi_cases.py"
 
@@ -99,7 +100,7 @@ def test_it_is_valid_json_too() -> None:
 
 
 def test_people_read_of_every_status() -> None:
-    """docs/http-api.md names every type of problem."""
-    text = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    """docs/reference/http-api.md names every type of problem."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
     for kind in problems.ALL:
         assert f"`{kind.name}`" in text

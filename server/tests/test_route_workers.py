@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_tools import reference
 from support.fleets import Shards, fleet, fleet_entry
 from support.http import request
 from support.routers import Clients, Router, routing, starting
@@ -206,7 +207,7 @@ def test_shard_servers_that_want_a_password_are_given_it(generation: Path, tmp_p
 
 
 def test_every_metric_is_documented_and_every_documented_one_is_there(table: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    text = reference.pages()["reference/metrics.md"]
     documented = set(re.findall(r"^\| `(lookupdb_router_\w+)`", text, re.MULTILINE))
     with routing(table) as router:
         assert router.get("/v1/lookup/k1")[0] == 200

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import pytest
 import redis
+from docs_tools import reference
 from support.process_table import is_running
 from support.shards import Running, serving, write_generation
 from support.waiting import until
@@ -213,7 +214,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_every_metric_is_documented(server: Running) -> None:
-    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    text = reference.pages()["reference/metrics.md"]
     families = {line.split()[2] for line in admin(server, "/metrics")[1].splitlines() if line.startswith("# TYPE")}
     assert families
     assert {name for name in families if f"`{name}`" not in text} == set()

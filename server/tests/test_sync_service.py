@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from docs_tools import reference
 from support.buckets import new_bucket
 from support.gateways import CLUSTER as GATEWAY_CLUSTER
 from support.gateways import fake_gateway, use_token
@@ -356,7 +357,7 @@ async def test_metrics_tell_of_each_dataset(root: Path, url: str) -> None:
         assert families["lookupdb_sync_behind"].samples == [(of_people, 0.0)]
         assert families["lookupdb_sync_ready"].samples == [({}, 1)]
         assert families["lookupdb_sync_swaps_total"].samples == [({}, 1)]
-        text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+        text = reference.pages()["reference/metrics.md"]
         assert [name for name in families if f"| `{name}` |" not in text] == []
         orjson.dumps(describe_state(service.state))
 

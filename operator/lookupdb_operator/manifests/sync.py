@@ -46,7 +46,7 @@ def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...
 
 
 def _node_folder(dataset: ObservedDataset) -> str:
-    """The folder of the dataset on each node: what stands in it is the contract of docs/sync.md."""
+    """The folder of the dataset on each node: what stands in it is the contract of docs/how-to/sync.md."""
     return f"{dataset.spec['sync']['hostPath']}/{dataset.namespace}/{dataset.name}"
 
 

@@ -1,4 +1,4 @@
-"""Look keys up in a dataset, from Python: a client of the router's HTTP API (docs/client.md).
+"""Look keys up in a dataset, from Python: a client of the router's HTTP API (docs/how-to/client.md).
 
     from lookupdb.client import Client
 

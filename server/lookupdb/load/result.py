@@ -1,5 +1,5 @@
 """The result of a load: one JSON document, from which all that people see is made. Its schema is
-docs/load-result.schema.json."""
+docs/reference/load-result.schema.json."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a gateway and its clients say to one another over HTTP, version 1: paths, headers, kinds of errors, limits.
 
 A gateway stands before a store and is the only one that has its credentials. Clients show a token; the namespace in it
-says which part of the store is theirs. docs/architecture.md tells the rest.
+says which part of the store is theirs. docs/concepts/architecture.md tells the rest.
 """
 
 from __future__ import annotations

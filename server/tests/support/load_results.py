@@ -17,7 +17,7 @@ from lookupdb.load.schedule import make_profile
 from lookupdb.load.sender_plan import LoadPlan
 from lookupdb.load.tally import Tally
 
-SCHEMA = orjson.loads((Path(__file__).parents[3] / "docs" / "load-result.schema.json").read_bytes())
+SCHEMA = orjson.loads((Path(__file__).parents[3] / "docs" / "reference" / "load-result.schema.json").read_bytes())
 
 
 def make_plan(**changes: Any) -> LoadPlan:

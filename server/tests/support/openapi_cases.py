@@ -1,4 +1,4 @@
-"""Requests that schemathesis makes of docs/openapi.yaml, sent to each of the routers at ROUTER_URLS.
+"""Requests that schemathesis makes of docs/reference/openapi.yaml, sent to each of the routers at ROUTER_URLS.
 
 test_openapi.py runs them in a pytest of its own: importing schemathesis takes a fifth as long as collecting all tests.
 """
@@ -14,7 +14,8 @@ import schemathesis
 import yaml
 
 DOCUMENT: dict[str, Any] = yaml.load(
-    (Path(__file__).parents[3] / "docs" / "openapi.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    (Path(__file__).parents[3] / "docs" / "reference" / "openapi.yaml").read_text(),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
 # What is no deadline is ignored, and refused by nobody, as schemathesis expects of what its schema does not allow.
 DOCUMENT["components"]["parameters"]["Deadline"]["schema"] = {"type": "string"}

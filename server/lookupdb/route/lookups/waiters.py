@@ -10,7 +10,7 @@ from lookupdb.route.lookups.generation import ServedGeneration
 from lookupdb.route.servers.address import ServerAddress
 
 Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
-"""Stable, because clients read it. ``docs/http-api.md`` says what they can do; here is who says it, and when:
+"""Stable, because clients read it. ``docs/reference/http-api.md`` says what they can do; here is who says it, and when:
 
 | reason | who | when |
 | --- | --- | --- |

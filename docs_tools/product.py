@@ -1,0 +1,184 @@
+"""What the reference is made from. No other module of ``docs_tools`` names a module of the product."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, cast
+from unittest import mock
+
+import click
+import yaml
+
+from lookupdb.cli import VERBS, cli, other_verbs
+from lookupdb.resp.commands import CommandTable
+from lookupdb.route import counters as route_counters
+from lookupdb.route import metrics as route_metrics
+from lookupdb.route.resp.commands import COMMANDS as ROUTER_COMMANDS
+from lookupdb.runtime import memory
+from lookupdb.runtime.counters import Counters
+from lookupdb.runtime.supervisor import Supervisor
+from lookupdb.serve import metrics as shard_metrics
+from lookupdb.serve import shard_counters
+from lookupdb.serve.commands import COMMANDS as SHARD_COMMANDS
+from lookupdb.serve.verify import ServedShard
+from lookupdb.sync.figures import SyncFigures
+from lookupdb.sync.status import SyncCollector, SyncState
+from lookupdb_operator.gateway import service as gateway_service
+from lookupdb_operator.gateway.metrics import GatewayMetrics
+from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.plan import lifecycle, phase, reasons
+from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase, Transition
+from lookupdb_operator.plugin.cli import cli as kubectl_cli
+
+__all__ = [
+    "CRD",
+    "OPENAPI",
+    "ROUTER_COMMANDS",
+    "SHARD_COMMANDS",
+    "VALUES",
+    "VALUES_SCHEMA",
+    "CommandTable",
+    "GenerationPhase",
+    "Phase",
+    "RolloutPhase",
+    "Transition",
+    "cli",
+    "kubectl_cli",
+    "lifecycle",
+    "load_screens",
+    "metric_families",
+    "phase",
+    "reason_sentences",
+    "reasons",
+    "verbs",
+]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+CRD: Final = ROOT / "crds" / "lookupdatasets.lookupdb.dev.yaml"
+VALUES: Final = ROOT / "charts" / "lookupdb" / "values.yaml"
+VALUES_SCHEMA: Final = ROOT / "charts" / "lookupdb" / "values.schema.json"
+ALERTS: Final = ROOT / "charts" / "lookupdb" / "templates" / "monitoring" / "prometheusrule.yaml"
+OPENAPI: Final = ROOT / "docs" / "reference" / "openapi.yaml"
+RESP_TEXTS: Final = Path(__file__).with_name("resp_commands.toml")
+"""What each command replies: the server has no sentence of it."""
+REASON_ADVICE: Final = Path(__file__).with_name("reason_advice.toml")
+"""What to do about a reason, where the message of the condition does not say it in full."""
+
+Family = tuple[str, str, str]
+"""Name, kind, help."""
+
+
+def load_yaml(path: Path) -> Any:
+    """Return the document in ``path``."""
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+
+
+def verbs() -> Mapping[str, click.Command]:
+    """Every verb of ``lookupdb`` with its command."""
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in [*VERBS, *other_verbs()]}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+class _NoCounters:
+    """Counters of nothing: metrics are only listed."""
+
+    slots = 1
+
+    def total(self, _: str) -> int:
+        return 0
+
+    def value(self, _: str, __: int) -> int:
+        return 0
+
+
+def metric_families() -> Mapping[str, list[Family]]:
+    """The metrics of each program, as its own collectors list them."""
+    counters = cast("Counters", _NoCounters())
+    supervisor = cast("Supervisor", SimpleNamespace(state="ready", workers=[], pids={}))
+    manifest = SimpleNamespace(namespace="", name="", generation="g1", shards=[])
+    entry = SimpleNamespace(records=0, bytes=0)
+    served = cast("ServedShard", SimpleNamespace(manifest=manifest, entry=entry, path=Path(__file__), shard=0))
+    state = SimpleNamespace(is_ending=False, tables=[], keepers={}, figures=SyncFigures())
+    gateway = GatewayMetrics()
+    with mock.patch.object(memory, "container_memory", return_value=SimpleNamespace(limit=0, anon=0, file=0)):
+        collected = {
+            "Shard server": _collect(shard_metrics.collectors(served, counters, supervisor)),
+            "Router": _collect(route_metrics.collectors(counters, supervisor)),
+            "Sync": _collect([SyncCollector(cast("SyncState", state))]),
+            "Gateway": [*_collect([gateway]), *_gateway_gauges()],
+            "Operator": list(_operator_families()),
+        }
+    assert route_counters.COUNTERS
+    assert shard_counters.COUNTERS
+    return collected
+
+
+def _collect(collectors: Any) -> list[Family]:
+    return [(family.name, family.kind, family.help) for collector in collectors for family in collector.collect()]
+
+
+def _gateway_gauges() -> Iterator[Family]:
+    """The gauges that a running gateway registers: name → (help, what reads it)."""
+    for node in ast.walk(ast.parse(inspect.getsource(gateway_service))):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and node.target.attr == "gauges":
+            assert isinstance(node.value, ast.Dict)
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                assert isinstance(key, ast.Constant)
+                assert isinstance(value, ast.Tuple)
+                assert isinstance(value.elts[0], ast.Constant)
+                yield str(key.value), "gauge", str(value.elts[0].value)
+
+
+def _operator_families() -> Iterator[Family]:
+    text = Metrics().render().decode()
+    helps = dict(re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE))
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE):
+        if name.startswith("lookupdb_") and not name.endswith("_created"):
+            yield name, kind, helps[name]
+
+
+def reason_sentences() -> Mapping[str, tuple[str, str]]:
+    """Every reason with the part of the module that it stands in (its comment), and its sentence."""
+    found: dict[str, tuple[str, str]] = {}
+    source = inspect.getsource(reasons)
+    lines = source.splitlines()
+    body = ast.parse(source).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        value = getattr(reasons, node.target.id)
+        if node.target.id[0].isupper() and isinstance(value, str):
+            is_told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            sentence = " ".join(str(cast("Any", following).value.value).split()) if is_told else ""
+            comment = next((line[2:] for line in reversed(lines[: node.lineno - 1]) if line.startswith("# ")), "")
+            found[value] = (comment, sentence)
+    return found
+
+
+def load_screens() -> Mapping[str, Callable[[], str]]:
+    """The screens of ``kubectl lookupdb status``: what its tests hold, by the heading of the reference."""
+    for folder in ("operator/tests",):
+        if str(ROOT / folder) not in sys.path:
+            sys.path.append(str(ROOT / folder))
+    worlds: ModuleType = __import__("operator_support.phase_worlds", fromlist=["screen_of"])
+    samples: ModuleType = __import__("operator_support.plan_samples", fromlist=["serving"])
+    makers = {
+        "Building": worlds.building,
+        "Ready": samples.serving,
+        "RollingOut": worlds.rolling_out,
+        "RollingOut: shard by shard": worlds.shard_by_shard,
+        "CandidateWaiting": worlds.candidate,
+        "Pinned": worlds.pinned,
+        "RolledBack": worlds.rolled_back,
+        "GateClosed": worlds.gate_closed,
+        "Stuck: a build fails": worlds.failing,
+        "Stuck: servers do not start": worlds.unplaced,
+    }
+    return {heading: lambda make=make: worlds.screen_of(make()) for heading, make in makers.items()}
