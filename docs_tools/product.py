@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, cast
@@ -181,4 +182,8 @@ def load_screens() -> Mapping[str, Callable[[], str]]:
         "Stuck: a build fails": worlds.failing,
         "Stuck: servers do not start": worlds.unplaced,
     }
-    return {heading: lambda make=make: worlds.screen_of(make()) for heading, make in makers.items()}
+    return {heading: partial(_show, worlds.screen_of, make) for heading, make in makers.items()}
+
+
+def _show(screen_of: Callable[[Any], str], make: Callable[[], Any]) -> str:
+    return screen_of(make())

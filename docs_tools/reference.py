@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from typing import Any, Final
 
@@ -303,9 +304,9 @@ def make_conditions_page() -> str:
     _undescribed.extend(f"{reason} of reason_advice.toml is no reason, or has a remedy" for reason in advice)
     for group, rows in groups.items():
         parts += [f"### {group}", _table(("reason", "means", "do"), rows)]
-    rows = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.phase.PHASES]
-    rows.append((product.phase.PENDING, "none of these; something begins"))
-    parts += ["## In one word", _PHASES, _table(("phase", "means"), rows)]
+    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.phase.PHASES]
+    phases.append((product.phase.PENDING, "none of these; something begins"))
+    parts += ["## In one word", _PHASES, _table(("phase", "means"), phases)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -359,7 +360,7 @@ def lifecycle_row(transition: product.Transition) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _edges(edges: tuple[tuple[product.Phase, product.Phase], ...], kind: type[Any]) -> str:
+def _edges(edges: tuple[tuple[product.Phase, product.Phase], ...], kind: type[Enum]) -> str:
     """``claimed, draining → referenced``: what leads to the same stands together."""
     after_before: dict[str, list[str]] = {}
     for before, after in edges:
@@ -431,7 +432,7 @@ def _follow(api: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any
 
 def _schema_type(node: Mapping[str, Any]) -> str:
     if "$ref" in node:
-        return node["$ref"].rpartition("/")[2]
+        return str(node["$ref"].rpartition("/")[2])
     kind = node.get("type", "any value")
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
 

@@ -1,4 +1,4 @@
-"""The objects in docs/operations/kubernetes.md that stand in front of the routers: Kubernetes takes them, and they reach
+"""The objects in docs/how-to/expose.md that stand in front of the routers: Kubernetes takes them, and they reach
 them."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONFIG = Config(image="lookupdb:1.0.0", store="s3://lookupdb", cluster="c1")
 
 def example(kind: str) -> Any:
     """The one example of ``kind``."""
-    text = (ROOT / "docs" / "operations" / "kubernetes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "expose.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     (found,) = [block for block in blocks if block["kind"] == kind]
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import yaml
-from docs_tools import product, reference, site
+from docs_tools import drawing, product, reference, site
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
@@ -100,3 +100,16 @@ def test_the_site_lists_every_page() -> None:
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     pages = {path for path in pages if not path.startswith("decisions/")} | {"decisions/README.md"}
     assert sorted(listed) == sorted({*pages, *reference.pages(), *site.PAGES.values()})
+
+
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.dot"))
+
+
+@pytest.mark.parametrize("source", PICTURES, ids=lambda path: path.stem)
+def test_each_picture_is_drawn_from_its_text(source: Path) -> None:
+    assert source.with_suffix(".svg").read_text(encoding="utf-8").startswith(drawing.mark_of(source)), "make pictures"
+    assert any(f"{source.stem}.svg)" in page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+
+
+def test_there_are_pictures_of_the_architecture_a_lookup_and_the_cutover() -> None:
+    assert [source.stem for source in PICTURES] == ["architecture", "cutover", "lookup"]

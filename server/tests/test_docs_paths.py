@@ -46,7 +46,6 @@ _PYTHON_FILE = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.py)\b")
 _OWN_PATH = re.compile(rf"(?<![\w./~-])((?:{TOP})/[\w./*-]*)")
 _FOLDER = re.compile(r"^((?:[\w-]+/)+)$")
 _MODULE = re.compile(r"(?<![\w./-])((?:lookupdb|lookupdb_operator|benchmarks|e2e)(?:\.[a-z_]+)+)(?![\w/])")
-_NAME_IN_FILE = re.compile(r"`([\w./-]+\.py)`\s+\(`([^`]+)`(?:, `([^`]+)`)*\)")
 
 
 def mentioned(document: Path) -> Iterator[str]:
@@ -88,13 +87,6 @@ def missing(document: Path) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_document_mentions_is_there(document: Path) -> None:
     assert missing(document) == []
-
-
-def test_a_name_in_brackets_behind_a_file_stands_in_that_file() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    named = [(file, name) for file, *names in _NAME_IN_FILE.findall(text) for name in names if name]
-    assert len(named) > 20
-    assert [(file, name) for file, name in named if name not in (ROOT / file).read_text()] == []
 
 
 def test_what_is_not_there_is_found(tmp_path: Path) -> None:

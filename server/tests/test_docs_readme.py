@@ -1,4 +1,4 @@
-"""README's five minutes, played: its own files and commands, one after another, and what it says comes of them."""
+"""The tutorial, played: its own files and commands, one after another, and what it says comes of them; README's too."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ pytestmark = pytest.mark.long
 
 DEADLINE_SECONDS = 120.0
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "README.md").read_text().partition("## Five minutes\n")[2].partition("\n## ")[0]
+README = (ROOT / "README.md").read_text()
+TEXT = (ROOT / "docs" / "start" / "tutorial.md").read_text()
+SECTION = TEXT.partition("## Five minutes\n")[2].partition("\n## ")[0]
 DEMO, _, OWN_DATA = SECTION.partition("Now try your own")
-PROGRAMS: dict[str, str] = dict(
-    re.findall(r"^```python (\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-)
+PROGRAMS: dict[str, str] = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
 PRINTED = {
     "asyncio": "[{'iata': 'JFK', …}, {'iata': 'LHR', …}, None]\n['nowhere']\n",
     "threads": "100 lookups of ['John F Kennedy International Airport', 'London Heathrow Airport']\n",
@@ -33,7 +33,7 @@ PRINTED = {
 }
 """What the programs for Python print; of an airport, its first member."""
 OUTCOMES = {"cut over to g2": "cut over to g2", "g2 keeps serving": "the build failed; g2 keeps serving"}
-"""README's words of what each change of the file leads to, and the line of `up`."""
+"""The tutorial's words of what each change of the file leads to, and the line of `up`."""
 
 
 def indented_blocks(text: str) -> list[str]:
@@ -41,7 +41,7 @@ def indented_blocks(text: str) -> list[str]:
 
 
 class Walk:
-    """A user's folder, in which the commands of README run."""
+    """A user's folder, in which the commands run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,6 +135,17 @@ def test_each_program_for_python_runs_beside_the_demo_as_it_stands(walk: Walk) -
         )
         assert ended.returncode == 0, (name, ended.stderr)
         assert re.sub(r", ?[\"']name[^}]*", ", …", ended.stdout) == PRINTED[name], name
+
+
+def test_readme_names_the_two_commands_and_lookups_of_the_tutorial() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    commands = re.findall(r"^    make (\w+) ", README.partition("## Two commands")[2].partition("\n## ")[0], re.M)
+    assert commands == ["demo", "test"]
+    assert all(f"\n{command}: " in makefile for command in commands)
+    lookups = re.findall(r"^    (curl .*)$", README, re.M)
+    assert lookups
+    assert all(f"    {lookup}\n" in DEMO for lookup in lookups)
+    assert len(README.split()) <= 900
 
 
 def test_the_demo_answers_the_lookups_that_it_names(walk: Walk) -> None:
