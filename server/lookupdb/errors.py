@@ -253,7 +253,7 @@ class RequestRefused(LookupFailed):
         self.status = status
         """Of HTTP; 0 where certificates do not fit, so that nothing was asked."""
         self.problem = problem
-        """The name of the problem (docs/reference/http-api.md), such as ``unauthenticated``; empty if the answer has none."""
+        """The name of the problem, such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit
         """Of ``too-many-keys``: how many a batch may have, where the router says it."""
 

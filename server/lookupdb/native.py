@@ -1,6 +1,6 @@
 """The one place that chooses between the native kernels (``server/native``, in Rust) and their twins in Python.
 
-Both give the same bytes; docs/concepts/architecture.md says where the boundary lies. ``LOOKUPDB_NATIVE=0`` takes the twins,
+Both give the same bytes; docs/concepts/architecture.md has the boundary. ``LOOKUPDB_NATIVE=0`` takes the twins,
 ``LOOKUPDB_NATIVE=1`` refuses to go on without the kernels, else they are used where they are installed.
 """
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs_tools import reference
 from support.fleets import fleet, fleet_entry
 from support.routers import Router, routing
 from support.routing import table_file
 from support.shards import write_generation
 
-from docs_tools import reference
 from lookupdb.route.resp.commands import COMMANDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()

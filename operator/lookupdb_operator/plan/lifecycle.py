@@ -1,7 +1,7 @@
 """The life of a generation and of a rollout, written down once: their phases, and the transitions between them.
 
 ``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass; the simulation holds every pass against
-them; docs/concepts/rollouts.md shows them.
+them; the reference of the documentation shows them.
 
 Why does r1 stay? Because of its phase: the transitions that leave it say when they do. What ends it? The transition
 that leads to ``GONE``. Who deletes it? ``objects.find_garbage`` lists its objects, only when its phase is ``GONE``, and

@@ -6,7 +6,7 @@ is itself written before the Secret is. Should the Secret's write be lost after 
 when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
 
 With a gateway before the store there is no such Secret, and status forgets what was written: should the gateway go
-again, the Secret is written at first. Those of before are a person's to delete (docs/operations/kubernetes.md): the operator has
+again, the Secret is written at first. Those of before are a person's to delete: the operator has
 no right on Secrets there then.
 """
 

@@ -1,7 +1,7 @@
 """A reflector keeps the cache up to date with one kind of object: it lists it once, page by page, then watches.
 
 kopf does not do this: it keeps a task, two streams and a memory for each object, which for the pods of some hundred
-datasets takes minutes, and more memory than the whole cache (docs/concepts/operator.md has the figures). Here a page is parsed
+datasets takes minutes, and more memory than the whole cache (docs/measurements.md has figures). Here a page is parsed
 and dropped before the next one is requested.
 """
 

@@ -1,6 +1,6 @@
 """What a router worker counts, in shared memory (see ``runtime.counters``), and the sentence that explains each.
 
-``lookupdb_router_`` and the name, with ``_total`` for counters, is the metric; docs/operations/monitoring.md lists them all.
+``lookupdb_router_`` and the name, with ``_total`` for counters, is the metric; the reference lists them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The router's metrics: what its workers have counted, read at scrape time. docs/operations/monitoring.md explains each."""
+"""The router's metrics: what its workers have counted, read at scrape time."""
 
 from __future__ import annotations
 

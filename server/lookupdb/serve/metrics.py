@@ -1,4 +1,4 @@
-"""A shard server's metrics; docs/operations/monitoring.md explains each, and a test holds the two together."""
+"""A shard server's metrics."""
 
 from __future__ import annotations
 

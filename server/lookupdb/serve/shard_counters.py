@@ -1,4 +1,4 @@
-"""The counters of a worker, in shared memory. docs/operations/monitoring.md explains each to operators."""
+"""The counters of a worker, in shared memory."""
 
 from __future__ import annotations
 
