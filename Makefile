@@ -53,7 +53,7 @@ chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm an
 
 docs: $(VENV)/.docs ## build the documentation site into site/; a broken link, an unknown heading or a missing page fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo "the documentation is in site/: open site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
+	@echo "the documentation is in site/; to read it: $(BIN)/python -m http.server --directory site --bind 127.0.0.1"
 
 pictures: $(VENV)/.run ## draw the pictures of docs/pictures anew from the text files beside them
 	$(BIN)/python -m docs_tools.drawing
