@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -60,7 +61,9 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """``text`` on one line. Within code a bar separates no cells."""
+    parts = " ".join(text.split()).split("`")
+    return "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 def _prose(text: str) -> str:
@@ -188,7 +191,9 @@ def _help_text(path: str, command: click.Command) -> str:
     text = inspect.cleandoc(_describe(path, command.help)).partition("\f")[0]
     blocks = [block.strip("\n") for block in text.split("\n\n")]
     return "\n\n".join(
-        "```text\n" + block.partition("\n")[2] + "\n```" if block.startswith("\b") else _prose(" ".join(block.split()))
+        "```text\n" + textwrap.dedent(block.partition("\n")[2]) + "\n```"
+        if block.startswith("\b")
+        else _prose(" ".join(block.split()))
         for block in blocks
     )
 
