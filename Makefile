@@ -30,21 +30,24 @@ check: $(VENV)/.test ## lint, types, layers, words, the native kernels, the char
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
 	$(BIN)/python server/native/native_check.py
-	$(BIN)/python -m supply_chain.audit --report
 	@$(MAKE) --no-print-directory chart
 
-audit: $(VENV)/.test ## ask OSV for advisories about what is locked; fails by those that supply_chain/ignored.toml does not name
-	$(BIN)/python -m supply_chain.audit
+audit: .tools/bin/osv-scanner ## look for advisories about what is locked; fails by those that supply_chain/osv-scanner.toml does not name
+	supply_chain/audit $(OPTIONS)
 
 sbom: $(VENV)/.run ## write the bill of materials of the lock files to dist/; an image carries its own
 	@mkdir -p dist
 	$(BIN)/python -m supply_chain.sbom > dist/sbom.cdx.json
 
-provenance: $(VENV)/.run ## sign where a release comes from, with the key in the file KEY: SUBJECTS are files, and IMAGES name@sha256:… are too
+provenance: $(VENV)/.run .tools/bin/cosign ## sign where a release comes from, with the key KEY: SUBJECTS are files, and IMAGES name@sha256:… are too
 	@mkdir -p dist
-	$(BIN)/python -m supply_chain.provenance sign --key $(KEY) --builder $(BUILDER) $(addprefix --file ,$(SUBJECTS)) \
-	  $(addprefix --subject ,$(IMAGES)) $(addprefix --base-image ,$(BASE_IMAGES)) > dist/lookupdb.intoto.json
+	$(BIN)/python -m supply_chain.provenance --builder $(BUILDER) $(addprefix --file ,$(SUBJECTS)) \
+	  $(addprefix --subject ,$(IMAGES)) $(addprefix --base-image ,$(BASE_IMAGES)) > dist/lookupdb.statement.json
+	supply_chain/sign $(KEY) dist/lookupdb.statement.json dist/lookupdb.sigstore.json
 BUILDER ?= https://lookupdb.dev/builders/by-hand/v1
+
+test-supply: $(VENV)/.test .tools/bin/osv-scanner .tools/bin/cosign ## test audit and provenance with their tools; needs no network once they are built
+	$(BIN)/pytest -q -n 0 supply_chain/tools/tests
 
 chart: $(VENV)/.test ## lint and test the Helm chart (needs Go, to build helm and kubeconform into .tools)
 	PYTHON=$(BIN)/python charts/tools/install
@@ -110,6 +113,15 @@ clean: ## remove what was installed and built here
 	rm -rf $(VENV) .tools .lookupdb .bench site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf server/native/target server/native/fuzz/target server/lookupdb/_native.abi3.so*
 
+# Tools of releases, locked by go.mod and go.sum: minutes each, once. Needs Go 1.26 and its module proxy.
+.tools/bin/cosign: TOOL := github.com/sigstore/cosign/v3/cmd/cosign
+.tools/bin/osv-scanner: TOOL := github.com/google/osv-scanner/v2/cmd/osv-scanner
+.tools/bin/cosign .tools/bin/osv-scanner: supply_chain/tools/go.mod supply_chain/tools/go.sum
+	@echo "building $@ (minutes, once)"
+	@GOFLAGS=-modcacherw GOWORK=off CGO_ENABLED=0 GOBIN=$(CURDIR)/.tools/bin GOOS= GOARCH= \
+	  go install -C supply_chain/tools -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' $(TOOL)
+	@touch $@
+
 # One stamp for each set of requirements; each installs the project itself, editable, fetching nothing unlocked.
 # --no-deps: the lock is complete, and holds a version that one package refuses on paper only ([tool.uv]).
 $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
@@ -122,4 +134,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test test-long native fuzz soak check audit sbom provenance chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean
+.PHONY: help demo test test-long native fuzz soak check audit sbom provenance test-supply chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean

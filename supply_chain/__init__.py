@@ -1,10 +1,11 @@
-"""What a release is made of, where it comes from, and what is known against it: bill of materials, provenance, audit.
+"""What a release is made of and where it comes from.
 
-locks        what the lock files name: Python packages and crates
-sbom         the image's bill of materials, CycloneDX
-dsse         signed envelopes
-provenance   which sources and which builder a release comes from, in-toto and SLSA
-audit        locked packages against the advisories of OSV
+sbom             the image's bill of materials, CycloneDX
+provenance       the statement which sources and which builder a release comes from, in-toto and SLSA
+sign             has cosign sign it
+audit            has osv-scanner hold what is locked against the advisories of OSV
+osv-scanner.toml advisories that do not concern us
+tools            pins cosign and osv-scanner
 
-Nothing here runs in a cluster. docs/operations/supply-chain.md tells how it is used.
+Nothing here runs in a cluster. docs/operations/supply-chain.md describes how to use it.
 """

@@ -1,16 +1,13 @@
-"""Where a release comes from: an in-toto statement with SLSA's provenance, signed with a key that a file holds.
+"""Where a release comes from: an in-toto statement with SLSA's provenance, which `make provenance` has cosign sign.
 
-    python -m supply_chain.provenance sign --key release.pem --file dist/lookupdb-0.1.0.tgz \\
-        --subject image=sha256:… --base-image python@sha256:… --builder URI > lookupdb.intoto.json
-    python -m supply_chain.provenance verify --public-key release.pub --file dist/lookupdb-0.1.0.tgz \\
-        lookupdb.intoto.json
+    python -m supply_chain.provenance --file dist/lookupdb-0.1.0.tgz --subject image@sha256:… \\
+        --base-image python@sha256:… --builder URI
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,10 +16,9 @@ from typing import Any, Final
 
 import click
 
-from supply_chain import dsse
-from supply_chain.locks import ROOT
+from lookupdb import __version__
 
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+ROOT: Final = Path(__file__).parents[1]
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "https://lookupdb.dev/build/make/v1"
@@ -35,19 +31,17 @@ MATERIALS: Final = (
     "Dockerfile",
 )
 """Files that say what a release is made from, besides the commit that holds them."""
-PASSWORD_VARIABLE: Final = "LOOKUPDB_SIGNING_PASSWORD"  # noqa: S105 - its name
 _DIGEST: Final = re.compile(r"(.{1,400})[=@]sha256:([0-9a-f]{64})")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
-Json = dict[str, Any]
 Digests = Mapping[str, str]
 """SHA-256, hexadecimal, by name."""
 
 
 def make_statement(
     subjects: Digests, commit: str, materials: Digests, *, builder: str, command: str, version: str
-) -> Json:
-    """The statement that ``command`` made ``subjects`` from ``commit`` and ``materials``. Raises ValueError."""
+) -> dict[str, Any]:
+    """Return the statement that ``command`` made ``subjects`` from ``commit`` and ``materials``. Raises ValueError."""
     if not subjects:
         raise ValueError("expected a subject, found none: give --file or --subject")
     if not _COMMIT.fullmatch(commit):
@@ -71,42 +65,8 @@ def make_statement(
     }
 
 
-def sign_statement(statement: Json, key: dsse.PrivateKey) -> str:
-    """The signed envelope of ``statement``."""
-    return dsse.sign(json.dumps(statement, sort_keys=True).encode(), PAYLOAD_TYPE, key)
-
-
-def verify_statement(envelope: str, key: dsse.PublicKey, subjects: Digests, commit: str | None = None) -> Json:
-    """The statement in ``envelope``, if ``key`` signed it and it is of all ``subjects``, whatever they are called here,
-    and its source is of ``commit`` if that is given. Raises dsse.NotVerified."""
-    payload = dsse.verify(envelope, PAYLOAD_TYPE, key)
-    try:
-        statement: Json = json.loads(payload)
-        kinds = (statement["_type"], statement["predicateType"])
-        stated = {subject["digest"]["sha256"] for subject in statement["subject"]}
-        definition = statement["predicate"]["buildDefinition"]
-        commits = {_read_commit(each) for each in definition["resolvedDependencies"]} - {None}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise dsse.NotVerified(f"expected a statement of provenance, found another ({type(error).__name__})") from error
-    if kinds != (STATEMENT, PREDICATE):
-        raise dsse.NotVerified(f"expected {STATEMENT} with {PREDICATE}, found {kinds}")
-    if not subjects:
-        raise dsse.NotVerified("expected something to verify, found nothing: give --file or --subject")
-    for name, digest in subjects.items():
-        if digest not in stated:
-            raise dsse.NotVerified(f"expected the statement to be of {name} (sha256:{digest[:16]}…), found others")
-    if commit is not None and commits != {commit}:
-        raise dsse.NotVerified(f"expected the commit {commit}, found {sorted(map(str, commits))}")
-    return statement
-
-
-def _read_commit(dependency: Json) -> object:
-    """The commit of the source. What it depends on may come from other repositories, with commits of their own."""
-    return dependency["digest"].get("gitCommit") if dependency.get("uri") == SOURCE else None
-
-
 def read_subjects(files: Sequence[Path], named: Sequence[str]) -> dict[str, str]:
-    """The digests of ``files``, and those of ``named``, each NAME=sha256:… or NAME@sha256:…. Raises ValueError."""
+    """Return the digests of ``files`` and of ``named``, each NAME=sha256:… or NAME@sha256:…. Raises ValueError."""
     subjects = {file.name: _hash_file(file) for file in files}
     for text in named:
         found = _DIGEST.fullmatch(text)
@@ -124,7 +84,7 @@ def _hash_file(path: Path) -> str:
 
 
 def read_commit(root: Path = ROOT) -> str:
-    """The commit of a work tree. Raises ValueError if something in it is not committed."""
+    """Return the commit of a work tree. Raises ValueError if something in it is not committed."""
     changed = _git(root, "status", "--porcelain")
     if changed:
         raise ValueError(f"expected everything to be committed, found changes: {changed.splitlines()[0]}")
@@ -136,60 +96,25 @@ def _git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-@click.group()
-def cli() -> None:
-    """Sign and verify where a release comes from."""
-
-
-_files = click.option("--file", "files", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True)
-_named = click.option("--subject", "named", metavar="NAME=sha256:…", multiple=True, help="As an image's digest.")
-
-
-@cli.command("sign")
-@click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
-@_files
-@_named
+@click.command()
+@click.option("--file", "files", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True)
+@click.option("--subject", "named", metavar="NAME@sha256:…", multiple=True, help="As an image's digest.")
 @click.option("--base-image", metavar="NAME@sha256:…", multiple=True, help="What the image was built from.")
 @click.option("--builder", required=True, metavar="URI", help="Who ran the build, as those who verify know it.")
 @click.option("--command", default="make image", show_default=True)
-def sign_command(
-    key: Path, files: tuple[Path, ...], named: tuple[str, ...], base_image: tuple[str, ...], builder: str, command: str
+def cli(
+    files: tuple[Path, ...], named: tuple[str, ...], base_image: tuple[str, ...], builder: str, command: str
 ) -> None:
-    """Write the signed statement to standard output. LOOKUPDB_SIGNING_PASSWORD has the key's password, if any."""
-    from lookupdb import __version__
-
-    password = os.environ.get(PASSWORD_VARIABLE)
+    """Print the statement of all that is named, to be signed."""
     try:
         materials = {name: _hash_file(ROOT / name) for name in MATERIALS} | read_subjects((), base_image)
+        subjects = read_subjects(files, named)
         statement = make_statement(
-            read_subjects(files, named), read_commit(), materials, builder=builder, command=command, version=__version__
+            subjects, read_commit(), materials, builder=builder, command=command, version=__version__
         )
-        signer = dsse.read_private_key(key.read_bytes(), password.encode() if password else None)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(sign_statement(statement, signer), nl=False)
-
-
-@cli.command("verify")
-@click.option("--public-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
-@_files
-@_named
-@click.option("--commit", help="The commit that it must come from.")
-@click.argument("envelope", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def verify_command(
-    public_key: Path, files: tuple[Path, ...], named: tuple[str, ...], commit: str | None, envelope: Path
-) -> None:
-    """Print the statement in ENVELOPE if it is of all that is named, and signed with the key; else end with 1."""
-    try:
-        statement = verify_statement(
-            envelope.read_text(encoding="utf-8", errors="replace"),
-            dsse.read_public_key(public_key.read_bytes()),
-            read_subjects(files, named),
-            commit,
-        )
-    except (ValueError, dsse.NotVerified) as error:
-        raise click.ClickException(f"not verified: {error}") from error
-    click.echo(json.dumps(statement, indent=1))
+    click.echo(json.dumps(statement, sort_keys=True))
 
 
 if __name__ == "__main__":

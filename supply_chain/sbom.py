@@ -13,23 +13,78 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import re
 import subprocess
 import sys
+import tomllib
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from supply_chain.locks import LockedPackage, normalize, read_cargo_lock, read_requirements
-
+ROOT: Final = Path(__file__).parents[1]
+REQUIREMENTS: Final = ROOT / "requirements" / "run.txt"
+CARGO_LOCK: Final = ROOT / "server" / "native" / "Cargo.lock"
 OWN: Final = "lookupdb"
 _FORMAT: Final = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
 _MAX_LICENSE: Final = 100
 """Characters: some packages put the whole text where the name belongs."""
 _SERIAL: Final = uuid.UUID("b4a55c9e-6f0c-5e0b-9a3f-0d1a5a2f7c11")
 _UNKNOWN: Final = ("", "UNKNOWN")
+_PINNED: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
+_HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 Component = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LockedPackage:
+    """One package of a lock file."""
+
+    kind: str
+    """As package URLs name it: ``pypi`` or ``cargo``."""
+    name: str
+    version: str
+    checksums: tuple[str, ...] = ()
+    """SHA-256, hexadecimal: of the files of which one is installed."""
+
+    @property
+    def purl(self) -> str:
+        """Its package URL."""
+        return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
+
+
+def read_requirements(path: Path = REQUIREMENTS) -> list[LockedPackage]:
+    """Return the packages of a requirements file that pins each with its hashes. Raises ValueError for other lines."""
+    packages = []
+    for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        pinned, checksums = _PINNED.match(text), _HASH.findall(text)
+        if pinned is None or not checksums:
+            raise ValueError(f"{path.name}: expected name==version with hashes, found {text[:80]!r}: run `make lock`")
+        packages.append(LockedPackage("pypi", normalize(pinned[1]), pinned[2], tuple(sorted(checksums))))
+    return sorted(packages)
+
+
+def read_cargo_lock(path: Path = CARGO_LOCK) -> list[LockedPackage]:
+    """Return the crates of a Cargo.lock but for our own, which have no source. Raises ValueError without a checksum."""
+    packages = []
+    for package in tomllib.loads(path.read_text(encoding="utf-8"))["package"]:
+        if "source" not in package:
+            continue
+        if "checksum" not in package:
+            raise ValueError(f"{path.name}: expected a checksum of {package['name']}, found none: is it from git?")
+        packages.append(LockedPackage("cargo", package["name"], package["version"], (package["checksum"],)))
+    return sorted(packages)
+
+
+def normalize(name: str) -> str:
+    """Return a Python package's name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def render_sbom(components: Iterable[Component], version: str) -> str:

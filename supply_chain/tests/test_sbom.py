@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from supply_chain.locks import PYPI, LockedPackage, read_cargo_lock, read_requirements
 from supply_chain.sbom import (
+    LockedPackage,
     component_of,
     debian_components,
     installed_components,
     license_of,
     locked_packages,
+    read_cargo_lock,
+    read_requirements,
     render_sbom,
 )
 
 LISTING = "ii \tlibc6\t2.36-9+deb12u1\tamd64\nrc \tgone\t1\tall\nii \tlibstdc++6\t1:12.2-1\tamd64\n"
+HASH = "a" * 64
 PURL = "pkg:deb/debian/libc6@2.36-9%2Bdeb12u1?arch=amd64&distro=debian-12"
 
 
@@ -59,7 +62,7 @@ def test_the_same_components_are_the_same_bytes() -> None:
 
 
 def test_a_component_is_there_once() -> None:
-    component = component_of(LockedPackage(PYPI, "x", "1"))
+    component = component_of(LockedPackage("pypi", "x", "1"))
     with pytest.raises(ValueError, match="pkg:pypi/x@1"):
         render_sbom([component, component], "0.1.0")
 
@@ -75,16 +78,16 @@ def test_what_is_installed_is_what_is_locked(tmp_path: Path, monkeypatch: pytest
     write_distribution(tmp_path, "A_b", "1.0", "License-Expression: MIT")
     use(tmp_path, monkeypatch)
     locked = [
-        LockedPackage(PYPI, "a-b", "1.0", ("0" * 64,)),
-        LockedPackage(PYPI, "a-b", "1.1"),
-        LockedPackage(PYPI, "of-another-system", "1"),
+        LockedPackage("pypi", "a-b", "1.0", ("0" * 64,)),
+        LockedPackage("pypi", "a-b", "1.1"),
+        LockedPackage("pypi", "of-another-system", "1"),
     ]
     (component,) = installed_components(locked)
     assert (component["name"], component["licenses"]) == ("a-b", [{"expression": "MIT"}])
     with pytest.raises(ValueError, match=r"expected nothing of this name by the lock, found a-b 1.0 installed"):
         installed_components(locked[2:])
     with pytest.raises(ValueError, match=r"expected 2.0 or 2.1 by the lock, found a-b 1.0 installed"):
-        installed_components([LockedPackage(PYPI, "a-b", "2.0"), LockedPackage(PYPI, "a-b", "2.1")])
+        installed_components([LockedPackage("pypi", "a-b", "2.0"), LockedPackage("pypi", "a-b", "2.1")])
 
 
 @pytest.mark.parametrize(
@@ -100,3 +103,37 @@ def test_what_is_installed_is_what_is_locked(tmp_path: Path, monkeypatch: pytest
 )
 def test_licences(metadata: dict[str, str], classifiers: list[str], expected: object) -> None:
     assert license_of(metadata, classifiers) == expected
+
+
+def test_requirements_are_pinned_with_their_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(
+        f'# by uv\nZope.Interface==1.0 ; python_full_version < "4" \\\n    --hash=sha256:{HASH} \\\n'
+        f"    --hash=sha256:{'b' * 64}\n    # via x\npyjwt[crypto]==2.0 --hash=sha256:{HASH}\n"
+    )
+    assert read_requirements(path) == [
+        LockedPackage("pypi", "pyjwt", "2.0", (HASH,)),
+        LockedPackage("pypi", "zope-interface", "1.0", (HASH, "b" * 64)),
+    ]
+
+
+@pytest.mark.parametrize("line", ["x>=1", "x==1", "git+https://host/x", f"-e . --hash=sha256:{HASH}"])
+def test_what_is_not_locked_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.txt").write_text(line)
+    with pytest.raises(ValueError, match="expected name==version with hashes"):
+        read_requirements(tmp_path / "run.txt")
+
+
+def test_crates_but_for_our_own(tmp_path: Path) -> None:
+    path = tmp_path / "Cargo.lock"
+    crate = f'[[package]]\nname = "cc"\nversion = "1.0"\nsource = "registry+x"\nchecksum = "{HASH}"\n'
+    path.write_text(f'version = 4\n[[package]]\nname = "lookupdb-native"\nversion = "0.1.0"\n{crate}')
+    assert read_cargo_lock(path) == [LockedPackage("cargo", "cc", "1.0", (HASH,))]
+    path.write_text('[[package]]\nname = "cc"\nversion = "1.0"\nsource = "git+x"\n')
+    with pytest.raises(ValueError, match="expected a checksum of cc"):
+        read_cargo_lock(path)
+
+
+def test_our_own_locks_can_be_read() -> None:
+    assert {"aiohttp", "cryptography"} <= {package.name for package in read_requirements()}
+    assert "pyo3" in {package.name for package in read_cargo_lock()}
