@@ -48,7 +48,7 @@ def database(tmp_path: Path) -> Path:
         "crates.io": [advisory("RUSTSEC-2026-0001", "crates.io", "pyo3", pyo3)],
     }
     for ecosystem, advisories in known.items():
-        folder = tmp_path / "osv-scanner" / ecosystem
+        folder = tmp_path / "osv-scalibr" / ecosystem
         folder.mkdir(parents=True)
         with zipfile.ZipFile(folder / "all.zip", "w") as archive:
             for each in advisories:
@@ -57,7 +57,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_an_advisory_of_any_lock_fails_it_unless_it_is_named(database: Path, tmp_path: Path) -> None:
-    where = {"OSV_SCANNER_LOCAL_DB_CACHE_DIRECTORY": str(database)}
+    where = {"OSV_SCALIBR_LOCAL_DB_CACHE_DIRECTORY": str(database)}
     names = ("GHSA-aaaa-aaaa-aaaa", "GHSA-bbbb-bbbb-bbbb", "RUSTSEC-2026-0001")
     code, text = audit("--offline", **where)
     assert code == 1, text
@@ -79,12 +79,12 @@ def test_no_network_is_no_finding_and_is_said() -> None:
 
 
 def test_no_database_is_no_clean_one(tmp_path: Path) -> None:
-    code, text = audit("--offline", OSV_SCANNER_LOCAL_DB_CACHE_DIRECTORY=str(tmp_path))
+    code, text = audit("--offline", OSV_SCALIBR_LOCAL_DB_CACHE_DIRECTORY=str(tmp_path))
     assert code not in (0, 1), text
 
 
 def test_a_config_that_cannot_be_read_fails_it(database: Path, tmp_path: Path) -> None:
     config = tmp_path / "osv-scanner.toml"
     config.write_text("[[IgnoredVulns")
-    code, text = audit("--offline", "--config", str(config), OSV_SCANNER_LOCAL_DB_CACHE_DIRECTORY=str(database))
+    code, text = audit("--offline", "--config", str(config), OSV_SCALIBR_LOCAL_DB_CACHE_DIRECTORY=str(database))
     assert code not in (0, 1), text
