@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from lookupdb import schema
 from lookupdb_operator import names
-from lookupdb_operator.kinds import Kind
+from lookupdb_operator.kinds import DATASET, Kind
 
 Object = dict[str, Any]
 
@@ -53,6 +54,8 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
                 for named in [{"groupVersion": f"{group}/{version}", "version": version}]
             ],
         }
+    if parts[0] == "openapi":
+        return openapi(schema.resource_schema())
     if parts[0] == "version":
         return {"major": "1", "minor": "36"}
     api_version = "/".join(parts[1:])
@@ -63,6 +66,13 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
         if kind.api_version == api_version
     ]
     return {"kind": "APIResourceList", "groupVersion": api_version, "resources": resources}
+
+
+def openapi(crd_schema: Object) -> Object:
+    """The document of the group of LookupDatasets, whose CustomResourceDefinition has ``crd_schema``."""
+    kind = {"group": DATASET.group, "version": DATASET.version, "kind": DATASET.name}
+    named = {"dev.lookupdb.v1alpha1.LookupDataset": {**crd_schema, "x-kubernetes-group-version-kind": [kind]}}
+    return {"openapi": "3.0.0", "components": {"schemas": named}}
 
 
 def merge_patch(old: Any, new: Any) -> Any:

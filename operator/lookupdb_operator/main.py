@@ -20,6 +20,7 @@ from lookupdb_operator.api.client import Api, ApiError
 from lookupdb_operator.api.cluster import Cluster
 from lookupdb_operator.api.listing import Listing
 from lookupdb_operator.config import Config, StoreAccess
+from lookupdb_operator.crd_check import wait_for_crd
 from lookupdb_operator.health import Health, HealthServer
 from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.observe import Observer
@@ -78,12 +79,17 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
-    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is configured."""
+    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is configured, and LookupdbError when
+    the operator cannot start."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
         registry = operator.informers.make_registry(start=operator.start, stop=operator.stop)
         where: dict[str, Any] = {"namespaces": options.namespaces} if options.namespaces else {"clusterwide": True}
         await kopf.operator(registry=registry, settings=make_settings(), stop_flag=stop, **where)
+    except Exception:
+        if operator.informers.start_error is not None:
+            raise operator.informers.start_error from None
+        raise
     finally:
         await operator.close()
 
@@ -115,8 +121,12 @@ class _Operator:
         )
 
     async def start(self) -> None:
-        """Start all that a look needs, then the workers, who wait for the first key: before kopf lists anything."""
+        """Start all that a look needs, then the workers, who wait for the first key: before kopf lists anything.
+
+        No probe is answered before the CustomResourceDefinition has all that is needed: a pod that waits is not ready.
+        """
         options = self._options
+        await wait_for_crd(self._api)
         health = Health(
             self._metrics,
             resync=options.resync_seconds,

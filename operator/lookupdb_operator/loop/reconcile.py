@@ -23,7 +23,6 @@ from lookupdb_operator.loop.absences import Absences
 from lookupdb_operator.loop.announcements import Announcements
 from lookupdb_operator.loop.confirmations import Confirmations
 from lookupdb_operator.loop.observe import Observer
-from lookupdb_operator.loop.pruned_statuses import PrunedStatuses
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
 from lookupdb_operator.loop.repairs import Repairs
 from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, list_event_reports
@@ -88,7 +87,6 @@ class Reconciler:
         self._repairs = Repairs(clock)
         self._confirmations = Confirmations(clock)
         self._absences = Absences(clock)
-        self._pruned = PrunedStatuses(clock)
         self._announcements = announcements or Announcements(None, lambda key: None)
 
     def use_config(self, config: Config) -> None:
@@ -139,8 +137,6 @@ class Reconciler:
             return None
         if needs_reports:
             self._asked_at[key] = self._clock()
-        observed = replace(observed, dataset=self._pruned.restore(observed.dataset))
-        has_probe = self._pruned.take_probe(key)  # first: a look that always fails must not keep the others from theirs
         observed = replace(
             observed,
             account_keys=self._account_keys(),
@@ -156,8 +152,6 @@ class Reconciler:
             log.debug("%s/%s: nothing is done: %s", *key, plan.idle_reason)
         self._note_plan(observed.dataset, plan)
         await self._report_unattended(observed.dataset)
-        if has_probe and not plan.idle_reason and not _has_changes(observed.dataset, plan):
-            await self._probe(observed.dataset)
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
@@ -168,7 +162,8 @@ class Reconciler:
             return pause
         # The status is written even if it stays the same, when anything is about to be done: the API server then says
         # whether this look was at the dataset as it is now, before anything comes of what an older one asked for.
-        if _has_changes(dataset, plan) and not await self._claim(dataset, plan.status):
+        has_changes = plan.apply or plan.delete or plan.status != dataset.status
+        if has_changes and not await self._claim(dataset, plan.status):
             return None
         # What is announced was confirmed in a status that is written: who reads it may rely on it.
         self._announcements.follow(dataset.key, plan.announce)
@@ -191,13 +186,6 @@ class Reconciler:
         except (Conflict, Refused) as error:  # and not Unreachable, after which it may have been written
             self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
-
-    async def _probe(self, dataset: ObservedDataset) -> None:
-        """Write the status of ``dataset`` as it is: nothing depends on whether it can be written."""
-        try:
-            await self._write_status(dataset, dataset.status)
-        except ApiError as error:
-            log.info("%s/%s: what was dropped of its status cannot be written again: %s", *dataset.key, error)
 
     def _needs_reports(self, key: Key) -> bool:
         """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
@@ -223,7 +211,6 @@ class Reconciler:
         self._repairs.forget(key)
         self._confirmations.forget(key)
         self._absences.forget(key)
-        self._pruned.forget(key)
         self._announcements.forget(key)
         self._unattended.pop(key, None)
         self._metrics.forget(*key)
@@ -237,7 +224,6 @@ class Reconciler:
             return False
         self._cache.put(kinds.DATASET.name, written)
         self._progress.note_write(dataset.key)
-        self._pruned.note_write(dataset, status, written)
         for report in list_event_reports(dataset.status, status):
             await self._post(dataset, report)
         return True
@@ -321,10 +307,6 @@ class Reconciler:
             if len(self._deleted) > _DELETED_REMEMBERED:
                 self._deleted.popitem(last=False)
         return refused
-
-
-def _has_changes(dataset: ObservedDataset, plan: Plan) -> bool:
-    return bool(plan.apply or plan.delete) or plan.status != dataset.status
 
 
 def _is_gone(error: ApiError) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import kopf
 
+from lookupdb.errors import LookupdbError
 from lookupdb_operator import kinds, names
 from lookupdb_operator.api.client import Api
 from lookupdb_operator.api.listing import Listing
@@ -61,6 +62,9 @@ class Informers:
             for kind in kinds.WATCHED
             for namespace in namespaces or ("",)
         )
+
+        self.start_error: LookupdbError | None = None
+        """Why the operator cannot start, if it cannot."""
 
     async def run(self) -> None:
         """Reflect all objects that belong to datasets, until cancelled."""
@@ -128,7 +132,11 @@ class Informers:
         once = kopf.ErrorsMode.PERMANENT
 
         async def begin(**_: Any) -> None:
-            await start()
+            try:
+                await start()
+            except LookupdbError as error:  # a sentence for people, of which kopf would log a traceback
+                self.start_error = error
+                raise kopf.PermanentError(str(error)) from error
 
         async def end(**_: Any) -> None:
             await stop()

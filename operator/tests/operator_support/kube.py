@@ -20,8 +20,9 @@ from typing import Any
 import orjson
 import yaml
 from aiohttp import web
-from benchmarks.operator_load.api_protocol import discovery, merge_patch, parse_path
+from benchmarks.operator_load.api_protocol import discovery, merge_patch, openapi, parse_path
 
+from lookupdb import schema
 from lookupdb_operator.kinds import Kind
 from operator_support import kube_fields
 from operator_support.authorities import without_authorities
@@ -69,8 +70,8 @@ class Kube:
     """May raise Refusal."""
     admit: Callable[[Object], Object] = lambda applied: applied
     """What a mutating webhook makes of what is applied."""
-    prune: Callable[[Object], Object] = lambda status: status
-    """What the schema of a CustomResourceDefinition leaves of a status."""
+    crd: Object | None = field(default_factory=schema.resource_schema)
+    """That of the CustomResourceDefinition, as it is published; None: nothing is."""
     refused: dict[str, Refusal] = field(default_factory=dict)
     """By path: what requests that read are answered."""
     closed: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -181,6 +182,10 @@ class Kube:
             return web.json_response(self.jwks)
         if path is None:
             self.reads.append(("GET", request.path))
+            if refusal := self.refused.get(request.path):
+                raise refusal
+            if request.path.startswith("/openapi/"):
+                return web.json_response({} if self.crd is None else openapi(self.crd))
             return web.json_response(
                 discovery(request.path, (kind for kind in KINDS if kind.plural not in self.undiscovered))
             )
@@ -244,7 +249,7 @@ class Kube:
                 409, "the object has been modified; please apply your changes to the latest version", "Conflict"
             )
         if write.subresource == "status":
-            change = {"status": self.prune(body["status"])}
+            change = {"status": body["status"]}
             return self.put({**(old or {}), **change} if write.verb == "put" else merge_patch(old or {}, change))
         if not applies:
             return self.put(body if write.verb == "put" else merge_patch(old or {}, body))
