@@ -1,6 +1,16 @@
 # One image for every verb: operator, builders, shard servers, routers. `make image` builds it.
-# Nothing is fetched but from Debian's, Python's and Rust's package registries. Docker's classic builder will do.
+# Nothing is fetched but from Debian's, Python's, Rust's and Go's package registries. Docker's classic builder will do.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+ARG GO_IMAGE=golang:1.26-bookworm
+
+# oras pushes images of shards. go.sum has the checksums of all that it is built from.
+FROM ${GO_IMAGE} AS oras
+ARG GOPROXY
+WORKDIR /src
+COPY server/oras/go.mod server/oras/go.sum ./
+RUN CGO_ENABLED=0 GOTOOLCHAIN=local \
+      go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o /oras oras.land/oras/cmd/oras \
+ && /oras version
 
 FROM ${PYTHON_IMAGE} AS build
 # pip's own variables, for machines that reach its registry through a mirror; make image passes them if they are set.
@@ -50,15 +60,18 @@ FROM ${PYTHON_IMAGE} AS run
 RUN groupadd --gid 10001 lookupdb \
  && useradd --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin lookupdb \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /tmp/* /root/.cache
-# Nothing can be installed any more: what installs goes, the packages' records stay for scanners.
-RUN rm -f /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* \
+# Nothing can be installed any more: what installs goes, with the Perl that only packages' scripts use. The packages'
+# records stay for scanners.
+RUN rm -rf /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* /usr/bin/perl* /usr/lib/*/perl-base \
  && find /usr/lib /usr/local/lib -maxdepth 3 -path '*-packages/*' \( -name 'pip*' -o -name 'setuptools*' -o -name 'wheel*' \) \
       -prune -exec rm -rf {} +
 COPY --from=build /opt/lookupdb /opt/lookupdb
+COPY --from=oras /oras /usr/local/bin/oras
 # The bill of materials is of what is there now. It has no time in it: the same image gives the same bytes.
 COPY supply_chain /tmp/sbom/supply_chain
 COPY requirements/run.txt /tmp/sbom/requirements/
 COPY server/native/Cargo.lock /tmp/sbom/server/native/
+COPY server/oras/go.mod /tmp/sbom/server/oras/
 RUN mkdir -p /usr/share/doc/lookupdb && cd /tmp/sbom \
  && PYTHONDONTWRITEBYTECODE=1 /opt/lookupdb/bin/python -m supply_chain.sbom --image > /usr/share/doc/lookupdb/sbom.cdx.json \
  && rm -rf /tmp/sbom

@@ -14,11 +14,14 @@ help: ## what can be made
 demo: $(VENV)/.run native ## build 28,000 airports into 4 shards, serve them on http://127.0.0.1:8080; Ctrl-C stops it
 	$(BIN)/lookupdb up -f examples/airports.yaml
 
-test: $(VENV)/.test native ## what needs no cluster, in five minutes on two cores
+test: $(VENV)/.test native oras ## what needs no cluster, in five minutes on two cores
 	$(BIN)/pytest -n 8 --dist worksteal -m "not long" # two processors are enough: many tests wait for something
 
 test-long: $(VENV)/.test native ## the rest of it, in four minutes more: whole lives, faults at every step, many processes
 	$(BIN)/pytest -n 6 --dist worksteal -m long
+
+oras: ## build oras, which pushes images, into .tools, where Go is
+	@server/oras/install
 
 native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without
 	@$(PYTHON) server/native/native_build.py
@@ -90,13 +93,13 @@ redis-clients: $(VENV)/.test native ## ask `lookupdb up` with go-redis, ioredis,
 http-clients: $(VENV)/.bench native ## ask `lookupdb up` the same with aiohttp, httpx, requests, urllib3, Go's net/http, Node's fetch and http (those whose Go or Node is there)
 	$(BIN)/python -m e2e.clients.http_clients
 
-image: ## build the container image IMAGE; PYTHON_IMAGE is its base
-	docker build --network=host $(addprefix --build-arg ,PYTHON_IMAGE $(PASSED)) --tag $(IMAGE) .
+image: ## build the container image IMAGE; PYTHON_IMAGE is its base, and GO_IMAGE has the Go that builds oras
+	docker build --network=host $(addprefix --build-arg ,PYTHON_IMAGE GO_IMAGE $(PASSED)) --tag $(IMAGE) .
 	@bytes=$$(docker image inspect --format '{{.Size}}' $(IMAGE)); echo "$(IMAGE): $$((bytes / 1000000)) MB"; \
 	  [ "$$bytes" -lt 400000000 ] || { echo "an image is to be smaller than 400 MB"; exit 1; }
 IMAGE ?= lookupdb:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' server/lookupdb/__init__.py)
 PASSED := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_DEFAULT_TIMEOUT \
-  CARGO_MIRROR CARGO_HTTP_TIMEOUT CARGO_NET_RETRY RUST_PACKAGES \
+  CARGO_MIRROR CARGO_HTTP_TIMEOUT CARGO_NET_RETRY RUST_PACKAGES GOPROXY \
   HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy
 
 e2e: $(VENV)/.test ## the stories on a real cluster: that of KUBECONFIG, else one made by kind; E2E_ARGS are pytest's
@@ -134,4 +137,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test test-long native fuzz soak check audit sbom provenance test-supply chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean
+.PHONY: help demo test test-long oras native fuzz soak check audit sbom provenance test-supply chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean

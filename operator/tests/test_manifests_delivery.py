@@ -27,7 +27,7 @@ from support.shards import write_generation
 from support.waiting import until
 
 from lookupdb.cli.image import push as push_verb
-from lookupdb.image.reference import shard_tag
+from lookupdb.image.artifact import shard_tag
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import resources
 from lookupdb_operator.manifests.delivery import WAIT_SECONDS

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lookupdb.image.reference import shard_tag
+from lookupdb.image.artifact import shard_tag
 from lookupdb.store.layout import dataset_path
 from lookupdb_operator import names
 from lookupdb_operator.config import Config

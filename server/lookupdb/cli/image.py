@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +16,9 @@ from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.options import F, GenerationAddress, log_format, option
 from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
 from lookupdb.errors import GateClosed, UsageError
-from lookupdb.image.docker_config import default_path, read_credentials
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.push import PushedImage, push_shard
-from lookupdb.image.registry import Registry, parse_repository
+from lookupdb.image.registry import Registry, default_path, parse_repository, read_docker_config
 from lookupdb.store.shard_fetch import PATIENCE_SECONDS
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
@@ -178,20 +177,21 @@ def push(
     \b
         lookupdb image push g12 --store s3://lookups/eu --dataset team/people --repository registry.example/lookups
 
-    Shards are read as streams and verified (size, SHA-256): nothing is written here. What the registry has is not
-    sent again, so run it again if it breaks off. Credentials come from a file alone. A generation that a gate has
-    refused is not taken, unless --override-gates names it.
+    Shards are read as streams and verified (size, SHA-256), and sent by oras, which must be on PATH: no shard is
+    written here. What the registry has is not sent again, so run it again if it breaks off. Credentials come from a
+    file, or from a helper that it names. A generation that a gate has refused is not taken, unless --override-gates
+    names it.
     """
     with report_outcome(termination_log, as_json, target=target, repository=repository) as result:
         place = parse_repository(repository)
-        path = docker_config or default_path()
-        credentials = read_credentials(path, repository, must_exist=docker_config is not None)
-        registry = Registry(place, credentials, plain_http=plain_http, patience=registry_patience, ca_file=ca_file)
-        generation, shards = _find(location, target, selected, overridden)
+        config = read_docker_config(docker_config or default_path(), place, must_exist=docker_config is not None)
         images: list[PushedImage] = []
-        with _phase(style, "pushing", generation, shards, passes=2) as advance:
-            images.extend(push_shard(generation, shard, registry, patience, advance) for shard in shards)
-        registry.close()
+        with closing(
+            Registry(place, config, plain_http=plain_http, patience=registry_patience, ca_file=ca_file)
+        ) as registry:
+            generation, shards = _find(location, target, selected, overridden)
+            with _phase(style, "pushing", generation, shards, passes=2) as advance:
+                images.extend(push_shard(generation, shard, registry, patience, advance) for shard in shards)
         pushed = sum(image.outcome == "pushed" for image in images)
         result.update(
             outcome="pushed" if pushed else "present",

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
-from lookupdb.image.layer import TarFile, render_layer
-from lookupdb.image.reference import shard_tag
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.shard_name import file_name
 
@@ -32,6 +31,39 @@ FORMAT_VERSION: Final = "1"
 """Of the images: an annotation of each index."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _PREFIX: Final = "dev.lookupdb."
+_UID_DIGITS: Final = 8
+_BLOCK: Final = tarfile.BLOCKSIZE
+_END: Final = bytes(2 * _BLOCK)
+
+
+def shard_tag(name: str, uid: str, generation: str, shard: int) -> str:
+    """The tag of a shard's image: ``people-3f2b9c1e-g12-shard-00003``, in whatever repository it is. It is that of one
+    content for good, because a generation is."""
+    return f"{name}-{uid[:_UID_DIGITS]}-{generation}-shard-{shard:05d}"
+
+
+@dataclass(frozen=True, slots=True)
+class TarFile:
+    """A file at the root of a layer, which anybody may read and nobody write."""
+
+    name: str
+    size: int
+
+
+def render_layer(file: TarFile, content: Iterable[bytes]) -> Iterator[bytes]:
+    """The layer that holds ``file`` alone: a tar archive, made as ``content`` is read. Nothing in it depends on who
+    writes it, or when. Raises ValueError at its end if ``content`` has another size."""
+    header = tarfile.TarInfo(file.name)
+    header.size, header.mode = file.size, 0o444
+    # GNU's form has room for 8 GiB and more in one header, where PAX would need another one.
+    yield header.tobuf(tarfile.GNU_FORMAT)
+    size = 0
+    for chunk in content:
+        size += len(chunk)
+        yield chunk
+    if size != file.size:
+        raise ValueError(f"{file.name} has {size} bytes, its header says {file.size}")
+    yield bytes(-size % _BLOCK) + _END
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from lookupdb.image.artifact import (
     list_documents,
     plain_manifest,
     render_image,
+    render_layer,
     render_layout_index,
     shard_file,
 )
-from lookupdb.image.layer import render_layer
 from lookupdb.image.shard_bytes import read_shard
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.stored_generation import StoredGeneration

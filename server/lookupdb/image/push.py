@@ -21,10 +21,10 @@ from lookupdb.image.artifact import (
     read_annotations,
     render_annotations,
     render_image,
+    render_layer,
     shard_file,
+    shard_tag,
 )
-from lookupdb.image.layer import render_layer
-from lookupdb.image.reference import shard_tag
 from lookupdb.image.registry import Registry
 from lookupdb.image.shard_bytes import read_shard
 from lookupdb.store.stored_generation import StoredGeneration

@@ -1,4 +1,4 @@
-"""Requests to a registry: the part of the OCI distribution specification that a push needs.
+"""A repository of a registry, reached by oras (https://oras.land): each request is one run of it.
 
 Every request may be sent again: a blob that is there is not put, a manifest is the same under its name. So after an
 answer that is lost, or an upload that breaks off, the same is done once more, and what had its effect is found.
@@ -6,37 +6,90 @@ answer that is lost, or an upload that breaks off, the same is done once more, a
 
 from __future__ import annotations
 
+import base64
 import logging
+import os
 import re
+import select
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from lookupdb.authorities import trust_also
 from lookupdb.errors import RegistryDenied, RegistryError, UsageError
-from lookupdb.image.address import add_query, find_origin, is_host_and_port, show_origin
-from lookupdb.image.artifact import INDEX_TYPE, MANIFEST_TYPE, Blob
-from lookupdb.image.challenge import parse_challenge, token_url
-from lookupdb.image.docker_config import Credentials
-from lookupdb.image.exchange import ANSWER_SECONDS, Exchanges, RegistryAnswer, Transient
-from lookupdb.image.words import show_line
+from lookupdb.image.artifact import Blob
 from lookupdb.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ANSWER_SECONDS: Final = 300.0
+"""For a run of oras, from the last byte that it takes to its end. A registry checks the digest of what it was sent
+before it answers."""
 _FIRST_BACKOFF_SECONDS: Final = 0.25
 _MAX_BACKOFF_SECONDS: Final = 10.0
 _MIN_ATTEMPTS: Final = 4
 _SHOWN_CHARACTERS: Final = 300
+_PIECE_BYTES: Final = 64 << 10
+"""A pipe holds as many."""
+_GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
+"""Where Go looks for authorities beside its one file, unless SSL_CERT_DIR names other folders."""
 _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
-_HOST: Final = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_LABEL: Final = r"[A-Za-z0-9-]{1,63}"
+_HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+_MAX_PORT: Final = 65535
+
+_NOT_FOUND: Final = re.compile(r"not found$")
+_DENIED: Final = re.compile(
+    r"status code:? 40[13]\b|\b(unauthorized|denied): |basic credential not found|for basic auth$"
+)
+_FINAL: Final = re.compile(
+    r"status code:? 4(?!08|25|29)\d\d|\b(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
+)
+"""Answers that no later attempt gets another one for, by the status or by the specification's code."""
+_SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
+"""Of a URL, the user and the query."""
+_URL: Final = re.compile(r'"https?://([^/"]+)')
+_NO_TLS_HINT: Final = "--plain-http speaks to a registry that has none"
+_CAUSES: Final = (
+    ("server gave HTTP response to HTTPS client", "{host} does not speak TLS", _NO_TLS_HINT),
+    ("first record does not look like a TLS handshake", "{host} does not speak TLS", _NO_TLS_HINT),
+    (
+        "proxyconnect",
+        "{place} is asked through a proxy, and that proxy fails: {reason}",
+        "correct https_proxy or http_proxy of the environment, or name the host in no_proxy",
+    ),
+    (
+        "failed to verify certificate",
+        "the certificate of {place} is not trusted: {reason}",
+        "give the certificate of the authority that signed it: --ca-file",
+    ),
+    ("no such host", "the host {host} does not resolve", None),
+    ("connection refused", "{place} refuses connections: nothing listens there, or not yet", None),
+    ("EOF", "{place} closed the connection without an answer", None),
+    ("connection reset", "{place} closed the connection without an answer", None),
+)  # fmt: skip
+"""Go's words, what they mean, and what to do."""
+
+
+class _Failure(Exception):
+    """A run of oras that failed."""
+
+    def __init__(self, reason: str, error: RegistryError, *, may_pass: bool = True) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """The words of oras."""
+        self.error = error
+        self.may_pass = may_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +107,57 @@ def parse_repository(text: str) -> Repository:
     """The repository called ``text``. Raises UsageError; none is looked for on a registry that is not named."""
     host, _, path = text.partition("/")
     is_host = "." in host or ":" in host or host == "localhost"
-    if not is_host or not _HOST.fullmatch(host) or not is_host_and_port(host) or not _REPOSITORY.fullmatch(path):
+    if not is_host or not _is_host(host) or not _REPOSITORY.fullmatch(path):
         raise UsageError(
             f"{text!r} is no repository", hint="give registry.example/path: the host, then lower case, digits, ., _, -"
         )
     return Repository(host, path)
+
+
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    if not found or int(found[2] or 0) > _MAX_PORT:
+        return False
+    try:
+        return not found[1].startswith("[") or bool(ip_address(found[1][1:-1]))
+    except ValueError:
+        return False
+
+
+def default_path() -> Path:
+    """Where `docker login` keeps credentials."""
+    folder = os.environ.get("DOCKER_CONFIG")
+    return (Path(folder) if folder else Path.home() / ".docker") / "config.json"
+
+
+def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) -> Mapping[str, Any]:
+    """The Docker configuration at ``path``, for oras. oras looks for a registry's name alone: where the file has an
+    entry for a part of it, that entry alone is returned, as the registry's: the longest name that begins
+    ``repository`` counts, as for a kubelet. Raises UsageError, which shows nothing of the file's content."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not must_exist:
+            return {}
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        config = orjson.loads(text)
+        by_place = {_strip(name): entry for name, entry in (config.get("auths") or {}).items()}
+        places = [place for place in by_place if f"{repository}/".startswith(f"{place}/")]
+        entry = by_place[max(places, key=len)] if places else {}
+        if entry.get("auth") and b":" not in base64.b64decode(entry["auth"], validate=True):
+            raise ValueError
+    except (ValueError, AttributeError, TypeError):
+        raise UsageError(
+            f"{path} is no Docker configuration", hint='it is JSON with "auths": a Secret\'s key .dockerconfigjson'
+        ) from None
+    return {"auths": {repository.host: entry}} if entry else config
+
+
+def _strip(name: str) -> str:
+    """``registry.example/team`` for ``https://registry.example/team/``; old files have the path of an API, too."""
+    place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
+    return place.removesuffix("/v1").removesuffix("/v2")
 
 
 class Registry:
@@ -67,7 +166,7 @@ class Registry:
     def __init__(
         self,
         repository: Repository,
-        credentials: Credentials | None,
+        docker_config: Mapping[str, Any],
         *,
         plain_http: bool,
         patience: float,
@@ -75,21 +174,35 @@ class Registry:
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         """``ca_file`` has authorities (PEM) that are believed besides this machine's. Raises UsageError if it cannot be
-        used, and for credentials that would cross a network in plain text."""
-        if plain_http and credentials is not None and not is_loopback(f"http://{repository.host}"):
+        used, for credentials that would cross a network in plain text, and if there is no oras."""
+        if plain_http and any(docker_config.values()) and not is_loopback(f"http://{repository.host}"):
             raise UsageError(
                 f"credentials for {repository.host} are not sent without TLS", hint="leave --plain-http out"
             )
+        trust_also(ca_file, "--ca-file")
+        self._program = shutil.which("oras") or ""
+        if not self._program:
+            raise UsageError(
+                "there is no oras on PATH, which speaks to registries",
+                hint="lookupdb's container image has it; https://oras.land/docs/installation says how to install it",
+            )
         self.repository = repository
-        self._scheme = "http" if plain_http else "https"
-        self._credentials = credentials
-        self._authorization = ""
-        self._patience = patience
-        self._exchanges = Exchanges(self._scheme, repository.host, trust_also(ca_file, "--ca-file"), answer_seconds)
+        self._patience, self._answer_seconds = patience, answer_seconds
+        self._folder = TemporaryDirectory(prefix="lookupdb-")
+        config = Path(self._folder.name, "config.json")
+        config.write_bytes(orjson.dumps(docker_config))
+        self._options = (f"--registry-config={config}", f"--plain-http={str(plain_http).lower()}")
+        self._environment = dict(os.environ)
+        if ca_file is not None:
+            authorities = Path(self._folder.name, "authorities")
+            authorities.mkdir()
+            (authorities / "ca.pem").symlink_to(ca_file.absolute())
+            folders = os.environ.get("SSL_CERT_DIR") or _GO_CA_FOLDERS
+            self._environment["SSL_CERT_DIR"] = f"{folders}:{authorities}"
 
     def close(self) -> None:
-        """Close its connections."""
-        self._exchanges.close()
+        """Remove the credentials that oras was given."""
+        self._folder.cleanup()
 
     def has_blob(self, blob: Blob) -> bool:
         """Whether the repository holds the blob. Raises RegistryError."""
@@ -98,127 +211,92 @@ class Registry:
     def put_blob(self, blob: Blob, content: Callable[[], Iterable[bytes]]) -> bool:
         """Put the blob unless it is there; ``content()`` gives its bytes, at each attempt from the beginning on.
         Returns whether it was put. Raises RegistryError, and what ``content`` raises."""
-        sent = False
+        is_sent = False
 
         def put() -> None:
-            nonlocal sent
+            nonlocal is_sent
             if not self._has_blob(blob):
-                sent = True
-                self._upload(blob, content())
+                is_sent = True
+                words = ("blob", "push", f"--size={blob.size}", f"{self.repository}@{blob.digest}", "-")
+                self._run(f"put {blob.digest}", *words, content=content())
 
         self._retried(put)
-        return sent
+        return is_sent
 
-    def get_index(self, tag: str) -> bytes | None:
-        """The manifest or index that ``tag`` names; None if it names nothing. Raises RegistryError."""
-
-        def get() -> bytes | None:
-            headers = {"Accept": f"{INDEX_TYPE}, {MANIFEST_TYPE}"}
-            answer = self._send("GET", self._url(f"manifests/{tag}"), headers=headers)
-            return answer.body if self._check(f"look for {tag}", answer, (200, 404)) == 200 else None
-
-        return self._retried(get)
+    def get_index(self, reference: str) -> bytes | None:
+        """The index or the manifest that ``reference`` names, a tag or a digest; None if there is none. Raises
+        RegistryError."""
+        name = f"{self.repository}{'@' if ':' in reference else ':'}{reference}"
+        return self._retried(lambda: self._find(f"look for {reference}", "manifest", "fetch", name))
 
     def put_manifest(self, name: str, blob: Blob, content: bytes) -> None:
         """Put a manifest or an index under ``name``, a tag or its digest. Raises RegistryError."""
-
-        def put() -> None:
-            headers = {"Content-Type": blob.media_type}
-            answer = self._send("PUT", self._url(f"manifests/{name}"), headers=headers, body=content)
-            self._check(f"put {name}", answer, (201, 202))
-
-        self._retried(put)
+        target = f"{self.repository}{'@' if ':' in name else ':'}{name}"
+        words = ("manifest", "push", f"--media-type={blob.media_type}", target, "-")
+        self._retried(lambda: self._run(f"put {name}", *words, content=[content]))
 
     def _has_blob(self, blob: Blob) -> bool:
-        answer = self._send("HEAD", self._url(f"blobs/{blob.digest}"))
-        found = self._check(f"look for {blob.digest}", answer, (200, 404)) == 200
-        length = answer.headers.get("Content-Length")
-        if found and length is not None and not _is_size(length, blob.size):
+        words = ("blob", "fetch", "--descriptor", f"{self.repository}@{blob.digest}")
+        found = self._find(f"look for {blob.digest}", *words)
+        if found is not None and (size := orjson.loads(found)["size"]) != blob.size:
             raise RegistryError(
-                f"{self.repository} says that {blob.digest} has {show_line(length, _SHOWN_CHARACTERS)} bytes, it has"
-                f" {blob.size}",
+                f"{self.repository} says that {blob.digest} has {size} bytes, it has {blob.size}",
                 hint="the registry's storage is damaged",
             )
-        return found
+        return found is not None
 
-    def _upload(self, blob: Blob, chunks: Iterable[bytes]) -> None:
-        """In one request, which every registry takes, and not in parts, of which some demand sizes of their own."""
-        answer = self._send("POST", self._url("blobs/uploads/"), body=b"")
-        self._check(f"put {blob.digest}", answer, (202,))
-        location = answer.headers.get("Location")
-        if not location:
-            raise RegistryError(f"{self.repository} says no place for an upload", hint="is it an OCI registry?")
-        place = self._exchanges.follow(answer.url, location, "the place of an upload")
-        fields = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
-        answer = self._send("PUT", add_query(place, {"digest": blob.digest}), headers=fields, body=chunks)
-        self._check(f"put {blob.digest}", answer, (201,))
-
-    def _url(self, path: str) -> str:
-        return f"{self._scheme}://{self.repository.host}/v2/{self.repository.path}/{path}"
-
-    def _send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | Iterable[bytes] | None = None,
-    ) -> RegistryAnswer:
-        """The answer. Asked for credentials it shows them, and sends again what can be: of an upload the next attempt
-        will. A host that the registry only leads to gets none, whatever it asks for."""
-        answer = self._exchanges.ask(method, url, {**(headers or {}), **self._authorization_for(url)}, body)
-        if answer.status != 401 or not self._is_own(answer.url) or not self._authorize(answer):
-            return answer
-        if body is not None and not isinstance(body, bytes):
-            raise Transient(RegistryDenied(f"{self.repository} asks for credentials in the middle of an upload"))
-        return self._exchanges.ask(method, url, {**(headers or {}), **self._authorization_for(url)}, body)
-
-    def _authorization_for(self, url: str) -> Mapping[str, str]:
-        """Nothing for another host than the registry's, to which an upload may lead."""
-        return {"Authorization": self._authorization} if self._authorization and self._is_own(url) else {}
-
-    def _is_own(self, url: str) -> bool:
-        return find_origin(url) == find_origin(self._url(""))
-
-    def _authorize(self, answer: RegistryAnswer) -> bool:
-        """Get what the registry's ``answer`` asks for. Returns whether there is something new to show."""
-        challenge, before = parse_challenge(answer.headers.get("WWW-Authenticate", "")), self._authorization
-        if challenge is None:
-            return False
-        if challenge.scheme == "Basic":
-            self._authorization = "" if self._credentials is None else self._credentials.header
-        else:
-            realm = self._exchanges.follow("", challenge.realm, f"the realm of tokens for {self.repository}")
-            self._authorization = f"Bearer {self._get_token(token_url(realm, challenge, self.repository.path))}"
-        return bool(self._authorization) and self._authorization != before
-
-    def _get_token(self, url: str) -> str:
-        if self._credentials is not None and not url.startswith("https:") and not is_loopback(url):
-            raise RegistryError(f"{self.repository.host} asks for credentials at {show_origin(url)} without TLS")
-        answer = self._exchanges.ask(
-            "GET", url, {} if self._credentials is None else {"Authorization": self._credentials.header}
-        )
-        self._check("get a token to push", answer, (200,))
+    def _find(self, action: str, *words: str) -> bytes | None:
+        """What oras prints; None if it says that there is none."""
         try:
-            members = orjson.loads(answer.body)
-            token = members.get("token") or members["access_token"]
-        except (ValueError, KeyError, AttributeError):
-            token = None
-        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise RegistryError(f"{show_origin(url)} answers with no token for {self.repository}")
-        return token
+            return self._run(action, *words)
+        except _Failure as failure:
+            if _NOT_FOUND.search(failure.reason):
+                return None
+            raise
 
-    def _check(self, action: str, answer: RegistryAnswer, expected: tuple[int, ...]) -> int:
-        """Return the status, one of ``expected``. Raises Transient, RegistryDenied, RegistryError."""
-        status = answer.status
-        if status in expected:
-            return status
-        message = f"cannot {action} in {self.repository}: it answers {status}{_explain(answer.body)}"
-        if status in (401, 403):
-            raise RegistryDenied(message, hint="give credentials that may push to it: --docker-config")
-        if status in _PASSING:
-            raise Transient(RegistryError(message))
-        raise RegistryError(message, hint="does the repository exist, and may it hold images of this size?")
+    def _run(self, action: str, *words: str, content: Iterable[bytes] = ()) -> bytes:
+        """What oras prints, which reads ``content``. Raises _Failure, and what ``content`` raises."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [self._program, *words, *self._options],
+            stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=self._environment,
+        )  # fmt: skip
+        with process:
+            try:
+                assert process.stdin is not None
+                _send(process.stdin.fileno(), content, self._answer_seconds)
+                output, trouble = process.communicate(timeout=self._answer_seconds)
+            except (TimeoutError, subprocess.TimeoutExpired) as error:
+                late = f"{self.repository.host} has not answered whole within {self._answer_seconds:g} seconds"
+                raise _Failure(late, RegistryError(late)) from error
+            finally:
+                process.kill()  # what ended by itself is not there any more
+        if process.returncode:
+            raise self._explain(action, trouble.decode(errors="replace"))
+        return output
+
+    def _explain(self, action: str, trouble: str) -> _Failure:
+        """What ``trouble``, the words of oras, mean."""
+        reason = _show_line(re.sub(r"^Error( response from registry)?: ", "", trouble))
+        if _DENIED.search(reason):
+            message = f"cannot {action} in {self.repository}: {reason}"
+            return _Failure(
+                reason,
+                RegistryDenied(message, hint="give credentials that may push to it: --docker-config"),
+                may_pass=False,
+            )
+        urls = _URL.findall(trouble)
+        host = urls[-1] if urls else self.repository.host
+        place = f"the registry {host}" if host == self.repository.host else host
+        for words, message, hint in _CAUSES:
+            if words in trouble:
+                last = reason.rpartition('": ')[2]
+                error = RegistryError(message.format(host=host, place=place, reason=last), hint=hint)
+                return _Failure(reason, error, may_pass="TLS" not in message)
+        is_final = bool(_FINAL.search(reason))
+        hint = "does the repository exist, and may it hold images of this size?" if is_final else None
+        error = RegistryError(f"cannot {action} in {self.repository}: {reason}", hint=hint)
+        return _Failure(reason, error, may_pass=not is_final)
 
     def _retried(self, request: Callable[[], T]) -> T:
         """What ``request`` returns; it is called again while what it raises may pass: for ``patience`` seconds, and, as
@@ -227,32 +305,39 @@ class Registry:
         while True:
             try:
                 return request()
-            except Transient as failure:
+            except _Failure as failure:
                 failing_since, attempts = failing_since or time.monotonic(), attempts + 1
                 has_waited = time.monotonic() + delay > failing_since + self._patience
+                error = failure.error
+                if not failure.may_pass:
+                    raise error from None
                 if has_waited and attempts >= (_MIN_ATTEMPTS if self._patience else 1):
-                    failure.error.hint = failure.error.hint or (
+                    error.hint = error.hint or (
                         f"what fails is tried again for {self._patience:g} seconds, and longer by --registry-patience"
                     )
-                    raise failure.error from failure
-                reason = {"reason": failure.error.message, "delay": delay}
-                log.warning("the registry failed, it is asked again", extra=reason)
+                    raise error from None
+                log.warning("the registry failed, it is asked again", extra={"reason": error.message, "delay": delay})
             time.sleep(delay)
             delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
 
 
-def _is_size(length: str, size: int) -> bool:
-    """Whether a Content-Length says ``size``: it may be repeated, and have zeros before it."""
-    numbers = [number.strip(" \t") for number in length.split(",")]
-    return all(re.fullmatch("[0-9]{1,32}", number) and int(number) == size for number in numbers)
+def _send(pipe: int, content: Iterable[bytes], seconds: float) -> None:
+    """Write ``content``, as far as it is read. Raises TimeoutError if for ``seconds`` nothing is."""
+    os.set_blocking(pipe, False)
+    poller = select.poll()
+    poller.register(pipe, select.POLLOUT)
+    for chunk in content:
+        unsent = memoryview(chunk)
+        while unsent:
+            if not poller.poll(seconds * 1000):
+                raise TimeoutError
+            try:
+                unsent = unsent[os.write(pipe, unsent[:_PIECE_BYTES]) :]
+            except BrokenPipeError:  # it has ended, and says why
+                return
 
 
-def _explain(body: bytes) -> str:
-    """What the registry says itself, on one line."""
-    try:
-        errors = orjson.loads(body)["errors"]
-        text = "; ".join(f"{error.get('code', '')} {error.get('message', '')}".strip() for error in errors[:3])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        text = body[:_SHOWN_CHARACTERS].decode(errors="replace")
-    line = show_line(text, _SHOWN_CHARACTERS)
-    return f" ({line})" if line else ""
+def _show_line(text: str) -> str:
+    """``text`` on one line, without secrets of URLs, and without what a terminal would obey."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return _SECRET.sub("", line)[:_SHOWN_CHARACTERS]

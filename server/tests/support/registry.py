@@ -12,7 +12,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,12 +19,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
-Early = Literal["closes", "reads no further", "reads on"]
-"""What a registry does behind an answer that it gives in the middle of a body."""
-Fault = Literal["lost", "dropped", "cut"] | tuple[int, Early] | tuple[bytes, bytes, float] | int
-"""Of a request: the answer is lost after its effect; nothing is done and the connection closes; a body is cut off; a
-status that is answered in the middle of a body; what an answer begins with, and then has again and again, after so many
-seconds; or the status that is answered."""
+from lookupdb.image.artifact import INDEX_TYPE
+
+Fault = Literal["lost", "dropped", "cut", "early"] | tuple[bytes, bytes, float] | int
+"""Of a request: the answer is lost after its effect; nothing is done and the connection closes; a body is cut off, or
+refused with 413 in its middle; what an answer begins with, and then has again and again, after so many seconds; or the
+status that is answered."""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 ENDLESS: Fault = CHUNKED, b"10000\r\n" + b"x" * 65_536 + b"\r\n", 0.0
 TRICKLES: dict[str, Fault] = {
@@ -40,6 +39,7 @@ TRICKLES: dict[str, Fault] = {
 }
 """Answers that keep whoever reads until the end, by what has none."""
 USER, PASSWORD = "pusher", "a password: with colons"
+_CODES = {400: "MANIFEST_INVALID", 403: "DENIED", 405: "UNSUPPORTED", 429: "TOOMANYREQUESTS"}
 _SMALL_BYTES = 1 << 20
 _MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/manifests/(?P<reference>[^/]+)")
 _BLOB = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/(?P<digest>sha256:[0-9a-f]{64})")
@@ -64,13 +64,6 @@ class Registry:
     """By method and beginning of the path, which faults come next."""
     keeps_blobs: bool = True
     """Whether large blobs that are put are held; if not, they are only counted."""
-    interim: bytes = b""
-    """What comes before it reads what is put."""
-    interim_behind: bytes = b""
-    """What comes behind that, before it answers."""
-    early_after: float = 0.0
-    """Seconds for which it does not read before it answers in the middle of a body: its sender's buffers are full by
-    then."""
     received_bytes: int = 0
     uploads: int = 0
     location: Callable[[str], str] = lambda path: path
@@ -80,16 +73,10 @@ class Registry:
     """How credentials are asked for, other than by the rules."""
     redirect: str = ""
     """Where who looks for something is sent to: what the path is put behind."""
-    redirect_to: str = ""
-    """The same, whole."""
     redirects: str = "/"
     """The beginning of the paths for which that holds."""
-    redirects_after: float = 0.0
-    """Seconds."""
     size: Callable[[int], str] = str
-    """How the size of a body is told."""
-    tells_sizes: bool = False
-    """Whether that of a blob that is looked for is told."""
+    """How the size of a blob that is looked for is told."""
 
     def take_fault(self, method: str, path: str) -> Fault | None:
         for key, faults in self.faults.items():
@@ -117,23 +104,22 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("cut", "dropped"):
             self._close()
             return
-        if isinstance(fault, tuple):
-            if len(fault) == 2:
-                self._answer_early(*fault)
-            else:
-                self._answer_on_and_on(*fault)
+        if fault == "early":
+            self._answer_early()
             return
-        place = registry.redirect_to or (registry.redirect and f"{registry.redirect}{self.path}")
-        if place and self.command in ("GET", "HEAD") and path.startswith(registry.redirects):
-            time.sleep(registry.redirects_after)
-            self._answer(307, b"", {"Location": place})
+        if isinstance(fault, tuple):
+            self._answer_on_and_on(*fault)
+            return
+        if registry.redirect and self.command in ("GET", "HEAD") and path.startswith(registry.redirects):
+            self._answer(307, b"", {"Location": f"{registry.redirect}{self.path}"})
             return
         if path == "/token":
             self._answer_token()
             return
         body = self._read()
         if isinstance(fault, int):
-            self._answer(fault, json.dumps({"errors": [{"code": "UNKNOWN", "message": "wished\x1b[2J for"}]}).encode())
+            code = _CODES.get(fault, "UNKNOWN")
+            self._answer(fault, json.dumps({"errors": [{"code": code, "message": "wished\x1b[2J for"}]}).encode())
         elif not self._is_allowed():
             self._ask_for_credentials()
         else:
@@ -146,8 +132,6 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - as http.server calls them
 
     def _read(self) -> bytes:
-        if self.command == "PUT":
-            self.wfile.write(self.registry.interim)
         remaining, parts = int(self.headers.get("Content-Length") or 0), []
         is_kept = self.registry.keeps_blobs or remaining < _SMALL_BYTES
         while remaining:
@@ -158,8 +142,6 @@ class _Handler(BaseHTTPRequestHandler):
             if is_kept:
                 parts.append(part)
             remaining -= len(part)
-        if self.command == "PUT":
-            self.wfile.write(self.registry.interim_behind)
         return b"".join(parts)
 
     def _answer_on_and_on(self, beginning: bytes, piece: bytes, pause: float) -> None:
@@ -171,19 +153,13 @@ class _Handler(BaseHTTPRequestHandler):
             while not self._is_left(pause):
                 self.wfile.write(piece)
 
-    def _answer_early(self, status: int, then: Early) -> None:
-        """As who judges by a size does. Whether the connection ends with it is not said."""
+    def _answer_early(self) -> None:
+        """As who judges by a size does."""
         self.rfile.read1(1 << 16)
-        time.sleep(self.registry.early_after)
-        self._answer(status, b'{"errors":[{"code":"TOO_LARGE","message":"at most 1 GB"}]}')
+        self._answer(413, b'{"errors":[{"code":"SIZE_INVALID","message":"at most 1 GB"}]}')
         self.close_connection = True
-        if then == "reads no further":
-            poller = select.poll()
-            poller.register(self.connection, select.POLLRDHUP)
-            poller.poll(60_000)
-        elif then == "reads on":
-            while self.rfile.read1(1 << 20):
-                pass
+        while self.rfile.read1(1 << 20):
+            pass
 
     def _is_left(self, seconds: float) -> bool:
         readable, _, _ = select.select([self.connection], [], [], seconds)
@@ -209,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_token(self) -> None:
         query = parse_qs(urlsplit(self.path).query)
-        assert query["scope"] == ["repository:lookups:pull,push"], query
+        assert query["scope"][0].startswith("repository:lookups:pull"), query
         basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if self.headers.get("Authorization") != basic:
             self._answer(401, b"{}")
@@ -217,15 +193,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.registry.tokens += 1
         self._answer(200, json.dumps({"token": f"token-{self.registry.tokens}"}).encode())
 
-    def _head(self, path: str, _: bytes) -> tuple[int, bytes]:
+    def _head(self, path: str, _: bytes) -> tuple[int, bytes, dict[str, str]]:
         match = _BLOB.fullmatch(path)
-        content = self.registry.blobs.get(match["digest"]) if match else None
-        return (404, b"") if content is None else (200, content)
+        if not match:
+            return self._get(path, _)
+        content = self.registry.blobs.get(match["digest"])
+        return (404, b"", {}) if content is None else (200, content, {})
 
-    def _get(self, path: str, _: bytes) -> tuple[int, bytes]:
+    def _get(self, path: str, _: bytes) -> tuple[int, bytes, dict[str, str]]:
         match = _MANIFEST.fullmatch(path)
         content = self.registry.manifests.get(match["reference"]) if match else None
-        return (404, b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}') if content is None else (200, content)
+        if content is None:
+            return 404, b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}', {}
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        kind = json.loads(content).get("mediaType", INDEX_TYPE)
+        return 200, content, {"Content-Type": kind, "Docker-Content-Digest": digest}
 
     def _post(self, path: str, _: bytes) -> tuple[int, bytes, dict[str, str]]:
         assert _UPLOADS.fullmatch(path), path
@@ -260,8 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        if (self.command, status, body) != ("HEAD", 200, b"") or self.registry.tells_sizes:  # else it is only counted
-            self.send_header("Content-Length", self.registry.size(len(body)))
+        size = self.registry.size if self.command == "HEAD" else str
+        self.send_header("Content-Length", size(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -269,17 +251,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_registry(
-    auth: Literal["none", "basic", "bearer"] = "none", tls: ssl.SSLContext | None = None, *, is_far: bool = False
+    auth: Literal["none", "basic", "bearer"] = "none", tls: ssl.SSLContext | None = None
 ) -> Iterator[Registry]:
-    """A registry on a free port of loopback, while the block runs. ``is_far``: its segments and its window are small,
-    as those of other machines are."""
+    """A registry on a free port of loopback, while the block runs."""
     registry = Registry(auth=auth)
     handler = type("Handler", (_Handler,), {"registry": registry})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    if is_far:
-        server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1448)
-        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     registry.host = f"127.0.0.1:{server.server_port}"

@@ -1,13 +1,29 @@
-"""A registry that images are pushed to. A test module names this one in its ``pytest_plugins``."""
+"""A registry that images are pushed to, and oras. A test module names this one in its ``pytest_plugins``."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lookupdb.image import registry as client
 from support.registry import Registry, serve_registry
+
+TOOLS = Path(__file__).parents[3] / ".tools" / "bin"
+
+
+@pytest.fixture(autouse=True)
+def _oras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oras as it is in the container image, on PATH."""
+    monkeypatch.setenv("PATH", str(TOOLS), prepend=os.pathsep)
+    if shutil.which("oras", path=str(TOOLS)):
+        return
+    if shutil.which("go"):
+        pytest.fail("there is no oras: run `make oras` once")
+    pytest.skip("needs oras, which `make oras` builds where Go is")
 
 
 @pytest.fixture
