@@ -29,6 +29,8 @@ import yaml
 from benchmarks.processes import Cost, Server, measured
 
 _LOOKUPDB: Final = (sys.executable, "-m", "lookupdb")
+_TOOLS: Final = Path(__file__).parents[1] / ".tools" / "bin"
+"""Where `make oras` puts what a push needs."""
 _VALUE_BYTES: Final = 768
 _KEYS: Final = 1000
 _SECONDS: Final = 3600
@@ -154,6 +156,7 @@ class _Measurement:
         )
 
     def _measure_images(self) -> None:
+        os.environ["PATH"] = f"{_TOOLS}:{os.environ['PATH']}"
         layout = self._scratch / "layout"
         target = (*self._place, "--dataset", "people", "--progress", "none")
         _drop_pages(self._store)

@@ -27,6 +27,7 @@ from urllib.parse import quote
 ROOT: Final = Path(__file__).parents[1]
 REQUIREMENTS: Final = ROOT / "requirements" / "run.txt"
 CARGO_LOCK: Final = ROOT / "server" / "native" / "Cargo.lock"
+GO_MOD: Final = ROOT / "server" / "oras" / "go.mod"
 OWN: Final = "lookupdb"
 _FORMAT: Final = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
 _MAX_LICENSE: Final = 100
@@ -35,6 +36,7 @@ _SERIAL: Final = uuid.UUID("b4a55c9e-6f0c-5e0b-9a3f-0d1a5a2f7c11")
 _UNKNOWN: Final = ("", "UNKNOWN")
 _PINNED: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_REQUIRED: Final = re.compile(r"^\t(\S+) (v\S+)(?: // indirect)?$", re.MULTILINE)
 
 Component = dict[str, Any]
 
@@ -44,7 +46,7 @@ class LockedPackage:
     """One package of a lock file."""
 
     kind: str
-    """As package URLs name it: ``pypi`` or ``cargo``."""
+    """As package URLs name it: ``pypi``, ``cargo`` or ``golang``."""
     name: str
     version: str
     checksums: tuple[str, ...] = ()
@@ -80,6 +82,11 @@ def read_cargo_lock(path: Path = CARGO_LOCK) -> list[LockedPackage]:
             raise ValueError(f"{path.name}: expected a checksum of {package['name']}, found none: is it from git?")
         packages.append(LockedPackage("cargo", package["name"], package["version"], (package["checksum"],)))
     return sorted(packages)
+
+
+def read_go_mod(path: Path = GO_MOD) -> list[LockedPackage]:
+    """Return the modules that a go.mod requires. The checksums of go.sum are of another kind, and left out."""
+    return sorted(LockedPackage("golang", name, version) for name, version in _REQUIRED.findall(path.read_text("utf-8")))
 
 
 def normalize(name: str) -> str:
@@ -123,7 +130,9 @@ def component_of(package: LockedPackage, license_name: Mapping[str, str] | None 
         "name": package.name,
         "version": package.version,
         "purl": package.purl,
-        "hashes": [{"alg": "SHA-256", "content": checksum} for checksum in package.checksums],
+        **(
+            {"hashes": [{"alg": "SHA-256", "content": each} for each in package.checksums]} if package.checksums else {}
+        ),
         **({"licenses": [dict(license_name)]} if license_name else {}),
     }
 
@@ -176,7 +185,7 @@ def image_components() -> list[Component]:
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
     return [
         *installed_components(read_requirements()),
-        *map(component_of, read_cargo_lock()),
+        *map(component_of, (*read_cargo_lock(), *read_go_mod())),
         *debian_components(listing.stdout, f"{release['ID']}-{release['VERSION_ID']}"),
     ]
 
@@ -192,7 +201,7 @@ def main() -> None:
 
 def locked_packages() -> list[LockedPackage]:
     """All that the image's lock files name."""
-    return [*read_requirements(), *read_cargo_lock()]
+    return [*read_requirements(), *read_cargo_lock(), *read_go_mod()]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from supply_chain.sbom import (
     license_of,
     locked_packages,
     read_cargo_lock,
+    read_go_mod,
     read_requirements,
     render_sbom,
 )
@@ -45,7 +46,7 @@ def test_it_is_cyclonedx_with_all_that_is_locked() -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(broken), "the validator sees what is wrong"
     document = json.loads(text)
     purls = {component["purl"] for component in document["components"]}
-    assert purls >= {package.purl for package in (*read_requirements(), *read_cargo_lock())}
+    assert purls >= {package.purl for package in (*read_requirements(), *read_cargo_lock(), *read_go_mod())}
     assert set(document["dependencies"][0]["dependsOn"]) == purls
     (aiohttp,) = [component for component in document["components"] if component["name"] == "aiohttp"]
     locked = next(package for package in read_requirements() if package.name == "aiohttp")
@@ -137,3 +138,12 @@ def test_crates_but_for_our_own(tmp_path: Path) -> None:
 def test_our_own_locks_can_be_read() -> None:
     assert {"aiohttp", "cryptography"} <= {package.name for package in read_requirements()}
     assert "pyo3" in {package.name for package in read_cargo_lock()}
+
+
+def test_go_modules(tmp_path: Path) -> None:
+    path = tmp_path / "go.mod"
+    path.write_text(
+        "module ours\n\ngo 1.26.7\n\ntool a.b/x/cmd/x\n\nrequire (\n\ta.b/x v1.2.3\n\tc.d/y v0.4.0 // indirect\n)\n"
+    )
+    assert [each.purl for each in read_go_mod(path)] == ["pkg:golang/a.b/x@v1.2.3", "pkg:golang/c.d/y@v0.4.0"]
+    assert "oras.land/oras" in {package.name for package in read_go_mod()}

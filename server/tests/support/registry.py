@@ -64,6 +64,8 @@ class Registry:
     """By method and beginning of the path, which faults come next."""
     keeps_blobs: bool = True
     """Whether large blobs that are put are held; if not, they are only counted."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the blobs that are only counted."""
     received_bytes: int = 0
     uploads: int = 0
     location: Callable[[str], str] = lambda path: path
@@ -198,7 +200,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not match:
             return self._get(path, _)
         content = self.registry.blobs.get(match["digest"])
-        return (404, b"", {}) if content is None else (200, content, {})
+        if content is None:
+            return 404, b"", {}
+        size = self.registry.sizes.get(match["digest"], len(content))
+        return 200, b"", {"Content-Length": self.registry.size(size)}
 
     def _get(self, path: str, _: bytes) -> tuple[int, bytes, dict[str, str]]:
         match = _MANIFEST.fullmatch(path)
@@ -221,6 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert query["state"] == ["x"]
             if not body:
                 self.registry.blobs[query["digest"][0]] = b""
+                self.registry.sizes[query["digest"][0]] = int(self.headers["Content-Length"])
                 return 201, b""
             if query["digest"] != [digest]:
                 return 400, b'{"errors":[{"code":"DIGEST_INVALID"}]}'
@@ -242,8 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        size = self.registry.size if self.command == "HEAD" else str
-        self.send_header("Content-Length", size(len(body)))
+        if "Content-Length" not in (headers or {}):
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
