@@ -163,6 +163,22 @@ def test_whatever_fails_for_a_while_the_image_is_whole_in_the_end(
     assert not faults
 
 
+def test_a_repository_of_a_long_name_is_pushed_to(registry: Registry, generation: Path) -> None:
+    """What oras says of a tag that is not there has the name twice."""
+    repository = client.parse_repository(f"{registry.host}/{'x' * 200}")
+    with closing(client.Registry(repository, {}, plain_http=True, patience=0)) as target:
+        assert push_shard(find_in_folder(generation), 0, target, 0).outcome == "pushed"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_in_the_registrys_own_words_is_told_at_once(
+    registry: Registry, generation: Path, status: int
+) -> None:
+    registry.faults["POST blobs/uploads/"] = [status]
+    with pytest.raises(RegistryDenied, match=r"denied: wished|unauthorized: wished"):
+        push(generation, registry, patience=60)
+
+
 def test_an_upload_whose_answer_was_lost_is_not_sent_again(registry: Registry, generation: Path) -> None:
     registry.faults["PUT blobs/uploads/"] = ["lost"]
     push(generation, registry)
@@ -347,9 +363,13 @@ def test_the_credentials_of_the_longest_name_count(tmp_path: Path, auths: dict[s
     "auths",
     [{"registry.example/te": _auth("other", "p")}, {"other.example": _auth("u", "p")}, {"registry.example": {}}, {}],
 )
-def test_what_has_no_credentials_for_it_is_left_to_oras(tmp_path: Path, auths: dict[str, Any]) -> None:
-    config = {"auths": auths, "credsStore": "x"}
-    assert read_config(_config(tmp_path, config), "registry.example/team/lookups") == config
+def test_what_has_no_credentials_for_it_may_name_a_helper(tmp_path: Path, auths: dict[str, Any]) -> None:
+    config = {"auths": auths, "credHelpers": {"registry.example": "x", "other.example": "z"}, "credsStore": "y"}
+    repository = "registry.example/team/lookups"
+    assert read_config(_config(tmp_path, config), repository) == {"credHelpers": {"registry.example": "x"}}
+    del config["credHelpers"]
+    assert read_config(_config(tmp_path, config), repository) == {"credHelpers": {"registry.example": "y"}}
+    assert read_config(_config(tmp_path, {"auths": auths, "credHelpers": {"x": "y"}}), repository) == {}
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"auths": 1}', {"auths": {"r.example": {"auth": "!"}}}])

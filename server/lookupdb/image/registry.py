@@ -48,12 +48,15 @@ _LABEL: Final = r"[A-Za-z0-9-]{1,63}"
 _HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
 _MAX_PORT: Final = 65535
 
-_NOT_FOUND: Final = re.compile(r"not found$")
+_NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
+"""What oras says before the reason."""
+_NOT_FOUND: Final = re.compile(r"Error response from registry: .*: not found\s*", re.DOTALL)
 _DENIED: Final = re.compile(
-    r"status code:? 40[13]\b|\b(unauthorized|denied): |basic credential not found|for basic auth$"
+    r"status code:? 40[13]\b|(?:^|: )(?:unauthorized|denied): |basic credential not found|for basic auth$"
 )
 _FINAL: Final = re.compile(
-    r"status code:? 4(?!08|25|29)\d\d|\b(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
+    r"status code:? 4(?!08|25|29)\d\d"
+    r"|(?:^|: )(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
 )
 """Answers that no later attempt gets another one for, by the status or by the specification's code."""
 _SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
@@ -84,10 +87,10 @@ _CAUSES: Final = (
 class _Failure(Exception):
     """A run of oras that failed."""
 
-    def __init__(self, reason: str, error: RegistryError, *, may_pass: bool = True) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        """The words of oras."""
+    def __init__(self, words: str, error: RegistryError, *, may_pass: bool = True) -> None:
+        super().__init__(words)
+        self.words = words
+        """Those of oras."""
         self.error = error
         self.may_pass = may_pass
 
@@ -131,9 +134,9 @@ def default_path() -> Path:
 
 
 def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) -> Mapping[str, Any]:
-    """The Docker configuration at ``path``, for oras. oras looks for a registry's name alone: where the file has an
-    entry for a part of it, that entry alone is returned, as the registry's: the longest name that begins
-    ``repository`` counts, as for a kubelet. Raises UsageError, which shows nothing of the file's content."""
+    """Of the Docker configuration at ``path`` what is about ``repository``, as oras wants it: by the registry's name.
+    The entry with the longest name that begins ``repository`` counts, as for a kubelet; else a helper, which oras runs.
+    Raises UsageError, which shows nothing of the file's content."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -145,13 +148,16 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
         by_place = {_strip(name): entry for name, entry in (config.get("auths") or {}).items()}
         places = [place for place in by_place if f"{repository}/".startswith(f"{place}/")]
         entry = by_place[max(places, key=len)] if places else {}
+        helper = (config.get("credHelpers") or {}).get(repository.host) or config.get("credsStore")
         if entry.get("auth") and b":" not in base64.b64decode(entry["auth"], validate=True):
             raise ValueError
     except (ValueError, AttributeError, TypeError):
         raise UsageError(
             f"{path} is no Docker configuration", hint='it is JSON with "auths": a Secret\'s key .dockerconfigjson'
         ) from None
-    return {"auths": {repository.host: entry}} if entry else config
+    return (
+        {"auths": {repository.host: entry}} if entry else {"credHelpers": {repository.host: helper}} if helper else {}
+    )
 
 
 def _strip(name: str) -> str:
@@ -175,7 +181,7 @@ class Registry:
     ) -> None:
         """``ca_file`` has authorities (PEM) that are believed besides this machine's. Raises UsageError if it cannot be
         used, for credentials that would cross a network in plain text, and if there is no oras."""
-        if plain_http and any(docker_config.values()) and not is_loopback(f"http://{repository.host}"):
+        if plain_http and docker_config and not is_loopback(f"http://{repository.host}"):
             raise UsageError(
                 f"credentials for {repository.host} are not sent without TLS", hint="leave --plain-http out"
             )
@@ -250,7 +256,7 @@ class Registry:
         try:
             return self._run(action, *words)
         except _Failure as failure:
-            if _NOT_FOUND.search(failure.reason):
+            if _NOT_FOUND.fullmatch(failure.words):
                 return None
             raise
 
@@ -264,9 +270,9 @@ class Registry:
         with process:
             try:
                 assert process.stdin is not None
-                _send(process.stdin.fileno(), content, self._answer_seconds)
-                output, trouble = process.communicate(timeout=self._answer_seconds)
-            except (TimeoutError, subprocess.TimeoutExpired) as error:
+                is_read = _send(process.stdin.fileno(), content, self._answer_seconds)
+                output, trouble = process.communicate(timeout=self._answer_seconds if is_read else 0)
+            except subprocess.TimeoutExpired as error:
                 late = f"{self.repository.host} has not answered whole within {self._answer_seconds:g} seconds"
                 raise _Failure(late, RegistryError(late)) from error
             finally:
@@ -277,26 +283,26 @@ class Registry:
 
     def _explain(self, action: str, trouble: str) -> _Failure:
         """What ``trouble``, the words of oras, mean."""
-        reason = _show_line(re.sub(r"^Error( response from registry)?: ", "", trouble))
+        reason = " ".join(trouble.split())
+        while (shorter := _NO_REASON.sub("", reason)) != reason:
+            reason = shorter
+        told = f"cannot {action} in {self.repository}: {_show_line(reason)}"
         if _DENIED.search(reason):
-            message = f"cannot {action} in {self.repository}: {reason}"
-            return _Failure(
-                reason,
-                RegistryDenied(message, hint="give credentials that may push to it: --docker-config"),
-                may_pass=False,
-            )
-        urls = _URL.findall(trouble)
+            denied = RegistryDenied(told, hint="give credentials that may push to it: --docker-config")
+            return _Failure(trouble, denied, may_pass=False)
+        urls = _URL.findall(reason)
         host = urls[-1] if urls else self.repository.host
         place = f"the registry {host}" if host == self.repository.host else host
         for words, message, hint in _CAUSES:
-            if words in trouble:
-                last = reason.rpartition('": ')[2]
-                error = RegistryError(message.format(host=host, place=place, reason=last), hint=hint)
-                return _Failure(reason, error, may_pass="TLS" not in message)
+            if words in reason:
+                last = _show_line(reason.rpartition('": ')[2])
+                error = RegistryError(
+                    message.format(host=_show_line(host), place=_show_line(place), reason=last), hint=hint
+                )
+                return _Failure(trouble, error, may_pass="TLS" not in message)
         is_final = bool(_FINAL.search(reason))
         hint = "does the repository exist, and may it hold images of this size?" if is_final else None
-        error = RegistryError(f"cannot {action} in {self.repository}: {reason}", hint=hint)
-        return _Failure(reason, error, may_pass=not is_final)
+        return _Failure(trouble, RegistryError(told, hint=hint), may_pass=not is_final)
 
     def _retried(self, request: Callable[[], T]) -> T:
         """What ``request`` returns; it is called again while what it raises may pass: for ``patience`` seconds, and, as
@@ -321,8 +327,8 @@ class Registry:
             delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
 
 
-def _send(pipe: int, content: Iterable[bytes], seconds: float) -> None:
-    """Write ``content``, as far as it is read. Raises TimeoutError if for ``seconds`` nothing is."""
+def _send(pipe: int, content: Iterable[bytes], seconds: float) -> bool:
+    """Write ``content``, as far as it is read. Returns False if for ``seconds`` nothing is."""
     os.set_blocking(pipe, False)
     poller = select.poll()
     poller.register(pipe, select.POLLOUT)
@@ -330,11 +336,12 @@ def _send(pipe: int, content: Iterable[bytes], seconds: float) -> None:
         unsent = memoryview(chunk)
         while unsent:
             if not poller.poll(seconds * 1000):
-                raise TimeoutError
+                return False
             try:
                 unsent = unsent[os.write(pipe, unsent[:_PIECE_BYTES]) :]
             except BrokenPipeError:  # it has ended, and says why
-                return
+                return True
+    return True
 
 
 def _show_line(text: str) -> str:

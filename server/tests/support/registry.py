@@ -39,7 +39,7 @@ TRICKLES: dict[str, Fault] = {
 }
 """Answers that keep whoever reads until the end, by what has none."""
 USER, PASSWORD = "pusher", "a password: with colons"
-_CODES = {400: "MANIFEST_INVALID", 403: "DENIED", 405: "UNSUPPORTED", 429: "TOOMANYREQUESTS"}
+_CODES = {400: "MANIFEST_INVALID", 401: "UNAUTHORIZED", 403: "DENIED", 405: "UNSUPPORTED", 429: "TOOMANYREQUESTS"}
 _SMALL_BYTES = 1 << 20
 _MANIFEST = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/manifests/(?P<reference>[^/]+)")
 _BLOB = re.compile(r"/v2/(?P<name>[a-z0-9/-]+)/blobs/(?P<digest>sha256:[0-9a-f]{64})")
