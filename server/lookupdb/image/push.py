@@ -1,5 +1,5 @@
 """A generation's images into a registry. Each shard's file is read twice, as a stream: for the digest by which the
-registry asks for its layer, and for the layer. Nothing is written on this machine."""
+registry asks for its layer, and for the layer. No shard is written on this machine."""
 
 from __future__ import annotations
 
