@@ -77,6 +77,9 @@ soak: $(VENV)/.test ## live random lives of datasets for SECONDS, or STEPS=10000
 crd: ## copy the CRD from crds/ into the chart
 	cp crds/lookupdatasets.lookupdb.dev.yaml charts/lookupdb/files/crd.yaml
 
+sync-client: $(VENV)/.test ## generate the Python client for threads from the one for asyncio
+	$(BIN)/python server/generate_sync_client.py
+
 format: $(VENV)/.test ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -137,4 +140,4 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("lookupdb needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 
-.PHONY: help demo test test-long oras native fuzz soak check audit sbom provenance test-supply chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean
+.PHONY: help demo test test-long oras native fuzz soak check audit sbom provenance test-supply sync-client chart docs pictures crd format bench bench-operator redis-clients http-clients image e2e lock clean

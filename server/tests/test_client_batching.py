@@ -17,17 +17,10 @@ from support.callers import Gate, calling, waiting
 from support.faulty_router import CLOSE, Asked, answer, batch, found_all, problem, scripted
 from support.waiting import soon, until
 
-from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable
-from lookupdb.client import combiner as combining
+from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable, async_transport, sync_transport
+from lookupdb.client.core import MAX_FLIGHTS
 
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody leaves beside a batch that is under way."""
-    from lookupdb.client import async_combiner
-
-    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(async_combiner, "PATIENCE_SECONDS", 60.0)
+pytest_plugins = ["support.client_fixtures"]
 
 
 @pytest.mark.usefixtures("patient")
@@ -70,7 +63,7 @@ async def test_coroutines_that_come_while_a_batch_is_under_way_leave_with_the_ne
 
 
 async def test_a_slow_batch_does_not_hold_up_the_others() -> None:
-    gates = [Gate() for _ in range(combining.MAX_FLIGHTS)]
+    gates = [Gate() for _ in range(MAX_FLIGHTS)]
     with scripted(*gates[:-1]) as router:
         async with AsyncClient(router.url, timeout=60) as client:
             slow = []
@@ -85,7 +78,7 @@ async def test_a_slow_batch_does_not_hold_up_the_others() -> None:
 
 
 def test_a_slow_batch_does_not_hold_up_other_threads() -> None:
-    gates = [Gate() for _ in range(combining.MAX_FLIGHTS)]
+    gates = [Gate() for _ in range(MAX_FLIGHTS)]
     with scripted(*gates) as router, Client(router.url, timeout=60) as client:
         with calling([lambda n=n: client.get(f"slow-{n}") for n in range(len(gates) - 1)]) as slow:  # type: ignore[misc]
             until(lambda: len(router.asked) > 1 and not waiting(client), "nobody waits for the slow ones")
@@ -100,16 +93,16 @@ def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered() 
     gate = Gate()
     with scripted(otherwise=gate) as router, Client(router.url, timeout=60) as client:
         with calling([lambda n=n: client.get(f"k{n}") for n in range(64)]) as outcomes:  # type: ignore[misc]
-            until(lambda: len(router.asked) == combining.MAX_FLIGHTS or not waiting(client), "all that may have left")
+            until(lambda: len(router.asked) == MAX_FLIGHTS or not waiting(client), "all that may have left")
             time.sleep(0.05)
-            assert len(router.asked) <= combining.MAX_FLIGHTS
+            assert len(router.asked) <= MAX_FLIGHTS
             gate.opened.set()
         assert outcomes == [f"k{n}" for n in range(64)]
 
 
 @pytest.mark.usefixtures("patient")
 def test_threads_wait_with_no_more_characters_of_keys_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combining, "MAX_WAITING_CHARACTERS", 100)
+    monkeypatch.setattr(sync_transport, "MAX_WAITING_CHARACTERS", 100)
     gate = Gate()
     with scripted(gate) as router, Client(router.url, timeout=60) as client:
         with calling([lambda: client.get("first")]):
@@ -138,9 +131,7 @@ def test_threads_wait_with_no_more_characters_of_keys_than_there_is_room_for(mon
 async def test_coroutines_wait_with_no_more_characters_of_keys_than_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lookupdb.client import async_combiner
-
-    monkeypatch.setattr(async_combiner, "MAX_WAITING_CHARACTERS", 100)
+    monkeypatch.setattr(async_transport, "MAX_WAITING_CHARACTERS", 100)
     with scripted() as router:
         async with AsyncClient(router.url, timeout=60, max_keys=2) as client:
             for _ in range(3):
@@ -320,7 +311,7 @@ def test_many_threads_and_many_coroutines_at_once() -> None:
             futures = [pool.submit(run, number) for number in range(63)]
             futures.append(pool.submit(asyncio.run, run_coroutines()))
             assert all(future.result(120) for future in futures)
-        assert router.connections <= 1 + 2 * combining.MAX_FLIGHTS
+        assert router.connections <= 1 + 2 * MAX_FLIGHTS
 
 
 async def test_a_lookup_of_several_generations_names_that_of_its_own_shard() -> None:

@@ -10,9 +10,8 @@ from support.clients import Kind, blocking
 from support.faulty_router import answer, batch, found_all, problem, scripted
 
 from lookupdb.client import Unavailable
+from lookupdb.client.answers import MISSING, decode_json
 from lookupdb.client.cache import GenerationCache
-from lookupdb.client.json_values import decode_json
-from lookupdb.client.results import MISSING
 
 
 def test_it_keeps_found_and_missing_keys_of_one_generation() -> None:

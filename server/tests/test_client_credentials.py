@@ -13,7 +13,7 @@ from support.faulty_router import Asked, found_all, problem, scripted
 from support.waiting import until
 
 from lookupdb.client import Client
-from lookupdb.client.credentials import TokenSource
+from lookupdb.client.settings import TokenSource
 from lookupdb.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def test_who_learns_late_that_a_token_is_not_accepted_uses_the_one_that_another_
 def test_a_file_that_is_half_written_leaves_the_token_before_in_use(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb.client.credentials._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("lookupdb.client.settings._LOOK_SECONDS", 0.0)
     file = tmp_path / "token"
     file.write_text("first")
     source = TokenSource(None, file)

@@ -15,21 +15,13 @@ from support.callers import Gate, calling, waiting
 from support.faulty_router import CLOSE, Asked, answer, batch, found_all, scripted
 from support.waiting import soon, until
 
-from lookupdb.client import AsyncClient, Client, Unavailable, connection
-from lookupdb.client import combiner as combining
+from lookupdb.client import AsyncClient, Client, Unavailable, sync_transport
 from lookupdb.client.answers import KeyAnswer
-from lookupdb.client.async_combiner import AsyncCombiner
+from lookupdb.client.async_transport import AsyncCombiner
+from lookupdb.client.core import ClientCore, SharedAnswer, may_leave_together
 from lookupdb.client.settings import check_settings
-from lookupdb.client.shared_answer import SharedAnswer
 
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody leaves beside a batch that is under way."""
-    from lookupdb.client import async_combiner
-
-    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(async_combiner, "PATIENCE_SECONDS", 60.0)
+pytest_plugins = ["support.client_fixtures"]
 
 
 async def test_each_coroutine_has_its_own_timeout() -> None:
@@ -108,7 +100,7 @@ def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
     ],
 )
 def test_who_may_leave_together(first: float, last: float, expected: bool) -> None:
-    assert combining.may_leave_together(100.0, 100.0 + first, 100.0 + last) is expected
+    assert may_leave_together(100.0, 100.0 + first, 100.0 + last) is expected
 
 
 @pytest.mark.usefixtures("patient")
@@ -175,7 +167,8 @@ async def test_coroutines_that_are_late_before_they_leave_keep_nobody_from_leavi
         asked.append(([*keys], deadline - loop.time(), answer_by - loop.time()))
         return SharedAnswer(keys, [((key,), KeyAnswer(key, "g1")) for key in keys])
 
-    combiner = AsyncCombiner(loop, ask, lambda: 100, timeout=0.0)
+    combiner = AsyncCombiner(ask, ClientCore(check_settings("http://router", {"max_keys": 100})))
+    combiner._timeout = 0.0
     late = [combiner.find(key) for key in ("a", "b")]
     combiner._timeout = 60.0
     fine = [combiner.find(key) for key in ("c", "d")]
@@ -237,7 +230,7 @@ def test_a_deadline_that_passes_before_the_first_step_of_connecting_is_a_timeout
     with scripted() as router, socket.socket() as connecting:
         settings = check_settings(router.url, {})
         with contextlib.suppress(TimeoutError):
-            opened = connection._open(
+            opened = sync_transport._open(
                 connecting, ("127.0.0.1", router._port), None, settings, time.monotonic() + seconds
             )
             assert opened.gettimeout() == settings.timeout
@@ -251,7 +244,8 @@ async def test_a_request_that_is_sent_again_behind_its_time_has_what_is_left() -
             now = time.monotonic()
             answer_of_threads = await asyncio.to_thread(client._ask_batch, ["a", "b"], now + 60, now - 0.001)
         async with AsyncClient(router.url, timeout=60) as asynchronous:
-            now = asynchronous._link.enter_loop().time()
+            asynchronous._link.enter()
+            now = asyncio.get_running_loop().time()
             answer_of_coroutines = await asynchronous._ask_batch(["a", "b"], now + 60, now - 0.001)
         assert answer_of_threads.take("a").value == answer_of_coroutines.take("a").value == "a"
         assert [asked.fields["lookupdb-deadline-ms"] for asked in router.asked] == ["49152"] * 4

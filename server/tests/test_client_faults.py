@@ -19,7 +19,7 @@ from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all,
 from support.ports import free_port
 
 from lookupdb.batch_frames import MEDIA_TYPE, MISSING, UNAVAILABLE
-from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, connection
+from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, sync_transport
 
 REASONS = ["NoTable", "Unreachable", "Deadline", "QueueFull", "Overloaded", "BadAnswer", "AccessUnknown", "Damaged"]
 CLOSING = {"Connection": "close"}
@@ -332,7 +332,7 @@ def test_nor_does_who_connects_to_the_second_address(monkeypatch: pytest.MonkeyP
         found += socket.getaddrinfo("127.0.0.1", to, type=socket.SOCK_STREAM)
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         if second == "is interrupted":
-            monkeypatch.setattr(connection, "_open", interrupted_at(2, connection._open))
+            monkeypatch.setattr(sync_transport, "_open", interrupted_at(2, sync_transport._open))
         with Client("http://router:80", retries=0, timeout=0.5) as client:
             assert_forgotten(client)
 

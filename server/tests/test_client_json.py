@@ -11,7 +11,8 @@ from support.clients import KINDS, Kind, blocking
 from support.faulty_router import answer, scripted
 
 from lookupdb.client import AsyncClient
-from lookupdb.client.json_values import copy_value, decode_json
+from lookupdb.client.answers import decode_json
+from lookupdb.client.core import copy_value
 
 DEEP = "[" * 900 + "1" + "]" * 900
 DEEP_LONG = "[" * 900 + "1" * 30 + "]" * 900

@@ -10,7 +10,7 @@ from support.faulty_router import Action, Asked, batch, found_all, problem, scri
 
 from lookupdb.client import InvalidAnswer, RequestRefused, Unavailable, UnknownGeneration
 from lookupdb.client.answers import KeysAnswer
-from lookupdb.client.many_keys import ManyKeys
+from lookupdb.client.core import ManyKeys
 
 pytest_plugins = ["support.client_fixtures"]
 

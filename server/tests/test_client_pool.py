@@ -15,10 +15,10 @@ from support.faulty_router import Asked, found_all, scripted
 from support.waiting import until
 
 from lookupdb.client import AsyncClient, Client
-from lookupdb.client.async_connection import AsyncConnectionPool
-from lookupdb.client.attempts import ConnectionFailure
-from lookupdb.client.connection_pool import ConnectionPool
+from lookupdb.client.async_transport import AsyncConnectionPool
+from lookupdb.client.core import ConnectionFailure
 from lookupdb.client.settings import check_settings
+from lookupdb.client.sync_transport import ConnectionPool
 
 pytestmark = pytest.mark.long
 

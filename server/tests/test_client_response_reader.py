@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from lookupdb.client.response_reader import MAX_HEAD_BYTES, Response, ResponseReader
+from lookupdb.client.wire import MAX_HEAD_BYTES, Response, ResponseReader
 from lookupdb.errors import InvalidAnswer
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

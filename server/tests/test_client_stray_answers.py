@@ -10,10 +10,10 @@ import pytest
 from support.clients import Kind, blocking
 from support.faulty_router import answer, scripted
 
-from lookupdb.client import InvalidAnswer, connection
-from lookupdb.client.async_connection import AsyncConnection
-from lookupdb.client.certificates import TlsContexts
-from lookupdb.client.settings import check_settings
+from lookupdb.client import InvalidAnswer, sync_transport
+from lookupdb.client.async_transport import AsyncConnection
+from lookupdb.client.core import PIECE_BYTES
+from lookupdb.client.settings import TlsContexts, check_settings
 
 pytest_plugins = ["support.client_fixtures"]
 
@@ -29,7 +29,7 @@ def answer_of(size: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("scheme", "piece"),
-    [("https", 1 << 14), ("http", connection.PIECE_BYTES)],
+    [("https", 1 << 14), ("http", PIECE_BYTES)],
     ids=["a record of TLS", "a piece"],
 )
 def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(
@@ -43,11 +43,10 @@ def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(
 
     pair = socket.socketpair()
     ours, router = Pieces(fileno=pair[0].detach()), pair[1]
-    monkeypatch.setattr(connection, "_connect", lambda *_: ours)
+    monkeypatch.setattr(sync_transport, "_connect", lambda *_: ours)
     settings = check_settings(f"{scheme}://localhost", {})
-    tls = TlsContexts(settings) if settings.address.is_tls else None
     with ours, router:
-        link = connection.RouterConnection(settings, tls, time.monotonic() + 30)
+        link = sync_transport.RouterConnection(settings, TlsContexts(settings), time.monotonic() + 30)
         router.sendall(answer_of(piece))
         assert link.exchange(b"1", time.monotonic() + 30).keeps_open
         assert link.is_open
@@ -62,10 +61,10 @@ def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine() -> None
         ours, router = socket.socketpair()
         _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
         with router:
-            router.sendall(answer_of(connection.PIECE_BYTES))
+            router.sendall(answer_of(PIECE_BYTES))
             assert (await link.exchange(b"1", loop.time() + 30)).keeps_open
             assert link.is_open
-            router.sendall(answer_of(connection.PIECE_BYTES) + answer(b"of another"))
+            router.sendall(answer_of(PIECE_BYTES) + answer(b"of another"))
             await link.exchange(b"2", loop.time() + 30)
             assert not link.is_open
 
@@ -82,7 +81,7 @@ def test_a_second_answer_within_one_turn_of_the_loop_is_none() -> None:
         with router:
             asked = asyncio.ensure_future(link.exchange(b"1", loop.time() + 30))
             await asyncio.sleep(0)
-            link.data_received(answer_of(connection.PIECE_BYTES))
+            link.data_received(answer_of(PIECE_BYTES))
             link.data_received(answer(b"of another"))
             assert len((await asked).body) > 60_000
             assert not link.is_open

@@ -23,7 +23,7 @@ from support.shards import serving, write_generation
 from support.tls import authority, make_identity
 
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, Unavailable
-from lookupdb.client.certificates import TlsContexts
+from lookupdb.client.settings import TlsContexts
 from lookupdb.errors import UsageError
 from lookupdb.route.access.token_hashes import hash_token
 
@@ -242,9 +242,9 @@ def test_a_certificate_that_is_replaced_meanwhile_is_shown_to_the_next_connectio
     """Of one call: the first connection was refused with the old one."""
     files = make_identity("web", by=make_identity("another", is_authority=True)).write(tmp_path / "web")
     renew_context = TlsContexts.context
-    contexts: list[ssl.SSLContext] = []
+    contexts: list[ssl.SSLContext | None] = []
 
-    def context(self: TlsContexts) -> ssl.SSLContext:
+    def context(self: TlsContexts) -> ssl.SSLContext | None:
         if contexts:
             make_identity("web", by=authority()).write(tmp_path / "web")
         contexts.append(renew_context(self))

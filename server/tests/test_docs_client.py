@@ -19,7 +19,7 @@ from support.routing import table_file
 from support.shards import write_generation
 
 import lookupdb.errors
-from lookupdb.client import Client, attempts, combiner, connection_pool, many_keys
+from lookupdb.client import Client, core
 from lookupdb.client.settings import ClientOptions, ClientSettings
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "client.md").read_text()
@@ -122,6 +122,6 @@ def test_it_names_all_errors_and_reasons_of_the_client() -> None:
     for error in ("Unavailable", "UnknownGeneration", "RequestRefused", "InvalidAnswer"):
         assert f"| `{error}` |" in TEXT
         assert issubclass(getattr(lookupdb.errors, error), lookupdb.errors.LookupFailed)
-    reasons = [attempts.DEADLINE, attempts.UNREACHABLE, attempts.CONNECTION_LOST, attempts.TOO_MANY_CONNECTIONS]
-    reasons += [connection_pool.NO_CONNECTION, combiner.QUEUE_FULL, many_keys.GENERATION_CHANGED]
+    reasons = [core.DEADLINE, core.UNREACHABLE, core.CONNECTION_LOST, core.TOO_MANY_CONNECTIONS]
+    reasons += [core.NO_CONNECTION, core.QUEUE_FULL, core.GENERATION_CHANGED]
     assert [reason for reason in reasons if f"`{reason}`" not in TEXT] == []

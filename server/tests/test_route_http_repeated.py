@@ -11,8 +11,8 @@ import pytest
 from support.http import Client, ScriptedLookups, Server, generation, request, serving
 
 from lookupdb.batch_frames import MEDIA_TYPE
-from lookupdb.client.address import parse_url
-from lookupdb.client.requests import RequestRenderer, render_deadline
+from lookupdb.client.settings import parse_url
+from lookupdb.client.wire import RequestRenderer, render_deadline
 from lookupdb.route.http.exchanges import BatchExchange, ClientConnection, LookupExchange
 from lookupdb.route.http.limits import MAX_HEAD_BYTES, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
 from lookupdb.route.http.repeated import ATTEMPT_EVERY, EAGER_ATTEMPTS, RepeatedBatch, RepeatedLookup

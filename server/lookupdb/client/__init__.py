@@ -7,21 +7,20 @@
         airports.get_many(codes).found      # many at once, out of one generation
 
 ``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then nothing can be said of it
-now, and Unavailable is raised. The modules, from the top:
+now, and Unavailable is raised. The modules, in the order in which a lookup comes through them:
 
-sync_client, async_client    what is called
-combiner, async_combiner     lookups of concurrent callers leave as one batch
-connection_pool, connection, async_connection, socket_errors    what is sent and received
-many_keys, shared_answer, attempts    decisions without I/O: parts of a large batch, a caller's part, when to ask again
-requests, response_reader, answers, refusals, json_values    bytes to values
-cache, client_core, settings, address, credentials, certificates, fork_epoch, results    what a client knows
+async_client, sync_client    what is called; the one for threads is generated from the one for asyncio
+core, cache                  decisions without I/O: who leaves together, parts of a large call, when to ask again
+async_transport, sync_transport    batches that leave, and the connections that they leave over
+wire, answers                requests and answers as bytes, and what an answer says
+settings                     what a client was made with, its token and its certificates
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lookupdb.client.results import DatasetDescription, Lookup, LookupResults
+from lookupdb.client.answers import DatasetDescription, Lookup, LookupResults
 from lookupdb.client.sync_client import Client, Lookups
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 

@@ -1,19 +1,23 @@
-"""What an HTTP answer says of the keys that were asked for; anything but a router's whole word is an error."""
+"""What an answer says of the keys that were asked for; anything but a router's whole word is an error. No I/O.
+
+A ``Response`` of ``wire.py`` becomes a ``KeyAnswer`` or ``KeysAnswer``, in which each key that was asked for is found,
+missing or unavailable, out of generations that the answer names. An answer that is none to the question becomes the
+error that its problem details, or its status, come to (``refusal``). Callers get ``Lookup``, ``LookupResults`` and
+``DatasetDescription``.
+"""
 
 from __future__ import annotations
 
+import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
-from lookupdb import batch_frames
+from lookupdb import batch_frames, exact_json
 from lookupdb.batch_frames import InvalidFrames
-from lookupdb.client.json_values import decode_base64, decode_json
-from lookupdb.client.refusals import read_problem, refusal
-from lookupdb.client.response_reader import Response
-from lookupdb.client.results import MISSING, DatasetDescription, LookupResults
-from lookupdb.errors import InvalidAnswer
+from lookupdb.client.wire import Response
+from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 
 GENERATION: Final = b"lookupdb-generation"
 _VALUE_FORMAT: Final = b"lookupdb-value-format"
@@ -21,6 +25,161 @@ _GENERATIONS: Final = re.compile(rb"g[1-9][0-9]{0,8}(?:, g[1-9][0-9]{0,8})*")
 _JSON: Final = b"application/json"
 _OCTETS: Final = b"application/octet-stream"
 _FRAMES: Final = batch_frames.MEDIA_TYPE.encode()
+_TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
+_MAX_PROBLEM_BYTES: Final = 1 << 16
+_MAX_CHARACTERS: Final = 1000
+_PARTIAL_OF_HTTP: Final = 'with "partial": true'
+"""What a router advises who asks for many keys, of which some cannot be looked up now: it does not say which."""
+_HINTS: Final = {
+    "unauthenticated": "give the token that this client was given, by token= or token_file=",
+    "forbidden": "let spec.router.auth of the dataset name this service account",
+    "no-such-resource": "is the URL the router's own, up to before /v1, and of its public port?",
+    "answer-too-large": "ask for fewer keys at once, or for a large value alone",
+}
+
+
+class _Missing:
+    """Stands for the value of a key that no record has."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+
+
+class Lookup(NamedTuple):
+    """What was found of one key."""
+
+    value: Any
+    """None if it is missing; but None may also be a value: see ``is_found``."""
+    is_found: bool
+    generation: str | None
+    """Which has, or has not, the key. None if no record of several generations can have it, while the dataset is rolled
+    out shard by shard."""
+
+
+class LookupResults(NamedTuple):
+    """What was found of many keys. Each key that was asked for stands in exactly one of the three, once, and in
+    the order in which it was first asked for."""
+
+    found: dict[str, Any]
+    """Key, as asked → value."""
+    missing: list[str]
+    """No record has these."""
+    unavailable: list[str]
+    """Of these nothing can be said now. Empty, unless ``partial`` was asked for."""
+    generation: str | None
+    """The one that all are out of; None while the dataset is rolled out shard by shard, and they are of several."""
+    generations: tuple[str, ...]
+    """Those that they are out of, in the order of their numbers."""
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            raise TypeError(f"results have three parts, and no keys of their own: write results.found[{place!r:.60}]")
+        return tuple.__getitem__(self, place)
+
+
+class DatasetDescription(NamedTuple):
+    """The dataset that a router serves."""
+
+    namespace: str
+    name: str
+    generation: str
+    """The active one; while the dataset is rolled out shard by shard, the one that is rolled out."""
+    records: int
+    """Of ``generation``."""
+    shards: int
+    built_at: str
+    """When it was built; of several that serve, the oldest: ISO 8601, UTC."""
+    age_seconds: float
+    """Since then."""
+    candidates: tuple[str, ...]
+    """Other generations that ``at`` takes."""
+    shard_generations: Mapping[str, int]
+    """While the dataset is rolled out shard by shard, how many shards each generation serves; else empty."""
+
+
+def decode_json(text: bytes | bytearray) -> Any:
+    """The value of JSON ``text``, as of ``exact_json``. Raises InvalidAnswer."""
+    try:
+        return exact_json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAnswer(f"the answer is not the JSON that it should be: {error}") from error
+
+
+class ProblemDetails(NamedTuple):
+    """Problem details (RFC 9457) of a router; empty where the answer has none."""
+
+    name: str = ""
+    detail: str = ""
+    members: Mapping[str, Any] = {}
+
+
+def read_problem(response: Response) -> ProblemDetails:
+    """The problem that the answer tells."""
+    if _media_type(response) != b"application/problem+json" or len(response.body) > _MAX_PROBLEM_BYTES:
+        return ProblemDetails()
+    try:
+        members = decode_json(response.body)
+    except InvalidAnswer:
+        return ProblemDetails()
+    if not isinstance(members, dict):
+        return ProblemDetails()
+    name = _printable(members.get("type"))
+    is_ours = name.startswith(_TYPE_PREFIX)
+    return ProblemDetails(name[len(_TYPE_PREFIX) :] if is_ours else "", _printable(members.get("detail")), members)
+
+
+def is_of_the_connection(response: Response) -> bool:
+    """Whether the answer says nothing of the request, but that this connection will not do."""
+    if response.status == 503:
+        return read_problem(response).name == "too-many-connections"
+    return response.status == 408
+
+
+def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
+    """The error that the answer, which is not 200, comes to."""
+    status, problem = response.status, read_problem(response)
+    if status >= 500:  # of a router or of a proxy: whatever its cause, nothing can be said of the keys
+        camel_case = "".join(map(str.capitalize, problem.name.split("-")))
+        reason = _printable(problem.members.get("reason")) or camel_case or f"Status{status}"
+        detail = problem.detail.replace(_PARTIAL_OF_HTTP, "with partial=True")
+        shard = problem.members.get("shard")
+        detail = detail or f"the answer was {status}, and none of a router"
+        return make_unavailable(keys, reason, detail, shard if isinstance(shard, int) else None)
+    answered = f"the router answered {status}"
+    if not problem.name:
+        if status in (404, 405) or status < 400:  # 405: an admin port, of a batch
+            return InvalidAnswer(f"{answered}, not as a router does", hint=_HINTS["no-such-resource"])
+        return RequestRefused(f"{answered} without saying why", status=status)
+    text = f"{answered} {problem.name}: {problem.detail}"
+    if status == 412:
+        active = problem.members.get("active")
+        names = tuple(map(_printable, active)) if isinstance(active, list) else ()
+        named = f"; active is {', '.join(names)}" if names else ""
+        return UnknownGeneration(f"{text.partition('; leave Lookupdb-Generation')[0]}{named}", active=names)
+    limit = problem.members.get("limit")
+    limit = limit if isinstance(limit, int) and limit > 0 else None
+    return RequestRefused(text, hint=_HINTS.get(problem.name), status=status, problem=problem.name, limit=limit)
+
+
+def make_unavailable(keys: tuple[str, ...], reason: str, detail: str, shard: int | None = None) -> Unavailable:
+    """The error of ``keys``, of which nothing can be said now: of several, of one at least."""
+    shown = ", ".join(repr(key[:60]) for key in keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    what = f"nothing can be said now of {shown}" if keys else "nothing can be said now"
+    if len(keys) > 1:  # something may be known of some of them
+        what = f"no answer now for {shown}"
+    return Unavailable(f"{what} ({reason}): {detail}", keys=keys, reason=reason, detail=detail, shard=shard)
+
+
+def _printable(value: object) -> str:
+    """``value``, if it is text, in one line and without what would control a terminal."""
+    if not isinstance(value, str):
+        return ""
+    return "".join(character if character.isprintable() else " " for character in value[:_MAX_CHARACTERS])
 
 
 class KeyAnswer(NamedTuple):
@@ -51,10 +210,6 @@ class KeysAnswer(NamedTuple):
     def generation(self) -> str | None:
         """The one that all are out of, or None."""
         return self.generations[0] if len(self.generations) == 1 else None
-
-    def to_key_answer(self, key: str) -> KeyAnswer:
-        """Of one that is found or missing."""
-        return KeyAnswer(self.found.get(key, MISSING), self.generation)
 
     def to_results(self) -> LookupResults:
         """As the result of a call."""
@@ -95,7 +250,10 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     _check_partial(unavailable, partial=partial)
     found, absent, unknown = _arrange(found, missing, unavailable, keys)
     if _has_raw_values(response):
-        found = {key: decode_base64(text) for key, text in found.items()}
+        try:
+            found = {key: binascii.a2b_base64(text, strict_mode=True) for key, text in found.items()}
+        except (ValueError, TypeError) as error:
+            raise InvalidAnswer(f"a raw value of the answer is not base64: {error}") from error
     generations = _read_generations(response, expected)
     told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
     if told != list(generations):

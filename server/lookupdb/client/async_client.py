@@ -1,130 +1,49 @@
-"""The client for asyncio."""
+"""The client for asyncio, from which ``make sync-client`` generates ``sync_client.py``, the one for threads.
+
+A lookup of one key asks the cache, and then a combiner (``async_transport.py``), which asks for the keys of several
+callers at once, or for one. A call of many keys does as its plan says (``ManyKeys``). Both end in a request, which is
+sent until it is answered, or may not be sent again; what its answer says is kept in the cache.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, NoReturn, Self, Unpack
 
-from lookupdb.client.answers import KeyAnswer, KeysAnswer, read_batch_answer, read_dataset, read_key_answer
-from lookupdb.client.async_combiner import AsyncCombiner
-from lookupdb.client.async_connection import CLOSED, AsyncConnectionPool
-from lookupdb.client.attempts import TOO_MANY_CONNECTIONS, Attempts, ConnectionFailure
-from lookupdb.client.client_core import ClientCore, refuse_copy
-from lookupdb.client.fork_epoch import current_epoch, process_lock
-from lookupdb.client.many_keys import Outcome, Part, Pause
-from lookupdb.client.refusals import is_of_the_connection
-from lookupdb.client.requests import MAX_TARGET_CHARACTERS, RequestRenderer, check_key
-from lookupdb.client.response_reader import Response
-from lookupdb.client.results import DatasetDescription, Lookup, LookupResults
-from lookupdb.client.settings import ClientOptions, ClientSettings, check_settings
-from lookupdb.client.shared_answer import Piece, SharedAnswer, plan_requests
-from lookupdb.client.sync_client import MAX_KEPT
+from lookupdb.client.answers import (
+    MISSING,
+    DatasetDescription,
+    KeyAnswer,
+    KeysAnswer,
+    Lookup,
+    LookupResults,
+    is_of_the_connection,
+    read_batch_answer,
+    read_dataset,
+    read_key_answer,
+)
+from lookupdb.client.async_transport import AsyncCombiner, AsyncRouterLink
+from lookupdb.client.core import (
+    TOO_MANY_CONNECTIONS,
+    UNAUTHENTICATED,
+    Attempts,
+    ConnectionFailure,
+    Outcome,
+    Part,
+    Pause,
+    Piece,
+    SharedAnswer,
+    is_divisible,
+    refuse_copy,
+    refuse_in,
+)
+from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
+from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
 from lookupdb.errors import LookupFailed, UnknownGeneration
 
-_UNAUTHENTICATED: Final = 401
-_left_behind: list[object] = []
-"""Connections of a parent's event loop. A process that was forked off may not even close them: the parent's loop
-watches them by the same means, and would lose them."""
-
-
-class AsyncRouterLink:
-    """The connections to a router, and how often a request is sent over them. They belong to an event loop: in another
-    one, and in a process that was forked off, there are others."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self.core = ClientCore(settings)
-        self.combiners: dict[str | None, AsyncCombiner] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pool: AsyncConnectionPool | None = None
-        self._epoch = current_epoch()
-        self._is_closed = False
-
-    async def ask(
-        self,
-        render: Callable[[bytes], bytes],
-        keys: Sequence[str],
-        deadline: float,
-        answer_by: float | None = None,
-    ) -> Response:
-        """The answer to the request that ``render`` makes, given further lines of its head. Raises LookupFailed.
-        ``answer_by``: when the router should answer, if that is not ``deadline``."""
-        core = self.core
-        attempts = Attempts(core.settings.retries)
-        is_fresh = False
-        while True:
-            token = core.tokens.line()
-            try:
-                response = await self._exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
-            except ConnectionFailure as error:
-                if self._is_closed:
-                    raise RuntimeError(CLOSED) from error
-                failure = error
-            else:
-                if response.status == _UNAUTHENTICATED and attempts.allow_new_token() and core.tokens.refresh(token):
-                    continue
-                if not is_of_the_connection(response):
-                    return response
-                failure = ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
-            if not attempts.allow_another(failure):
-                raise failure.to_error(keys) from failure
-            is_fresh = True
-
-    async def _exchange(
-        self,
-        render: Callable[[bytes], bytes],
-        token: bytes,
-        deadline: float,
-        answer_by: float | None,
-        *,
-        is_fresh: bool,
-    ) -> Response:
-        pool = self._pool
-        assert pool is not None
-        connection = await pool.acquire(deadline, is_fresh=is_fresh)
-        try:
-            fields = self.core.render_fields(token, asyncio.get_running_loop().time(), deadline, answer_by)
-            return await connection.exchange(render(fields), deadline)
-        finally:
-            pool.release(connection)
-
-    def enter_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, to which the connections belong from now on. Raises RuntimeError if the client is closed,
-        or the loop to which they belonged runs elsewhere."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop or self._epoch is not current_epoch():
-            with process_lock():
-                self._move(loop)
-        if self._is_closed:
-            raise RuntimeError(CLOSED)
-        return loop
-
-    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._epoch is not current_epoch():
-            _left_behind.append((self._pool, self._loop, dict(self.combiners)))
-            self.core.renew_after_fork()
-        elif self._loop is not None and self._loop.is_running():
-            raise RuntimeError(
-                "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another thread;"
-                " make one for each loop"
-            )
-        elif self._pool is not None:
-            self._pool.close()
-        self._loop = loop
-        self._pool = AsyncConnectionPool(loop, self.core.settings)
-        self.combiners = {}
-        self._epoch = current_epoch()
-
-    async def close(self) -> None:
-        """Close the connections, and end what is under way."""
-        self._is_closed = True
-        if self._loop is asyncio.get_running_loop() and self._epoch is current_epoch():
-            for combiner in [*self.combiners.values()]:
-                await combiner.close()
-            if self._pool is not None:
-                self._pool.close()
-                await self._pool.wait_closed()
+_MAX_COMBINERS: Final = 64
 
 
 class AsyncLookups:
@@ -155,17 +74,14 @@ class AsyncLookups:
         answer = await self._find(key)
         return answer.value if answer.is_found else default
 
-    def __getitem__(self, key: str) -> Awaitable[Any]:
-        return self._get_item(key)
-
-    async def _get_item(self, key: str) -> Any:
+    async def __getitem__(self, key: str) -> Any:
         answer = await self._find(key)
         if not answer.is_found:
             raise KeyError(key)
         return answer.value
 
     def __contains__(self, key: object) -> bool:
-        raise TypeError(f"`{key!r:.60} in client` cannot wait for its answer: write `await client.has(…)`")
+        return refuse_in(key)
 
     async def has(self, key: str) -> bool:
         """Whether a record has ``key``."""
@@ -173,10 +89,10 @@ class AsyncLookups:
 
     async def lookup(self, key: str) -> Lookup:
         """What was found of ``key``, and the generation that has it, or has it not."""
-        deadline = self._link.enter_loop().time() + self._link.core.settings.timeout
+        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
         answer = await self._find(key := check_key(key))
         if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
-            self._link.enter_loop()
+            self._link.enter()
             answer = await self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
@@ -187,7 +103,8 @@ class AsyncLookups:
         nothing can be said of any. While the dataset is rolled out shard by shard, keys may be of several generations.
         """
         link = self._link
-        deadline = link.enter_loop().time() + link.core.settings.timeout
+        link.enter()
+        deadline = asyncio.get_running_loop().time() + link.core.settings.timeout
         many = link.core.begin_many(keys, self._generation, partial=partial)
         outcome: Outcome = None
         plan = many.plan()
@@ -207,8 +124,9 @@ class AsyncLookups:
 
     async def dataset(self) -> DatasetDescription:
         """The dataset that the router serves, and its active generation, also of a client that asks another one."""
-        deadline = self._link.enter_loop().time() + self._link.core.settings.timeout
-        return read_dataset(await self._link.ask(self._renderer.dataset, (), deadline))
+        self._link.enter()
+        deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
+        return read_dataset(await self._ask(self._renderer.dataset, (), deadline))
 
     def at(self, generation: str) -> AsyncLookups:
         """Lookups in ``generation``, such as a candidate, and in no other: they raise UnknownGeneration once the router
@@ -220,41 +138,65 @@ class AsyncLookups:
     async def _find(self, key: str) -> KeyAnswer:
         key = check_key(key)
         link = self._link
-        loop = link.enter_loop()
+        link.enter()
         if link.core.cache is not None:
             known = link.core.find_cached(key, self._generation)
             if known is not None:
                 return known
-        combiner = link.combiners.get(self._generation) or self._add_combiner(loop)
-        shared = await combiner.find(key)
+        combiner = link.combiners.get(self._generation)
+        if combiner is None:
+            combiner = self._add_combiner()
         try:
-            return shared.take(key)
+            return (await combiner.find(key)).take(key)
         except UnknownGeneration as error:
             raise self._name(error) from error
 
-    def _add_combiner(self, loop: asyncio.AbstractEventLoop) -> AsyncCombiner:
-        core, combiners = self._link.core, self._link.combiners
-        if len(combiners) >= MAX_KEPT:
-            combiners.pop(next(iter(combiners)))
-        combiner = AsyncCombiner(loop, self._ask_batch, lambda: core.max_keys, core.settings.timeout)
-        combiners[self._generation] = combiner
-        return combiner
+    def _add_combiner(self) -> AsyncCombiner:
+        combiners = self._link.combiners
+        combiner = AsyncCombiner(self._ask_batch, self._link.core)
+        with PROCESS.lock:
+            if len(combiners) >= _MAX_COMBINERS and self._generation not in combiners:
+                combiners.pop(next(iter(combiners)))
+            return combiners.setdefault(self._generation, combiner)
+
+    async def _ask(
+        self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None
+    ) -> Response:
+        """The answer to the request that ``render`` makes. Raises LookupFailed. ``answer_by``: when the router should
+        answer, if that is not ``deadline``."""
+        link = self._link
+        tokens, attempts = link.core.tokens, Attempts(link.core.settings.retries)
+        is_fresh = False
+        while True:
+            token = tokens.line()
+            try:
+                response = await link.exchange(render, token, deadline, answer_by, is_fresh=is_fresh)
+                if response.status == UNAUTHENTICATED and attempts.allow_new_token() and tokens.refresh(token):
+                    continue
+                if not is_of_the_connection(response):
+                    return response
+                raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
+            except ConnectionFailure as failure:  # forgotten behind it: its traceback holds the frames of all callers
+                if not attempts.allow_another(failure):
+                    raise failure.to_error(keys) from failure
+            is_fresh = True
 
     async def _ask_key(self, key: str, deadline: float, answer_by: float | None = None) -> KeyAnswer:
         if len(key) > MAX_TARGET_CHARACTERS:
             answers = await self._ask_part(self._renderer, (key,), deadline, answer_by, partial=False)
-            return answers.to_key_answer(key)
+            return KeyAnswer(answers.found.get(key, MISSING), answers.generation)
         sent_at = asyncio.get_running_loop().time()
-        response = await self._link.ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
+        response = await self._ask(lambda fields: self._renderer.lookup(key, fields), (key,), deadline, answer_by)
         answer = read_key_answer(response, key, self._generation)
         if self._generation is None:
             self._link.core.learn_key(key, answer, sent_at)
         return answer
 
     async def _ask_batch(self, keys: Sequence[str], deadline: float, answer_by: float) -> SharedAnswer:
-        plan = plan_requests(keys)
-        part = next(plan)
-        while True:
+        pieces: list[tuple[Sequence[str], Piece]] = []
+        remaining: list[Sequence[str]] = [[*dict.fromkeys(keys)]]
+        while remaining:
+            part = remaining.pop()
             piece: Piece
             try:
                 if len(part) == 1:
@@ -264,11 +206,12 @@ class AsyncLookups:
             except LookupFailed as error:
                 self._link.core.learn_limit(error)
                 piece = error
-            try:
-                part = plan.send(piece)
-            except StopIteration as end:
-                shared: SharedAnswer = end.value
-                return shared
+            if is_divisible(piece, part):
+                middle = len(part) // 2
+                remaining += (part[middle:], part[:middle])
+            else:
+                pieces.append((part, piece))
+        return SharedAnswer(keys, pieces)
 
     async def _ask_part(
         self,
@@ -280,7 +223,7 @@ class AsyncLookups:
         partial: bool,
     ) -> KeysAnswer:
         sent_at = asyncio.get_running_loop().time()
-        response = await self._link.ask(
+        response = await self._ask(
             lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by
         )
         answer = read_batch_answer(response, keys, renderer.generation, partial=partial)
@@ -290,8 +233,7 @@ class AsyncLookups:
 
     async def _take_step(self, step: Part | Pause, deadline: float, *, partial: bool) -> Outcome:
         if isinstance(step, Pause):
-            loop = asyncio.get_running_loop()
-            await asyncio.sleep(max(0.0, min(step.seconds, deadline - loop.time())))
+            await asyncio.sleep(max(0.0, min(step.seconds, deadline - asyncio.get_running_loop().time())))
             return None
         renderer = self._renderer
         if step.generation is not None and step.generation != self._generation:
@@ -307,8 +249,22 @@ class AsyncLookups:
 
 
 class AsyncClient(AsyncLookups):
-    """A client of the router at ``url``, for asyncio. It is cheap to make, and connects when it is first asked. A
-    context manager: it is closed at its end. Its arguments are those of ``Client``.
+    """A client of the router at ``url``, for asyncio.
+
+    It is cheap to make, and connects when it is first asked. A context manager: it is closed at its end.
+
+    ``timeout``            seconds that a call may take, whatever it does
+    ``connect_timeout``    seconds that connecting to one address may take
+    ``read_timeout``       seconds without a byte of an answer after which another connection is tried
+    ``token, token_file``  what the router is shown; a file is read again when it changes
+    ``ca_file``            whom to trust instead of the system's authorities, as PEM
+    ``cert_file, key_file``  the certificate to show, for a router that asks for one
+    ``max_connections``    at most so many at a time
+    ``retries``            how often a request is sent again on another connection, when one failed
+    ``traceparent``        a function that returns the field of that name for a request, or None
+    ``cache_bytes``        how much is kept of what was looked up; 0: nothing
+    ``cache_seconds``      how long that is trusted after the generation was last seen to be the active one
+    ``max_keys``           keys in one request; less if the router says so
 
     Raises UsageError for arguments that cannot be used, TypeError for those of another type.
     """

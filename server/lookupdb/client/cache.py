@@ -1,15 +1,18 @@
-"""Values that were looked up, kept for as long as the generation that they are of is known to be the active one."""
+"""Values that were looked up, kept for as long as the generation that they are of is known to be the active one.
+
+A lookup asks ``GenerationCache`` first, and every answer of the active generation that comes back goes into it.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from lookupdb.client.json_values import decode_json, encode_json
-from lookupdb.client.results import MISSING
+from lookupdb.client.answers import MISSING, decode_json
 
 _ENTRY_BYTES: Final = 200
 """What an entry takes beside its key and its value."""
@@ -93,7 +96,28 @@ def _measure(key: str, entry: bytes | tuple[bytes] | None) -> int:
 
 
 def _encode(value: Any) -> bytes | tuple[bytes] | None:
-    return (value,) if isinstance(value, bytes) else encode_json(value)
+    """None for what JSON of 64 bits cannot hold."""
+    if isinstance(value, bytes):
+        return (value,)
+    import orjson
+
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # a long integer, a lone surrogate, or too deep
+        return None
+    return None if b"null" in text and _has_infinity(value) else text  # which orjson writes as null
+
+
+def _has_infinity(value: Any) -> bool:
+    """Whether a value of JSON has a number that no float holds."""
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, float) and math.isinf(item):
+            return True
+        if isinstance(item, dict | list):
+            remaining += item.values() if isinstance(item, dict) else item
+    return False
 
 
 def _decode(entry: bytes | tuple[bytes] | None) -> Any:

@@ -1,22 +1,81 @@
-"""What a client was made with, checked."""
+"""What a client was made with, and what it reads of its machine: the first stop of every lookup.
+
+``check_settings`` makes a ``ClientSettings`` of a URL and options. A request shows the token of ``TokenSource``, a
+connection the certificates of ``TlsContexts``; both follow their files when these are replaced. ``PROCESS`` says
+whether the process is still the one in which connections were made.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import threading
+import time
 from collections.abc import Callable
 from os import PathLike
-from typing import Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
-from lookupdb.client.address import RouterAddress, parse_url
 from lookupdb.errors import UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_ANSWER_BYTES: Final = 192 << 20
 """Of one answer: a router sends 64 MiB of values at most, raw ones grow by a third, and there are keys and JSON."""
-DEFAULT_TIMEOUT: Final = 5.0
-DEFAULT_CONNECT_TIMEOUT: Final = 2.0
-DEFAULT_MAX_CONNECTIONS: Final = 16
-DEFAULT_MAX_KEYS: Final = 1000
+_LABEL: Final = "[A-Za-z0-9_-]{1,63}"
+"""Of a host's name: a longer one, or none, resolves nowhere."""
+_URL: Final = re.compile(
+    rf"(https?)://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(/[!-~]*)?", re.ASCII
+)
+_EXAMPLES: Final = "give one like http://127.0.0.1:8080, http://[::1]:8080 or https://lookups.example.com/people"
+_MAX_PORT: Final = 65535
+_MAX_SHOWN: Final = 100
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}=*", re.ASCII)
+_LOOK_SECONDS: Final = 1.0
+"""How often a token file is looked at: a token that is replaced stays valid for minutes."""
 
 FilePath = str | PathLike[str]
+
+
+class RouterAddress(NamedTuple):
+    """A router's URL, in the parts that a request and a connection need."""
+
+    is_tls: bool
+    host: str
+    """A name or an address, without brackets: for connections and certificates."""
+    port: int
+    authority: str
+    """Host and port, as the Host field has them."""
+    prefix: str
+    """What stands before ``/v1`` in each target; empty or ``/people``."""
+
+    @property
+    def url(self) -> str:
+        """The URL, for messages."""
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.prefix}"
+
+
+def parse_url(url: str) -> RouterAddress:
+    """The address in ``url``. Raises UsageError, which shows no password, if it can be no router's."""
+    if "@" in url.partition("://")[2].partition("/")[0]:  # first of all: the messages below show the URL
+        raise UsageError(
+            "a router's URL has no user and no password, found an @ before its host",
+            hint="leave out what ends with the @: a router takes a token, by token= or token_file=",
+        )
+    found = _URL.fullmatch(url)
+    port = int(found[3]) if found and found[3] else None
+    if found is None or (port is not None and not 0 < port <= _MAX_PORT) or found[2].startswith("-"):
+        raise UsageError(
+            f"a router's URL has a scheme, a host and maybe a port up to {_MAX_PORT} and a path, and nothing else, "
+            f"found {url[:_MAX_SHOWN]!r}",
+            hint=_EXAMPLES,
+        )
+    prefix = (found[4] or "").rstrip("/")
+    if re.search(r"[?#]|/v1(/|$)", prefix):
+        raise UsageError(f"a router's URL ends before /v1, found {url[:_MAX_SHOWN]!r}", hint=_EXAMPLES)
+    is_tls = found[1] == "https"
+    authority = found[2] + (f":{port}" if port is not None else "")
+    return RouterAddress(is_tls, found[2].strip("[]"), port or (443 if is_tls else 80), authority, prefix)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -42,57 +101,51 @@ class ClientSettings(NamedTuple):
     """A client's URL and its options, with their defaults."""
 
     address: RouterAddress
-    timeout: float = DEFAULT_TIMEOUT
-    connect_timeout: float = DEFAULT_CONNECT_TIMEOUT
+    timeout: float = 5.0
+    connect_timeout: float = 2.0
     read_timeout: float | None = None
     token: str | None = None
     token_file: FilePath | None = None
     ca_file: FilePath | None = None
     cert_file: FilePath | None = None
     key_file: FilePath | None = None
-    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    max_connections: int = 16
     retries: int = 1
     traceparent: Callable[[], str | None] | None = None
     cache_bytes: int = 0
     cache_seconds: float = 1.0
-    max_keys: int = DEFAULT_MAX_KEYS
+    max_keys: int = 1000
 
 
-_TEXTS: Final = (str,)
-_PATHS: Final = (str, PathLike)
+_SECONDS: Final = ("timeout", "connect_timeout", "read_timeout")
+_LEAST: Final = {"max_connections": 1, "max_keys": 1, "retries": 0, "cache_bytes": 0, "cache_seconds": 0}
+_PATHS: Final = ("token_file", "ca_file", "cert_file", "key_file")
 _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
-    **dict.fromkeys(("timeout", "connect_timeout", "read_timeout"), ((int, float), "a number of seconds")),
-    **dict.fromkeys(("max_connections", "retries", "max_keys"), ((int, float), "a whole number")),
-    "cache_bytes": ((int, float), "a whole number"),
-    "cache_seconds": ((int, float), "a number of seconds"),
-    "token": (_TEXTS, "text"),
-    **dict.fromkeys(("token_file", "ca_file", "cert_file", "key_file"), (_PATHS, "a path")),
+    **dict.fromkeys(_LEAST, ((int, float), "a whole number")),
+    **dict.fromkeys((*_SECONDS, "cache_seconds"), ((int, float), "a number of seconds")),
+    "token": ((str,), "text"),
+    **dict.fromkeys(_PATHS, ((str, PathLike), "a path")),
 }
-"""Of what kind an argument is, and how that is called. ``traceparent`` is a function."""
+"""The types of an argument, and what they are called. ``traceparent`` is a function."""
 
 
 def check_settings(url: str, options: ClientOptions) -> ClientSettings:
-    """Raises TypeError for arguments of another kind, UsageError for others that cannot be used."""
+    """Raises TypeError for arguments of another type, UsageError for others that cannot be used."""
     if not isinstance(url, str):
         raise TypeError(f"a router's URL is text, found {type(url).__name__}")
-    _check_types(options)
+    for name, value in options.items():
+        _check_type(name, value)
     settings = ClientSettings(parse_url(url), **options)
-    for name in ("timeout", "connect_timeout", "read_timeout"):
+    for name in _SECONDS:
         seconds = getattr(settings, name)
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{name} is a number of seconds above 0, found {seconds!r}")
-    for name, least in (
-        ("max_connections", 1),
-        ("max_keys", 1),
-        ("retries", 0),
-        ("cache_bytes", 0),
-        ("cache_seconds", 0),
-    ):
-        value = getattr(settings, name)
-        if not value >= least:
-            raise UsageError(f"{name} is at least {least}, found {value!r}")
-        if not isinstance(value, int) and name != "cache_seconds":
-            raise UsageError(f"{name} is a whole number, found {value!r}")
+    for name, least in _LEAST.items():
+        number = getattr(settings, name)
+        if not number >= least:
+            raise UsageError(f"{name} is at least {least}, found {number!r}")
+        if not isinstance(number, int) and name != "cache_seconds":
+            raise UsageError(f"{name} is a whole number, found {number!r}")
     if settings.token is not None and settings.token_file is not None:
         raise UsageError("a client shows one token, found both token and token_file")
     if (settings.cert_file is None) != (settings.key_file is None):
@@ -102,17 +155,122 @@ def check_settings(url: str, options: ClientOptions) -> ClientSettings:
     return settings
 
 
-def _check_types(options: ClientOptions) -> None:
-    for name, value in options.items():
-        if name not in ClientOptions.__annotations__:
-            known = ", ".join(ClientOptions.__annotations__)
-            raise TypeError(f"a client has no argument {name}; it has {known}")
-        if name == "traceparent":
-            if value is not None and not callable(value):
-                raise TypeError(f"traceparent is a function, found {type(value).__name__}")
-            continue
-        types, kind = _TYPES[name]
-        may_be_none = ClientSettings._field_defaults[name] is None
-        if not (isinstance(value, types) and not isinstance(value, bool)) and not (value is None and may_be_none):
-            # Not the value: it may be a token.
-            raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
+def _check_type(name: str, value: object) -> None:
+    if name not in ClientOptions.__annotations__:
+        known = ", ".join(ClientOptions.__annotations__)
+        raise TypeError(f"a client has no argument {name}; it has {known}")
+    if name == "traceparent":
+        if value is not None and not callable(value):
+            raise TypeError(f"traceparent is a function, found {type(value).__name__}")
+        return
+    types, kind = _TYPES[name]
+    may_be_none = ClientSettings._field_defaults[name] is None
+    if not (isinstance(value, types) and not isinstance(value, bool)) and not (value is None and may_be_none):
+        # Not the value: it may be a token.
+        raise TypeError(f"{name} is {kind}{' or None' if may_be_none else ''}, found {type(value).__name__}")
+
+
+class TokenSource:
+    """Makes the Authorization line. Raises UsageError, which never shows a token, if there is no token to be had."""
+
+    def __init__(self, token: str | None, file: FilePath | None) -> None:
+        self._file = file
+        self._identity: tuple[int, int, int] | None = None
+        self._look_at = 0.0
+        self._line = b"" if token is None else _render_token(token, "token")
+
+    def line(self) -> bytes:
+        """The line of the head; empty without a token."""
+        if self._file is not None and time.monotonic() >= self._look_at:
+            self._look(self._file)
+        return self._line
+
+    def refresh(self, refused: bytes) -> bool:
+        """Read the file now, because the line ``refused`` was not accepted. Whether there is another one now."""
+        if self._file is None:
+            return False
+        if self._line == refused:  # else another caller, or the time, has been quicker
+            self._identity = None
+            self._look(self._file)
+        return self._line != refused
+
+    def _look(self, file: FilePath) -> None:
+        """Read the file if it has changed. While it cannot be read, or is half written, the token before goes on."""
+        try:
+            identity = _identify(file)
+            if identity != self._identity:
+                with open(file, encoding="ascii") as opened:  # noqa: PTH123 - no pathlib for so little
+                    line = _render_token(opened.read(1 << 15).strip(), os.fspath(file))
+                self._line, self._identity = line, identity
+        except (OSError, UnicodeDecodeError) as error:
+            if not self._line:
+                raise UsageError(f"the token file {os.fspath(file)} cannot be read: {error}") from error
+        except UsageError:
+            if not self._line:
+                raise
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+
+
+def _render_token(token: str, where: str) -> bytes:
+    if not _TOKEN.fullmatch(token):
+        raise UsageError(f"{where} holds no token: one has 1 to 16384 of A-Z a-z 0-9 - . _ ~ + /")
+    return f"Authorization: Bearer {token}\r\n".encode()
+
+
+def _identify(file: FilePath) -> tuple[int, int, int]:
+    found = os.stat(file)  # noqa: PTH116
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class TlsContexts:
+    """Makes the context of connections, again when one of its files has changed: certificates are replaced, too."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._is_needed = settings.address.is_tls
+        self._files = settings.ca_file, settings.cert_file, settings.key_file
+        self._lock = threading.Lock()
+        self._identity: tuple[object, ...] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """For a new connection; None without TLS. Raises UsageError if a file cannot be used."""
+        if not self._is_needed:
+            return None
+        import ssl  # takes as long, and as much memory, as all else of a client: only who speaks TLS pays
+
+        with self._lock:
+            try:
+                identity = tuple(_identify(file) for file in self._files if file is not None)
+                if self._context is None or identity != self._identity:
+                    authorities, certificate, key = self._files
+                    context = ssl.create_default_context(cafile=authorities)
+                    if certificate is not None:
+                        context.load_cert_chain(certificate, key)
+                    self._context, self._identity = context, identity
+            except (OSError, ssl.SSLError) as error:
+                if self._context is None:
+                    files = ", ".join(os.fspath(file) for file in self._files if file is not None)
+                    raise UsageError(
+                        f"no TLS with the files {files}: {error.strerror or error}",
+                        hint="ca_file and cert_file hold certificates in PEM, key_file the key of cert_file's",
+                    ) from error
+            return self._context  # a pair that is half replaced: the one before is good until it is whole
+
+
+class _Process:
+    """This process. After a fork it is another one, and its parent's connections are not its own."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Be another process."""
+        self.epoch = object()
+        """The same for as long as the process is the same."""
+        self.lock = threading.Lock()
+        """Held for moments, while a client begins again in another process: several threads may be the first to notice
+        it. No thread of a parent holds it."""
+
+
+PROCESS: Final = _Process()
+os.register_at_fork(after_in_child=PROCESS.begin)

@@ -1,9 +1,10 @@
-"""Both kinds of client. A test module names this one in its ``pytest_plugins``."""
+"""Both kinds of client, and their patience. A test module names this one in its ``pytest_plugins``."""
 
 from __future__ import annotations
 
 import pytest
 
+from lookupdb.client import async_transport, sync_transport
 from support.clients import KINDS, Kind
 
 
@@ -12,3 +13,10 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     """Each of them, in turn."""
     found: Kind = request.param
     return found
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody leaves beside a batch that is under way."""
+    for transport in (sync_transport, async_transport):
+        monkeypatch.setattr(transport, "PATIENCE_SECONDS", 60.0)

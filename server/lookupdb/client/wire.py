@@ -1,17 +1,43 @@
-"""Reads HTTP/1.1 answers from the bytes of a connection, strictly: what could be read two ways is an error.
+"""Requests as bytes, and bytes as answers: HTTP/1.1 as a router speaks it. No I/O.
 
-It knows what routers send, and what proxies before them make of it: a body with a length, or in chunks. It knows no
-body that ends with the connection, because such a one may have lost its end unseen.
+A lookup leaves as what ``RequestRenderer`` makes of its key, whose head is the same from one request to the next
+wherever it can be. What comes back goes to ``ResponseReader``, piece by piece, until an answer is whole. It is strict:
+what could be read two ways is an error. It knows what routers send, and what proxies before them make of it: a body
+with a length, or in chunks. It knows no body that ends with the connection, because such a one may have lost its end
+unseen.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from lookupdb.errors import InvalidAnswer
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
+from lookupdb.client.settings import RouterAddress
+from lookupdb.errors import InvalidAnswer, UsageError
 from lookupdb.redis_port import REDIS_HINT, begins_redis_reply
 
+Render = Callable[[bytes], bytes]
+"""Makes a request, given further lines of its head."""
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
+"""Keys that no client and no proxy would write in another way."""
+_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
+_OF_BATCH: Final = f"Accept: application/json, {FRAMES}\r\nContent-Type: application/json\r\n".encode()
+"""Raw values then come as the bytes that they are; a router that does not know these frames sends JSON."""
+_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
+MAX_TARGET_CHARACTERS: Final = 511
+"""Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
+enough for a record, are asked for in a body."""
+_PLAIN: Final = {str}
+_ROUTER_SHARE: Final = 0.85
+"""Of what is left of a call's timeout."""
+_MAX_DEADLINE_MS: Final = 600_000
+_KEPT_BITS: Final = 4
+"""The others of a deadline become 0: a request that has all of its time has the same head as the one before, which a
+router recognises."""
+_GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 MAX_HEAD_BYTES: Final = 32 << 10
 _MAX_TRAILER_BYTES: Final = 4 << 10
 _MAX_INTERIM: Final = 8
@@ -33,6 +59,88 @@ _EMPTY_STATUSES: Final = frozenset((204, 304))
 _NO_ROUTER: Final = "is there a lookupdb router, or a proxy that changes what it answers?"
 
 
+class RequestRenderer:
+    """The requests to one router, for the active generation or the one that is named."""
+
+    __slots__ = ("_fields", "_prefix", "generation")
+
+    def __init__(self, address: RouterAddress, generation: str | None = None) -> None:
+        """Raises UsageError if ``generation`` is no generation's name, TypeError if it is no text."""
+        self._prefix = f"{address.prefix}/v1/".encode()
+        fields = f" HTTP/1.1\r\nHost: {address.authority}\r\n"
+        if generation is not None:
+            if not isinstance(generation, str):
+                raise TypeError(f"a generation's name is text like 'g12', found {type(generation).__name__}")
+            if not _GENERATION.fullmatch(generation):
+                raise UsageError(f"a generation's name is like g12, found {generation[:40]!r}")
+            fields += f"Lookupdb-Generation: {generation}\r\n"
+        self._fields = fields.encode()
+        self.generation = generation
+
+    def lookup(self, key: str, fields: bytes) -> bytes:
+        """Of one key. ``fields`` are further lines of the head."""
+        if _PLAIN_KEY.fullmatch(key):
+            target = f"lookup/{key}"
+        else:
+            target = "lookup?key=" + "".join(map(_ESCAPES.__getitem__, key.encode()))
+        return b"GET %b%b%b%b\r\n" % (self._prefix, target.encode(), self._fields, fields)
+
+    def batch(self, keys: Sequence[str], fields: bytes, *, partial: bool) -> bytes:
+        """Of many, which are encodable (``check_keys``)."""
+        import orjson  # by the first request: its import takes half of what that of the whole client would
+
+        body = orjson.dumps({"keys": keys, "partial": True} if partial else {"keys": keys})
+        parts = self._prefix, self._fields, fields, _OF_BATCH, len(body), body
+        return b"POST %blookup%b%b%bContent-Length: %d\r\n\r\n%b" % parts
+
+    def dataset(self, fields: bytes) -> bytes:
+        """What the router serves."""
+        return b"GET %bdataset%b%b\r\n" % (self._prefix, self._fields, fields)
+
+
+def check_key(key: object) -> str:
+    """``key`` as plain text: a subclass of str may say that it is something else, as members of an Enum do. Raises
+    TypeError or ValueError if no request can have it."""
+    if type(key) is not str:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
+        key = str.__str__(key)
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a key is Unicode text, found half a surrogate pair in {key!r:.60}") from error
+    return key
+
+
+def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
+    """The same of each of ``keys``, each once; and how many characters they have together."""
+    listed: list[Any] = [*keys]
+    if not {*map(type, listed)} <= _PLAIN:
+        listed = [*map(check_key, listed)]
+    distinct: list[str] = listed if len({*listed}) == len(listed) else [*dict.fromkeys(listed)]
+    text = "".join(distinct)
+    if not text.isascii():
+        for key in distinct:
+            check_key(key)
+    return distinct, len(text)
+
+
+def render_deadline(seconds: float) -> bytes:
+    """The line of the head by which the router answers before ``seconds`` have passed: what it knows by then it tells,
+    and of the rest that nothing can be said. It is given less, for the way there and back."""
+    milliseconds = max(1, min(int(seconds * _ROUTER_SHARE * 1000), _MAX_DEADLINE_MS))
+    lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
+    return b"Lookupdb-Deadline-Ms: %d\r\n" % (milliseconds >> lost_bits << lost_bits)
+
+
+def render_trace(traceparent: str | None) -> bytes:
+    """The line of the head that hands a trace on; none for what is no ``traceparent`` of W3C's Trace Context."""
+    if traceparent is None or not _TRACE.fullmatch(traceparent):
+        return b""
+    return f"traceparent: {traceparent}\r\n".encode()
+
+
 class Response(NamedTuple):
     """One whole answer."""
 
@@ -48,17 +156,8 @@ class ResponseReader:
     """Reads one answer after another."""
 
     __slots__ = (
-        "_body",
-        "_fields",
-        "_held",
-        "_interim",
-        "_is_chunked",
-        "_keeps_open",
-        "_lacks_line_end",
-        "_max_body",
-        "_missing",
-        "_repeated",
-        "_status",
+        *("_body", "_fields", "_held", "_interim", "_is_chunked", "_keeps_open"),
+        *("_lacks_line_end", "_max_body", "_missing", "_repeated", "_status"),
     )
 
     def __init__(self, max_body_bytes: int) -> None:
@@ -130,7 +229,7 @@ class ResponseReader:
             beginning, _, length = data[:end].rpartition(_LENGTH_FIELD)
             if beginning and beginning == self._repeated[0] and _LENGTH.fullmatch(length):
                 _, self._status, self._fields, self._keeps_open = self._repeated
-                self._set_length(length)
+                self._expect(int(length))
                 return data[end + 4 :]
             lines, data = data[:end].split(b"\r\n"), data[end + 4 :]
             status_line = _STATUS_LINE.fullmatch(lines[0])
@@ -164,18 +263,16 @@ class ResponseReader:
         elif length is not None:
             if not _LENGTH.fullmatch(length):
                 raise _fault(f"has the Content-Length {length[:20]!r}")
-            self._set_length(length)
+            self._expect(int(length))
         else:
             raise _fault("has neither a Content-Length nor chunks: its end cannot be told")
         if self._status in _EMPTY_STATUSES:
             raise _fault(f"has the status {self._status}, for which nobody asked")
 
-    def _set_length(self, length: bytes) -> None:
-        self._missing = int(length)
-        self._check_size(self._missing)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._max_body:
+    def _expect(self, size: int) -> None:
+        """Have so many bytes follow, of the body or of its next chunk."""
+        self._missing = size
+        if size + len(self._body) > self._max_body:
             raise _fault(f"has more than {self._max_body} bytes")
 
     def _read_chunks(self, data: bytes) -> Response | None:
@@ -205,11 +302,10 @@ class ResponseReader:
             size_line = _CHUNK_SIZE.fullmatch(data, position, end)
             if size_line is None:
                 raise _fault("has a chunk without a size")
-            self._missing = int(size_line[1], 16)
+            self._expect(int(size_line[1], 16))
             if not self._missing:
                 return self._read_trailers(data, position, end + 2)
             position = end + 2
-            self._check_size(self._missing + len(self._body))
         self._held = data[position:]
         if len(self._held) > _MAX_CHUNK_LINE_BYTES:
             raise _fault("has a chunk's size line that is too long")

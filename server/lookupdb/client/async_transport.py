@@ -1,0 +1,512 @@
+"""What a lookup goes through in an event loop, between the client and the router.
+
+A lookup of one key joins an ``AsyncCombiner``, which has a task ask for all that wait. The task sends a request by
+``AsyncRouterLink.exchange``. That takes an ``AsyncConnection`` from the ``AsyncConnectionPool``, or waits for one in
+turn, and gives it back. All of them belong to one event loop; in another one, and in a process that was forked off,
+there are others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, cast
+
+from lookupdb.client.core import (
+    MAX_FLIGHTS,
+    MAX_REQUEST_CHARACTERS,
+    MAX_WAITING,
+    MAX_WAITING_CHARACTERS,
+    PATIENCE_SECONDS,
+    PIECE_BYTES,
+    ClientCore,
+    ConnectionFailure,
+    SharedAnswer,
+    connecting_error,
+    cut_failure,
+    deadline_failure,
+    lost_connection,
+    may_leave_together,
+    no_connection_failure,
+    queue_full,
+    silence_failure,
+)
+from lookupdb.client.settings import MAX_ANSWER_BYTES, PROCESS, ClientSettings, TlsContexts
+from lookupdb.client.wire import Render, Response, ResponseReader
+from lookupdb.errors import InvalidAnswer
+
+_CLOSED: Final = "this client is closed"
+_CLOSING_TURNS: Final = 20
+_left_behind: list[object] = []
+"""Connections of a parent's event loop. A process that was forked off may not even close them: the parent's loop
+watches them by the same means, and would lose them."""
+
+
+class AsyncRouterLink:
+    """The connections to a router, and the batches that leave over them. They belong to an event loop: in another one,
+    and in a process that was forked off, there are others."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.core = ClientCore(settings)
+        self.combiners: dict[str | None, AsyncCombiner] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: AsyncConnectionPool | None = None
+        self._epoch = PROCESS.epoch
+        self._is_closed = False
+
+    def enter(self) -> None:
+        """Have the connections belong to the running loop from now on. Raises RuntimeError if the client is closed, or
+        the loop to which they belonged runs elsewhere."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop or self._epoch is not PROCESS.epoch:
+            with PROCESS.lock:
+                self._move(loop)
+        if self._is_closed:
+            raise RuntimeError(_CLOSED)
+
+    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._epoch is not PROCESS.epoch:
+            _left_behind.append((self._pool, self._loop, dict(self.combiners)))
+            self.core.begin()
+        elif self._loop is not None and self._loop.is_running():
+            raise RuntimeError(
+                "an AsyncClient belongs to one event loop at a time, and that of this one still runs in another thread;"
+                " make one for each loop"
+            )
+        elif self._pool is not None:
+            self._pool.close()
+        self._loop = loop
+        self._pool = AsyncConnectionPool(loop, self.core.settings)
+        self.combiners = {}
+        self._epoch = PROCESS.epoch
+
+    async def exchange(
+        self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
+    ) -> Response:
+        """Send the request that ``render`` makes, over a connection that is new if ``is_fresh``, and return the answer.
+        Raises ConnectionFailure and InvalidAnswer, and RuntimeError once the client is closed."""
+        pool, loop = self._pool, self._loop
+        assert pool is not None
+        assert loop is not None
+        try:
+            connection = await pool.acquire(deadline, is_fresh=is_fresh)
+            try:
+                fields = self.core.render_fields(token, loop.time(), deadline, answer_by)
+                return await connection.exchange(render(fields), deadline)
+            finally:
+                pool.release(connection)
+        except ConnectionFailure as error:
+            if self._is_closed:
+                raise RuntimeError(_CLOSED) from error
+            raise
+
+    async def close(self) -> None:
+        """Close the connections, and end what is under way."""
+        self._is_closed = True
+        if self._loop is asyncio.get_running_loop() and self._epoch is PROCESS.epoch:
+            for combiner in [*self.combiners.values()]:
+                await combiner.close()
+            if self._pool is not None:
+                self._pool.close()
+                await self._pool.wait_closed()
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection, for one request after another. That the router closes it is noticed at once.
+
+    No BufferedProtocol: over TLS, such a one is not given what came before the end, once that has come, if it is more
+    than its buffer takes.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, settings: ClientSettings, standing: set[AsyncConnection]
+    ) -> None:
+        """``standing`` has it for as long as its socket is open."""
+        self._loop = loop
+        self._settings = settings
+        self._standing = standing
+        self._reader = ResponseReader(MAX_ANSWER_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._answer: asyncio.Future[Response] | None = None
+        self._is_answered = False
+        """It is whole, whether or not it was told already."""
+        self._was_used = False
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+        """Whether a request may be sent."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own transport of a socket, which does not document it
+            transport.max_size = PIECE_BYTES
+        self._standing.add(self)
+        self.is_open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self.is_open = False
+        self._standing.discard(self)
+        is_stale = self._was_used and not self._reader.has_begun
+        if exc is not None:
+            self._fail(lost_connection(exc, self._settings, is_stale=is_stale))
+        else:
+            self._fail(cut_failure(is_stale=is_stale))
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the answer. Bytes that answer nothing end the connection."""
+        answer = self._answer
+        if answer is None or answer.done() or self._is_answered:
+            self.close()
+            return
+        try:
+            response = self._reader.feed(data)
+        except InvalidAnswer as error:
+            self._fail(error)
+            self.close()
+            return
+        if response is not None:
+            self._is_answered = True
+            if len(data) < PIECE_BYTES:
+                answer.set_result(response)
+            else:  # what follows would answer the next request, and comes before that
+                self._loop.call_soon(_answer, answer, response)
+        elif self._settings.read_timeout is not None:
+            self._heard_at = self._loop.time()
+
+    async def exchange(self, request: bytes, deadline: float) -> Response:
+        """Send ``request`` and return its answer. Raises ConnectionFailure and InvalidAnswer."""
+        assert self._transport is not None
+        loop = self._loop
+        self.is_open = False
+        answer: asyncio.Future[Response] = loop.create_future()
+        self._answer = answer
+        self._is_answered = False
+        self._heard_at = loop.time()
+        self._timer = loop.call_at(self._next_look(deadline), self._look, deadline)
+        try:
+            self._transport.write(request)
+            response = await answer
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._timer.cancel()  # the last one that was set: it must not end the next request
+            self._answer = None
+        self._was_used = True
+        self.is_open = response.keeps_open and not self._transport.is_closing()
+        return response
+
+    def _next_look(self, deadline: float) -> float:
+        seconds = self._settings.read_timeout
+        return deadline if seconds is None else min(deadline, self._heard_at + seconds)
+
+    def _look(self, deadline: float) -> None:
+        """The answer takes long: too long?"""
+        now, due = self._loop.time(), self._next_look(deadline)
+        if now < due:
+            self._timer = self._loop.call_at(due, self._look, deadline)
+        elif due >= deadline:
+            self._fail(deadline_failure(self._settings.timeout))
+        else:
+            self._fail(silence_failure(self._settings.read_timeout))
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def close(self) -> None:
+        """Close it at once."""
+        self.is_open = False
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended, and its socket with it
+                self._transport.abort()
+
+
+class AsyncConnectionPool:
+    """At most ``max_connections`` connections, the one that was used last first. Who waits for one is served in
+    turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._tls = TlsContexts(settings)
+        self._free = asyncio.Semaphore(settings.max_connections)
+        """Of connections that may be in use."""
+        self._waiting = 0
+        self._idle: list[AsyncConnection] = []
+        self._standing: set[AsyncConnection] = set()
+        self._is_closed = False
+
+    async def acquire(self, deadline: float, *, is_fresh: bool = False) -> AsyncConnection:
+        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure, and RuntimeError if the pool
+        is closed."""
+        if self._free.locked():
+            await self._wait(deadline)
+        else:
+            await self._free.acquire()
+        try:
+            if self._is_closed:
+                raise RuntimeError(_CLOSED)
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_open and not is_fresh:
+                    return connection
+                if connection.is_open:
+                    connection.close()  # and take its place
+                    break
+            return await self._connect(deadline)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def release(self, connection: AsyncConnection) -> None:
+        """Give it back. It is closed unless it can be used again."""
+        if connection.is_open and not self._is_closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        self._free.release()
+
+    def close(self) -> None:
+        """Close all of them. Who waits for one gets RuntimeError."""
+        self._is_closed = True
+        for connection in [*self._standing]:
+            connection.close()
+        self._idle.clear()
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and those who waited with it
+            for _ in range(self._waiting):
+                self._free.release()
+
+    async def wait_closed(self) -> None:
+        """Wait until their sockets are closed, which takes a turn or two of the loop."""
+        for _ in range(_CLOSING_TURNS):
+            if not self._standing:
+                return
+            await asyncio.sleep(0)
+
+    async def _wait(self, deadline: float) -> None:
+        """Wait for one's turn."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise no_connection_failure(self._settings) from error
+        finally:
+            self._waiting -= 1
+
+    async def _connect(self, deadline: float) -> AsyncConnection:
+        loop, settings = self._loop, self._settings
+        host, port, context = settings.address.host, settings.address.port, self._tls.context()
+        try:
+            async with asyncio.timeout_at(min(deadline, loop.time() + settings.connect_timeout)):
+                make = partial(AsyncConnection, loop, settings, self._standing)
+                name = host if context is not None else None
+                _, connection = await loop.create_connection(make, host, port, ssl=context, server_hostname=name)
+        except OSError as error:
+            raise connecting_error(error, settings, is_late=loop.time() >= deadline) from error
+        if self._is_closed:
+            connection.close()
+            raise RuntimeError(_CLOSED)
+        return connection
+
+
+def _answer(answer: asyncio.Future[Response], response: Response) -> None:
+    if not answer.done():
+        answer.set_result(response)
+
+
+class _Waiter(NamedTuple):
+    """A caller that waits for its answer."""
+
+    key: str
+    future: asyncio.Future[SharedAnswer]
+    deadline: float
+    context: contextvars.Context
+    """The caller's: a batch is asked for in that of its first, whose trace it has."""
+
+
+class AsyncCombiner:
+    """Lookups of concurrent coroutines leave as one batch. Of the running event loop.
+
+    The first lookup has a task started, whose first step is at the end of this turn of the loop: all that was asked for
+    by then leaves at once. Who comes while a batch is under way waits for it to end, and leaves with the next; after
+    PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. Who has much more time left than the first of them leaves
+    with the next. A caller that is cancelled is left out, and nobody else notices.
+    """
+
+    def __init__(
+        self, ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]], core: ClientCore
+    ) -> None:
+        """``ask_batch`` asks for the keys of several callers until the last of their deadlines, and is told when the
+        router should answer."""
+        self._loop = asyncio.get_running_loop()
+        self._ask_batch = ask_batch
+        self._core = core
+        self._timeout = core.settings.timeout
+        self._queue: deque[_Waiter] = deque()
+        self._characters = 0
+        """Of the keys of those in the queue."""
+        self._flights = 0
+        self._scheduled: list[_Waiter] | None = None
+        """What a task that has yet to begin will fill with those who wait."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_impatient = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def find(self, key: str) -> asyncio.Future[SharedAnswer]:
+        """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
+        queue = self._queue
+        self._characters += len(key)
+        if queue and (len(queue) >= MAX_WAITING or self._characters > MAX_WAITING_CHARACTERS):
+            self._characters -= len(key)
+            raise queue_full(key, len(queue))
+        loop = self._loop
+        future: asyncio.Future[SharedAnswer] = loop.create_future()
+        queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
+        if self._scheduled is None:
+            self._schedule()
+        return future
+
+    async def close(self) -> None:
+        """End what is under way; who waits gets RuntimeError."""
+        self._is_closed = True
+        waiting = [*self._queue]
+        self._clear_queue()  # or the end of a batch would have them leave
+        self._stop_patience()
+        _fail(waiting, self._describe_end())
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _schedule(self) -> None:
+        """Have what waits leave, or wait on."""
+        if self._flights == 0 or (self._is_impatient and self._flights < MAX_FLIGHTS):
+            self._stop_patience()
+            batch = self._scheduled = []
+            self._flights += 1
+            task = self._loop.create_task(self._lead(batch), context=self._queue[0].context)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._end, batch))
+        elif self._patience is None:
+            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def _end(self, batch: list[_Waiter], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._scheduled is batch:  # it was cancelled before its first step: nothing of it has run
+            self._scheduled = None
+            self._land()
+
+    def _land(self) -> None:
+        self._flights -= 1
+        while self._queue and self._queue[0].future.done():
+            self._characters -= len(self._queue.popleft().key)
+        if self._queue and self._scheduled is None:
+            self._schedule()
+
+    def _lose_patience(self) -> None:
+        self._is_impatient = True
+        if self._queue and self._scheduled is None:
+            self._schedule()
+
+    def _stop_patience(self) -> None:
+        self._is_impatient = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    async def _lead(self, batch: list[_Waiter]) -> None:
+        self._scheduled = None
+        batch += self._take_batch()
+        if self._queue:
+            self._schedule()
+        try:
+            if batch:
+                await self._fly(batch)
+        finally:
+            self._land()
+
+    def _take_batch(self) -> list[_Waiter]:
+        """The first of those who still wait, as many as one batch may have."""
+        queue, most = self._queue, self._core.max_keys
+        if len(queue) <= most:
+            batch = [waiter for waiter in queue if not waiter.future.done()]
+            self._clear_queue()
+        else:
+            batch = [waiter for waiter in islice(queue, most) if not waiter.future.done()]
+            self._characters -= sum([len(queue.popleft().key) for _ in range(most)])
+        characters = 0
+        for count, waiter in enumerate(batch):
+            characters += len(waiter.key)
+            if count and characters > MAX_REQUEST_CHARACTERS:
+                self._put_back(batch, count)
+                break
+        now = self._loop.time()
+        if batch and not may_leave_together(now, batch[0].deadline, batch[-1].deadline):
+            first = _first_deadline(batch, now)
+            is_fitting = [waiter.deadline <= now or may_leave_together(now, first, waiter.deadline) for waiter in batch]
+            self._put_back(batch, sum(is_fitting))
+        return batch
+
+    def _clear_queue(self) -> None:
+        self._queue.clear()
+        self._characters = 0
+
+    def _put_back(self, batch: list[_Waiter], count: int) -> None:
+        """Have all behind the first ``count`` wait on."""
+        self._queue.extendleft(reversed(batch[count:]))
+        self._characters += sum([len(waiter.key) for waiter in batch[count:]])
+        del batch[count:]
+
+    async def _fly(self, batch: list[_Waiter]) -> None:
+        """Ask for the keys of ``batch``, and give each caller the answer."""
+        timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
+        try:
+            answer_by = _first_deadline(batch, self._loop.time())
+            answer = await self._ask_batch([waiter.key for waiter in batch], batch[-1].deadline, answer_by)
+        except Exception as error:
+            _fail(batch, error)
+        except BaseException:
+            _fail(batch, self._describe_end())
+            raise
+        else:
+            for waiter in batch:
+                if not waiter.future.done():
+                    waiter.future.set_result(answer)
+        finally:
+            timer.cancel()
+
+    def _expire(self, batch: list[_Waiter]) -> None:
+        """Tell those whose time has passed; others of the batch may wait on."""
+        now = self._loop.time()
+        for waiter in batch:
+            if waiter.future.done():
+                continue
+            if waiter.deadline > now:
+                self._loop.call_at(waiter.deadline, self._expire, batch)
+                return
+            waiter.future.set_exception(deadline_failure(self._timeout).to_error((waiter.key,)))
+
+    def _describe_end(self) -> RuntimeError:
+        return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")
+
+
+def _first_deadline(batch: Sequence[_Waiter], now: float) -> float:
+    """That of the first whose time is not over; the last one's, if that of all is."""
+    return next((waiter.deadline for waiter in batch if waiter.deadline > now), batch[-1].deadline)
+
+
+def _fail(batch: Sequence[_Waiter], error: Exception) -> None:
+    for waiter in batch:
+        if not waiter.future.done():
+            waiter.future.set_exception(copy.copy(error))
