@@ -9,12 +9,14 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.callers import Gate, calling, waiting
-from support.faulty_router import CLOSE, Asked, answer, batch, found_all, problem, scripted
+from support.callers import Gate, calling, outcomes
+from support.clients import Kind
+from support.faulty_router import CLOSE, Asked, batch, found_all, problem, scripted
 from support.waiting import soon, until
 
 from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable, async_transport, sync_transport
@@ -24,15 +26,16 @@ pytest_plugins = ["support.client_fixtures"]
 
 
 @pytest.mark.usefixtures("patient")
-def test_threads_that_come_while_one_asks_leave_together() -> None:
+def test_who_comes_while_one_asks_leaves_with_all_others(kind: Kind) -> None:
     gate = Gate()
-    with scripted(gate) as router, Client(router.url, timeout=60) as client:
-        with calling([lambda: client.get("first")]) as first:
-            until(lambda: router.asked, "the first is under way")
-            with calling([lambda key=f"k{n}": client[key] for n in range(63)]) as others:  # type: ignore[misc]
-                until(lambda: waiting(client) == 63, "all others wait")
-                gate.opened.set()
-        assert (first, others) == (["first"], [f"k{n}" for n in range(63)])
+    with scripted(gate) as router, calling(kind, router.url, timeout=60) as client:
+        first = client.start("get", "first")
+        until(lambda: router.asked, "the first is under way")
+        others = client.start_all("__getitem__", [f"k{n}" for n in range(63)])
+        until(lambda: client.waiting == 63, "all others wait")
+        assert len(router.asked) == 1
+        gate.opened.set()
+        assert outcomes([first, *others]) == ["first", *(f"k{n}" for n in range(63))]
         assert [asked.method for asked in router.asked] == ["GET", "POST"], "a lone one leaves at once, and alone"
         assert sorted(router.asked[1].keys) == sorted(f"k{n}" for n in range(63))
         assert b'"partial":true' in router.asked[1].body
@@ -47,109 +50,67 @@ async def test_coroutines_leave_together_at_the_end_of_the_turn() -> None:
             assert router.asked[-1].method == "GET"
 
 
-@pytest.mark.usefixtures("patient")
-async def test_coroutines_that_come_while_a_batch_is_under_way_leave_with_the_next() -> None:
+def test_a_slow_batch_does_not_hold_up_the_others(kind: Kind) -> None:
     gate = Gate()
-    with scripted(gate) as router:
-        async with AsyncClient(router.url, timeout=60) as client:
-            first = asyncio.create_task(client.get("first"))
-            await soon(lambda: router.asked, "the first is under way")
-            others = [asyncio.create_task(client.get(f"k{n}")) for n in range(10)]
-            await asyncio.sleep(0.05)
-            assert len(router.asked) == 1
-            gate.opened.set()
-            assert await asyncio.gather(first, *others) == ["first", *(f"k{n}" for n in range(10))]
-            assert len(router.asked) == 2
+    with scripted(*[gate] * (MAX_FLIGHTS - 1)) as router, calling(kind, router.url, timeout=60) as client:
+        slow = []
+        for number in range(MAX_FLIGHTS - 1):
+            slow.append(client.start("get", f"slow-{number}"))
+            until(lambda number=number: len(router.asked) > number, "it is under way")  # type: ignore[misc]
+        assert client.waiting == 0, "nobody waits for the slow ones"
+        assert client.get("fast") == "fast"
+        assert not any(future.done() for future in slow)
+        gate.opened.set()
+        assert outcomes(slow) == [f"slow-{number}" for number in range(MAX_FLIGHTS - 1)]
 
 
-async def test_a_slow_batch_does_not_hold_up_the_others() -> None:
-    gates = [Gate() for _ in range(MAX_FLIGHTS)]
-    with scripted(*gates[:-1]) as router:
-        async with AsyncClient(router.url, timeout=60) as client:
-            slow = []
-            for number in range(len(gates) - 1):
-                slow.append(asyncio.create_task(client.get(f"slow-{number}")))
-                await soon(lambda number=number: len(router.asked) > number, "it is under way")  # type: ignore[misc]
-            assert await client.get("fast") == "fast"
-            assert not any(task.done() for task in slow)
-            for gate in gates:
-                gate.opened.set()
-            await asyncio.gather(*slow)
-
-
-def test_a_slow_batch_does_not_hold_up_other_threads() -> None:
-    gates = [Gate() for _ in range(MAX_FLIGHTS)]
-    with scripted(*gates) as router, Client(router.url, timeout=60) as client:
-        with calling([lambda n=n: client.get(f"slow-{n}") for n in range(len(gates) - 1)]) as slow:  # type: ignore[misc]
-            until(lambda: len(router.asked) > 1 and not waiting(client), "nobody waits for the slow ones")
-            router.actions.clear()
-            assert client.get("fast") == "fast"
-            for gate in gates:
-                gate.opened.set()
-        assert slow == [f"slow-{n}" for n in range(len(gates) - 1)]
-
-
-def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered() -> None:
+def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered(kind: Kind) -> None:
     gate = Gate()
-    with scripted(otherwise=gate) as router, Client(router.url, timeout=60) as client:
-        with calling([lambda n=n: client.get(f"k{n}") for n in range(64)]) as outcomes:  # type: ignore[misc]
-            until(lambda: len(router.asked) == MAX_FLIGHTS or not waiting(client), "all that may have left")
-            time.sleep(0.05)
-            assert len(router.asked) <= MAX_FLIGHTS
-            gate.opened.set()
-        assert outcomes == [f"k{n}" for n in range(64)]
+    with scripted(otherwise=gate) as router, calling(kind, router.url, timeout=60) as client:
+        lookups = client.start_all("get", [f"k{n}" for n in range(64)])
+        until(lambda: len(router.asked) == MAX_FLIGHTS or not client.waiting, "all that may have left")
+        time.sleep(0.05)
+        assert len(router.asked) <= MAX_FLIGHTS
+        gate.opened.set()
+        assert outcomes(lookups) == [f"k{n}" for n in range(64)]
 
 
 @pytest.mark.usefixtures("patient")
-def test_threads_wait_with_no_more_characters_of_keys_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_transport, "MAX_WAITING_CHARACTERS", 100)
-    gate = Gate()
-    with scripted(gate) as router, Client(router.url, timeout=60) as client:
-        with calling([lambda: client.get("first")]):
-            until(lambda: router.asked, "the first is under way")
-            with calling([lambda: client.get("k" * 150)]) as longest:
-                until(lambda: waiting(client) == 1, "one waits, however long its key is")
-                with pytest.raises(Unavailable, match="1 lookups of this client wait already") as refused:
-                    client.get("b")
-                gate.opened.set()
-        assert (refused.value.reason, refused.value.keys) == ("ClientQueueFull", ("b",))
-        assert longest == ["k" * 150]
-        gate.opened.clear()
-        router.actions.append(gate)
-        with calling([lambda: client.get("second")]):
-            until(lambda: len(router.asked) == 3, "it is under way")
-            with calling([lambda n=n: client.get(f"{n}" * 40) for n in range(2)]) as others:  # type: ignore[misc]
-                until(lambda: waiting(client) == 2, "what was answered takes no room")
-                with pytest.raises(Unavailable, match="2 lookups"):
-                    client.get("c" * 40)
-                gate.opened.set()
-        assert others == ["0" * 40, "1" * 40]
-        assert client._link.combiners[None]._characters == 0
-
-
-@pytest.mark.usefixtures("patient")
-async def test_coroutines_wait_with_no_more_characters_of_keys_than_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
+def test_callers_wait_with_no_more_characters_of_keys_than_there_is_room_for(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for transport in (sync_transport, async_transport):
+        monkeypatch.setattr(transport, "MAX_WAITING_CHARACTERS", 100)
+    with scripted() as router, calling(kind, router.url, timeout=60, max_keys=2) as client:
+        for keys, refused in (
+            (["k" * 150], "b"),
+            (["0" * 40, "1" * 40], "c" * 40),
+            ([f"{n}" * 30 for n in "345"], "d" * 30),
+        ):
+            gate = Gate()
+            router.actions.append(gate)
+            asked = len(router.asked)
+            first = client.start("get", "first")
+            until(lambda: len(router.asked) > asked, "the first is under way")  # noqa: B023
+            waiting = client.start_all("get", keys)
+            until(lambda: client.waiting == len(keys), "they wait: one alone, however long its key is")  # noqa: B023
+            with pytest.raises(Unavailable, match=f"{len(keys)} lookups of this client wait already") as told:
+                client.get(refused)
+            assert (told.value.reason, told.value.keys) == ("ClientQueueFull", (refused,))
+            gate.opened.set()
+            assert outcomes([first, *waiting]) == ["first", *keys]
+            assert client.client._link.combiners[None]._characters == 0, "what was answered takes no room"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_coroutine_that_is_cancelled_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_transport, "MAX_WAITING_CHARACTERS", 100)
     with scripted() as router:
-        async with AsyncClient(router.url, timeout=60, max_keys=2) as client:
-            for _ in range(3):
-                names = [f"{n}" * 30 for n in range(5)]
-                outcomes = await asyncio.gather(*map(client.get, names), return_exceptions=True)
-                assert outcomes[:3] == names[:3]
-                for outcome, name in zip(outcomes[3:], names[3:], strict=True):
-                    assert isinstance(outcome, Unavailable)
-                    assert (outcome.reason, outcome.keys) == ("ClientQueueFull", (name,))
-                assert client._link.combiners[None]._characters == 0, "what was answered takes no room"
-            lookups = [asyncio.create_task(client.get(name)) for name in ("k" * 150, "b")]
-            longest, refused = await asyncio.gather(*lookups, return_exceptions=True)
-            assert longest == "k" * 150
-            assert isinstance(refused, Unavailable)
-            lookups = [asyncio.create_task(client.get("c" * 90))]
+        async with AsyncClient(router.url, timeout=60) as client:
+            lookup = asyncio.create_task(client.get("c" * 90))
             await asyncio.sleep(0)
-            lookups[0].cancel()
-            await asyncio.gather(*lookups, return_exceptions=True)
+            lookup.cancel()
+            await asyncio.gather(lookup, return_exceptions=True)
             assert await client.get("d" * 90) == "d" * 90
             assert client._link.combiners[None]._characters == 0
 
@@ -191,28 +152,21 @@ def judge(key: str, outcome: object) -> None:
 MIXED = [f"{kind}{number}" for number in range(8) for kind in ("k", "none", "down", "huge")]
 
 
-async def test_each_coroutine_has_its_own_outcome() -> None:
-    with scripted(otherwise=partly) as router:
-        async with AsyncClient(router.url, timeout=60) as client:
-            outcomes = await asyncio.gather(*(client.get(key, "default") for key in MIXED), return_exceptions=True)
-            for key, outcome in zip(MIXED, outcomes, strict=True):
-                judge(key, outcome)
-            errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-            assert len(set(map(id, errors))) == len(errors), "an error that two raise has the traces of both"
-            assert len(router.asked) < 2 * len(MIXED)
-
-
 @pytest.mark.usefixtures("patient")
-def test_each_thread_has_its_own_outcome() -> None:
+def test_each_caller_has_its_own_outcome(kind: Kind) -> None:
     gate = Gate()
-    with scripted(gate, otherwise=partly) as router, Client(router.url, timeout=60) as client:
-        with calling([lambda: client.get("k")]):
-            until(lambda: router.asked, "the first is under way")
-            with calling([lambda key=key: client.get(key, "default") for key in MIXED]) as outcomes:  # type: ignore[misc]
-                until(lambda: waiting(client) == len(MIXED), "all others wait")
-                gate.opened.set()
-        for key, outcome in zip(MIXED, outcomes, strict=True):
+    with scripted(gate, otherwise=partly) as router, calling(kind, router.url, timeout=60) as client:
+        client.start("get", "k")
+        until(lambda: router.asked, "the first is under way")
+        lookups = [client.start("get", key, "default") for key in MIXED]
+        until(lambda: client.waiting == len(MIXED), "all others wait")
+        gate.opened.set()
+        told = outcomes(lookups)
+        for key, outcome in zip(MIXED, told, strict=True):
             judge(key, outcome)
+        errors = [outcome for outcome in told if isinstance(outcome, BaseException)]
+        assert len(set(map(id, errors))) == len(errors), "an error that two raise has the traces of both"
+        assert len(router.asked) < 2 * len(MIXED)
 
 
 async def test_keys_that_cannot_be_asked_for_disturb_nobody() -> None:
@@ -259,8 +213,8 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
     gate = Gate()
     fails = threading.Event()
 
-    with scripted(gate) as router, Client(router.url, timeout=60) as client:
-        ask = client._ask_batch
+    with scripted(gate) as router, calling("sync", router.url, timeout=60) as client:
+        ask = client.client._ask_batch
 
         def interrupted(keys: Any, deadline: float, answer_by: float) -> Any:
             if not fails.is_set():
@@ -268,13 +222,13 @@ def test_whom_a_leader_leaves_behind_ask_again() -> None:
                 raise KeyboardInterrupt
             return ask(keys, deadline, answer_by)
 
-        client._ask_batch = interrupted  # type: ignore[method-assign]
-        with calling([lambda: client.get("first")]):
-            until(lambda: router.asked, "the first is under way")
-            with calling([lambda n=n: client.get(f"k{n}") for n in range(8)]) as outcomes:  # type: ignore[misc]
-                until(lambda: waiting(client) == 8, "all others wait")
-                gate.opened.set()
-        kinds = [type(outcome) for outcome in outcomes]
+        client.client._ask_batch = interrupted
+        client.start("get", "first")
+        until(lambda: router.asked, "the first is under way")
+        lookups = client.start_all("get", [f"k{n}" for n in range(8)])
+        until(lambda: client.waiting == 8, "all others wait")
+        gate.opened.set()
+        kinds = [type(outcome) for outcome in outcomes(lookups)]
         assert (kinds.count(KeyboardInterrupt), kinds.count(str)) == (1, 7)
 
 
@@ -312,18 +266,6 @@ def test_many_threads_and_many_coroutines_at_once() -> None:
             futures.append(pool.submit(asyncio.run, run_coroutines()))
             assert all(future.result(120) for future in futures)
         assert router.connections <= 1 + 2 * MAX_FLIGHTS
-
-
-async def test_a_lookup_of_several_generations_names_that_of_its_own_shard() -> None:
-    def mixed(connection: socket.socket, asked: Asked) -> bytes:
-        if asked.method == "GET":
-            return answer("x", generation="g12")
-        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
-
-    with scripted(otherwise=mixed) as router:
-        async with AsyncClient(router.url) as client:
-            assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
-            assert [asked.method for asked in router.asked] == ["POST", "GET"]
 
 
 @pytest.mark.usefixtures("patient")
@@ -377,38 +319,22 @@ async def test_who_was_not_cancelled_is_told_that_the_request_was() -> None:
             gate.opened.set()
 
 
+@pytest.mark.parametrize("ask", [AsyncClient.get, lambda client, key: client.get_many([key, "a"])], ids=["one", "many"])
 @pytest.mark.parametrize("retries", [0, 1])
-async def test_closing_ends_many_keys_that_are_under_way_or_wait(retries: int) -> None:
+async def test_closing_ends_lookups_that_are_under_way_or_wait(ask: Callable[..., Any], retries: int) -> None:
     gate = Gate()
     with scripted(otherwise=gate) as router:
         client = AsyncClient(router.url, timeout=60, max_connections=1, retries=retries)
-        first = asyncio.create_task(client.get_many(["a", "b"]))
+        first = asyncio.create_task(ask(client, "first"))
         await soon(lambda: router.asked, "the first is under way")
-        second = asyncio.create_task(client.get_many(["c", "d"]))
+        second = asyncio.create_task(ask(client, "second"))
         await asyncio.sleep(0)
         await client.close()
-        for task in (first, second):
+        for lookup in (first, second, ask(client, "third")):
             with pytest.raises(RuntimeError, match="closed"):
-                await task
+                await lookup
         gate.opened.set()
         assert router.connections == 1, "no other was made"
-
-
-async def test_closing_ends_what_is_under_way() -> None:
-    gate = Gate()
-    with scripted(otherwise=gate) as router:
-        client = AsyncClient(router.url, timeout=60)
-        first = asyncio.create_task(client.get("first"))
-        await soon(lambda: router.asked, "the first is under way")
-        second = asyncio.create_task(client.get("second"))
-        await asyncio.sleep(0)
-        await client.close()
-        for task in (first, second):
-            with pytest.raises(RuntimeError, match="closed"):
-                await task
-        with pytest.raises(RuntimeError, match="closed"):
-            await client.get("third")
-        gate.opened.set()
 
 
 def test_a_client_may_move_to_another_loop_but_not_be_in_two() -> None:

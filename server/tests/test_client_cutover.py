@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.clients import KINDS, Kind, blocking
+from support.callers import calling, outcomes
+from support.clients import Kind, blocking
 from support.fleets import Shards, fleet, fleet_entry
 from support.routers import Router, routing
 from support.routing import mixed, table_file
@@ -21,6 +22,7 @@ from lookupdb import keys
 from lookupdb.client import AsyncClient, Client, Unavailable, UnknownGeneration
 
 pytestmark = pytest.mark.long
+pytest_plugins = ["support.client_fixtures"]
 
 COUNT = 5000
 KEYS = [f"key-{number}" for number in range(COUNT)]
@@ -114,7 +116,6 @@ def test_many_keys_are_of_one_generation_while_it_changes(
     assert {*seen} == {"g1", "g2"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_candidate_is_asked_by_name_and_goes_when_it_is_rejected(
     generations: dict[str, dict[str, Any]], tables: Tables, kind: Kind
 ) -> None:
@@ -133,7 +134,6 @@ def test_a_candidate_is_asked_by_name_and_goes_when_it_is_rejected(
         assert client["key-1"] == "g1"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_rollout_shard_by_shard_names_all_generations(
     generations: dict[str, dict[str, Any]], tables: Tables, kind: Kind
 ) -> None:
@@ -151,7 +151,6 @@ def test_a_rollout_shard_by_shard_names_all_generations(
         assert told.value.active == ("g1", "g2")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_keys_of_a_shard_that_is_away_are_unavailable_and_not_missing(
     tmp_path: Path, tables: Tables, kind: Kind
 ) -> None:
@@ -185,24 +184,33 @@ def test_keys_of_a_shard_that_is_away_are_unavailable_and_not_missing(
                     assert client.has(key) == key.startswith("key")
 
 
-async def test_an_unavailable_key_fails_only_its_own_coroutine(tmp_path: Path, tables: Tables) -> None:
+@pytest.mark.parametrize(
+    ("options", "timeout"),
+    [(("--deadline-ms", "300"), SECONDS), ((), 5.0)],
+    ids=["the router's deadline", "the call's"],
+)
+def test_an_unavailable_key_fails_only_its_own_caller(
+    tmp_path: Path, tables: Tables, kind: Kind, options: tuple[str, ...], timeout: float
+) -> None:
+    """Whether the router waits for less than the caller, or for more: it is 20 s here."""
     made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
     with fleet(made) as shards:
         tables.write(fleet_entry(made, shards))
-        with routing(tables.path, "--deadline-ms", "300") as router:
-            async with AsyncClient(f"http://127.0.0.1:{router.port}", timeout=SECONDS) as client:
-                await client.get("key-1")
-                _kill(shards)
-                outcomes = await asyncio.gather(*map(client.get, KEYS[:100]), return_exceptions=True)
-                for key, outcome in zip(KEYS, outcomes, strict=False):
-                    if keys.shard_number(key.encode(), 2) == 1:
-                        assert isinstance(outcome, Unavailable)
-                        assert outcome.keys == (key,)
-                    else:
-                        assert outcome == 1
+        url = "http://127.0.0.1:{}"
+        with (
+            routing(tables.path, *options) as router,
+            calling(kind, url.format(router.port), timeout=timeout) as client,
+        ):
+            client.get("key-1")
+            _kill(shards)
+            for key, outcome in zip(KEYS, outcomes(client.start_all("get", KEYS[:100])), strict=False):
+                if keys.shard_number(key.encode(), 2) == 1:
+                    assert isinstance(outcome, Unavailable)
+                    assert outcome.keys == (key,)
+                else:
+                    assert outcome == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("timeouts", [{"timeout": 5.0}, {"timeout": 60.0, "read_timeout": 3.0}], ids=["call", "read"])
 def test_a_timeout_below_the_routers_deadline_loses_no_key_of_a_shard_that_is_there(
     tmp_path: Path, tables: Tables, kind: Kind, timeouts: dict[str, float]
@@ -222,24 +230,6 @@ def test_a_timeout_below_the_routers_deadline_loses_no_key_of_a_shard_that_is_th
             with pytest.raises(Unavailable) as told:
                 client.get(next(iter(of_dead)))
             assert (told.value.reason, told.value.shard) == ("Deadline", 1), "it is the router that tells"
-
-
-async def test_coroutines_that_wait_for_less_than_the_router_lose_nothing_either(
-    tmp_path: Path, tables: Tables
-) -> None:
-    made = write_generation(tmp_path, dict.fromkeys(KEYS[:100], b"1"), shards=2, value_format="json")
-    with fleet(made) as shards:
-        tables.write(fleet_entry(made, shards))
-        with routing(tables.path) as router:
-            async with AsyncClient(f"http://127.0.0.1:{router.port}", timeout=5) as client:
-                await client.get("key-1")
-                _kill(shards)
-                outcomes = await asyncio.gather(*map(client.get, KEYS[:100]), return_exceptions=True)
-                for key, outcome in zip(KEYS, outcomes, strict=False):
-                    if keys.shard_number(key.encode(), 2) == 1:
-                        assert isinstance(outcome, Unavailable)
-                    else:
-                        assert outcome == 1
 
 
 def _kill(shards: Shards) -> None:

@@ -7,13 +7,13 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
-from support.callers import Gate, calling, waiting
+from support.callers import Gate, calling, outcomes
+from support.clients import Kind
 from support.faulty_router import CLOSE, Asked, answer, batch, found_all, scripted
-from support.waiting import soon, until
+from support.waiting import until
 
 from lookupdb.client import AsyncClient, Client, Unavailable, sync_transport
 from lookupdb.client.answers import KeyAnswer
@@ -24,34 +24,19 @@ from lookupdb.client.settings import check_settings
 pytest_plugins = ["support.client_fixtures"]
 
 
-async def test_each_coroutine_has_its_own_timeout() -> None:
-    gate = Gate()
-    with scripted(otherwise=gate) as router:
-        async with AsyncClient(router.url, timeout=0.5) as client:
-            began = time.monotonic()
-            early = asyncio.create_task(client.get("early"))
-            await asyncio.sleep(0.25)
-            late = asyncio.create_task(client.get("late"))
-            outcomes = await asyncio.gather(early, late, return_exceptions=True)
-            assert [getattr(outcome, "reason", None) for outcome in outcomes] == ["Deadline", "Deadline"]
-            assert [getattr(outcome, "keys", None) for outcome in outcomes] == [("early",), ("late",)]
-            assert 0.7 < time.monotonic() - began < 10
-            gate.opened.set()
-            assert await client.get("again") == "again"
-
-
 @pytest.mark.usefixtures("patient")
-def test_a_thread_waits_for_others_no_longer_than_its_timeout() -> None:
+def test_each_caller_has_its_own_timeout(kind: Kind) -> None:
     gate = Gate()
-    with scripted(gate, gate) as router, Client(router.url, timeout=0.5) as client:
-        with calling([lambda: client.get("first")]) as first:
-            until(lambda: router.asked, "the first is under way")
-            time.sleep(0.2)
-            with calling([lambda: client.get("second")]) as second:
-                pass
-        for outcome in (*first, *second):
-            assert isinstance(outcome, Unavailable)
-            assert outcome.reason == "Deadline"
+    with scripted(otherwise=gate) as router, calling(kind, router.url, timeout=0.5) as client:
+        began = time.monotonic()
+        early = client.start("get", "early")
+        until(lambda: router.asked, "it is under way")
+        time.sleep(0.25)
+        late = client.start("get", "late")
+        told = outcomes([early, late])
+        assert [getattr(outcome, "reason", None) for outcome in told] == ["Deadline", "Deadline"]
+        assert [getattr(outcome, "keys", None) for outcome in told] == [("early",), ("late",)]
+        assert 0.7 < time.monotonic() - began < 10
         gate.opened.set()
         assert client.get("again") == "again"
 
@@ -69,22 +54,17 @@ def test_a_leader_whose_time_is_over_takes_nobody_elses() -> None:
         time.sleep(0.4)
         return found_all(connection, asked)
 
-    with scripted(hang, delay) as router, Client(router.url, timeout=1.5, retries=0) as client:
+    with scripted(hang, delay) as router, calling("sync", router.url, timeout=1.5, retries=0) as client:
         began = time.monotonic()
-
-        def ask(name: str, after: float) -> Callable[[], Any]:
-            def call() -> Any:
-                time.sleep(max(0.0, began + after - time.monotonic()))
-                return client.get(name)
-
-            return call
-
-        with calling([ask("first", 0.0), ask("early", 0.1), ask("late", 1.2)]) as outcomes:
-            pass
+        lookups = []
+        for name, after in (("first", 0.0), ("early", 0.1), ("late", 1.2)):
+            time.sleep(max(0.0, began + after - time.monotonic()))
+            lookups.append(client.start("get", name))
+        first, early, late = outcomes(lookups)
         slow.set()
-    assert isinstance(outcomes[0], Unavailable)
-    assert isinstance(outcomes[1], Unavailable)
-    assert outcomes[2] == "late"
+    assert isinstance(first, Unavailable)
+    assert isinstance(early, Unavailable)
+    assert late == "late"
 
 
 @pytest.mark.parametrize(
@@ -104,18 +84,19 @@ def test_who_may_leave_together(first: float, last: float, expected: bool) -> No
 
 
 @pytest.mark.usefixtures("patient")
-def test_threads_with_little_time_left_leave_before_those_with_much() -> None:
+def test_callers_with_little_time_left_leave_before_those_with_much(kind: Kind) -> None:
     """So the router answers by when each hangs up: none of them is late because of another's shard."""
     gate = Gate()
-    with scripted(gate) as router, Client(router.url, timeout=6) as client, calling([lambda: client.get("first")]):
+    with scripted(gate) as router, calling(kind, router.url, timeout=6) as client:
+        lookups = [client.start("get", "first")]
         until(lambda: router.asked, "the first is under way")
-        with calling([lambda: client.get("early")]) as early:
-            until(lambda: waiting(client) == 1, "it waits")
-            time.sleep(4)
-            with calling([lambda: client.get("late"), lambda: client.get("later")]) as late:
-                until(lambda: waiting(client) == 3, "all wait")
-                gate.opened.set()
-    assert [*early, *late] == ["early", "late", "later"]
+        lookups.append(client.start("get", "early"))
+        until(lambda: client.waiting == 1, "it waits")
+        time.sleep(4)
+        lookups += client.start_all("get", ["late", "later"])
+        until(lambda: client.waiting == 3, "all wait")
+        gate.opened.set()
+        assert outcomes(lookups) == ["first", "early", "late", "later"]
     _, alone, together = router.asked
     assert alone.target == "/v1/lookup/early"
     assert int(alone.fields["lookupdb-deadline-ms"]) <= 2000
@@ -124,37 +105,18 @@ def test_threads_with_little_time_left_leave_before_those_with_much() -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_coroutines_with_little_time_left_leave_before_those_with_much() -> None:
+def test_the_router_is_told_of_the_time_of_the_first_of_those_who_leave_together(kind: Kind) -> None:
     gate = Gate()
-    with scripted(gate) as router:
-        async with AsyncClient(router.url, timeout=6) as client:
-            lookups = [asyncio.create_task(client.get("first"))]
-            await soon(lambda: router.asked, "the first is under way")
-            lookups.append(asyncio.create_task(client.get("early")))
-            await asyncio.sleep(4)
-            lookups += [asyncio.create_task(client.get(name)) for name in ("late", "later")]
-            await asyncio.sleep(0)
-            gate.opened.set()
-            assert await asyncio.gather(*lookups) == ["first", "early", "late", "later"]
-    _, alone, together = router.asked
-    assert alone.target == "/v1/lookup/early" or alone.keys == ["early"]
-    assert int(alone.fields["lookupdb-deadline-ms"]) <= 2000
-    assert together.keys == ["late", "later"]
-    assert int(together.fields["lookupdb-deadline-ms"]) > 2500
-
-
-@pytest.mark.usefixtures("patient")
-def test_the_router_is_told_of_the_time_of_the_first_of_those_who_leave_together() -> None:
-    gate = Gate()
-    with scripted(gate) as router, Client(router.url, timeout=8) as client, calling([lambda: client.get("first")]):
+    with scripted(gate) as router, calling(kind, router.url, timeout=8) as client:
+        client.start("get", "first")
         until(lambda: router.asked, "the first is under way")
-        with calling([lambda: client.get("early")]):
-            until(lambda: waiting(client) == 1, "it waits")
-            time.sleep(1)
-            with calling([lambda: client.get("late")]) as outcomes:
-                until(lambda: waiting(client) == 2, "both wait")
-                gate.opened.set()
-    assert outcomes == ["late"]
+        client.start("get", "early")
+        until(lambda: client.waiting == 1, "it waits")
+        time.sleep(1)
+        late = client.start("get", "late")
+        until(lambda: client.waiting == 2, "both wait")
+        gate.opened.set()
+        assert late.result(60) == "late"
     assert router.asked[1].keys == ["early", "late"]
     assert int(router.asked[1].fields["lookupdb-deadline-ms"]) < 6000
 
@@ -187,22 +149,9 @@ def test_whom_the_router_has_told_of_a_deadline_asks_no_second_time() -> None:
     assert SharedAnswer(["a"], [(["a"], of_leader)]).is_late("a")
 
 
-async def test_a_lookup_that_is_asked_twice_has_one_timeout() -> None:
-    def mixed(connection: socket.socket, asked: Asked) -> bytes:
-        if asked.method == "GET":
-            return answer("x", generation="g12")
-        time.sleep(1)
-        return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
-
-    with scripted(otherwise=mixed) as router:
-        async with AsyncClient(router.url, timeout=5) as client:
-            assert await asyncio.gather(client.lookup("a"), client.get("b")) == [("x", True, "g12"), "x"]
-        post, get = (int(asked.fields["lookupdb-deadline-ms"]) for asked in router.asked)
-        assert (post, get) == (4096, min(get, 3400)), "a second was gone"
-
-
 @pytest.mark.usefixtures("patient")
-def test_a_thread_that_asks_twice_has_one_timeout() -> None:
+def test_a_lookup_of_several_generations_is_asked_again_alone_and_has_one_timeout(kind: Kind) -> None:
+    """It names the generation of its own shard."""
     gate = Gate()
 
     def mixed(_: socket.socket, asked: Asked) -> bytes:
@@ -211,17 +160,18 @@ def test_a_thread_that_asks_twice_has_one_timeout() -> None:
         time.sleep(1)
         return batch(dict.fromkeys(asked.keys, "x"), unavailable=[], generation="g12, g13")
 
-    with scripted(gate, otherwise=mixed) as router, Client(router.url, timeout=20) as client:
-        calls: list[Callable[[], Any]] = [lambda: client.get("z"), lambda: client.lookup("a"), lambda: client.get("b")]
-        with calling(calls[:1]):
-            until(lambda: router.asked, "the first is under way")
-            with calling(calls[1:]) as outcomes:
-                until(lambda: len(client._link.combiners[None]._queue) == 2, "both wait")
-                gate.opened.set()
-        assert outcomes == [("x", True, "g12"), "x"]
-        last = router.asked[-1]
-        assert (last.method, last.target) == ("GET", "/v1/lookup/a")
-        assert int(last.fields["lookupdb-deadline-ms"]) <= 19_000 * 0.85
+    with scripted(gate, otherwise=mixed) as router, calling(kind, router.url, timeout=20) as client:
+        client.start("get", "z")
+        until(lambda: router.asked, "the first is under way")
+        lookups = [client.start("lookup", "a"), client.start("get", "b")]
+        until(lambda: client.waiting == 2, "both wait")
+        gate.opened.set()
+        assert outcomes(lookups) == [("x", True, "g12"), "x"]
+        post, last = router.asked[1:]
+        assert (post.method, last.method, last.target) == ("POST", "GET", "/v1/lookup/a")
+        told, told_last = (int(asked.fields["lookupdb-deadline-ms"]) for asked in (post, last))
+        assert told <= 20_000 * 0.85
+        assert told_last <= min(told, 19_000 * 0.85), "a second was gone"
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])

@@ -7,18 +7,19 @@ import json
 from typing import Any
 
 import pytest
-from support.clients import KINDS, Kind, blocking
+from support.clients import Kind, blocking
 from support.faulty_router import answer, scripted
 
 from lookupdb.client import AsyncClient
 from lookupdb.client.answers import decode_json
 from lookupdb.client.core import copy_value
 
+pytest_plugins = ["support.client_fixtures"]
+
 DEEP = "[" * 900 + "1" + "]" * 900
 DEEP_LONG = "[" * 900 + "1" * 30 + "]" * 900
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", [DEEP, DEEP.replace("1", '{"a": 1.5}')])
 def test_a_deep_value_is_a_value(kind: Kind, text: str) -> None:
     with scripted(answer(text.encode())) as router, blocking(kind, router.url) as client:

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 import pytest
-from support.clients import KINDS, BlockingClient, Kind, blocking
+from support.clients import BlockingClient, Kind, blocking
 from support.fleets import fleet, fleet_entry
 from support.routers import Router, routing
 from support.routing import table_file
@@ -17,6 +17,8 @@ import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
 from lookupdb.redis_port import REDIS_HINT
+
+pytest_plugins = ["support.client_fixtures"]
 
 ODD = [
     "a/b",
@@ -76,9 +78,9 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
             yield router
 
 
-@pytest.fixture(params=KINDS)
-def client(request: pytest.FixtureRequest, url: str) -> Iterator[BlockingClient]:
-    with blocking(request.param, url, timeout=30) as client:
+@pytest.fixture
+def client(kind: Kind, url: str) -> Iterator[BlockingClient]:
+    with blocking(kind, url, timeout=30) as client:
         yield client
 
 
@@ -213,7 +215,6 @@ def test_what_is_no_name_of_a_generation_is_told(client: BlockingClient, name: s
         client.at(name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_raw_values_are_bytes(raw_url: str, kind: Kind) -> None:
     with blocking(kind, raw_url) as client:
         assert {key: client[key] for key in RAW} == RAW
@@ -239,7 +240,6 @@ def test_clients_are_not_iterable(url: str) -> None:
             iter(client)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_closed_client_says_so(url: str, kind: Kind) -> None:
     with blocking(kind, url) as client:
         client.get("key-1")
@@ -336,7 +336,6 @@ def test_results_are_no_dictionary_and_say_so(client: BlockingClient) -> None:
     assert results[1:2] == (missing,)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", ["admin port", "Redis port", "no TLS"])
 @pytest.mark.parametrize("ask", [lambda client: client.get("key-1"), lambda client: client.get_many(["key-1", "b"])])
 def test_another_port_than_that_of_lookups_is_no_outage(
@@ -353,7 +352,6 @@ def test_another_port_than_that_of_lookups_is_no_outage(
     assert (told.value.hint == REDIS_HINT) == (place == "Redis port")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_router_may_be_below_a_path(raw_url: str, kind: Kind) -> None:
     """A router of its own takes no prefix: it tells so, and the key is not missing."""
     with blocking(kind, f"{raw_url}/people") as client, pytest.raises(RequestRefused, match="no-such-resource"):

@@ -45,7 +45,7 @@ def test_of_several_parts_one_may_be_unavailable(kind: Kind) -> None:
 def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None:
     """Of another router, while these are being replaced: what is known already is told. Nothing else refuses a part."""
     refused = RequestRefused("the certificate is not trusted")
-    known = KeysAnswer({"a": 1}, {"b": None}, {}, ("g1",), 10)
+    known = KeysAnswer({"a": 1}, {"b": None}, {}, ("g1",))
     plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=True).plan()
     next(plan)
     plan.send(known)
@@ -61,7 +61,7 @@ def test_of_several_parts_one_may_meet_a_certificate_that_does_not_fit() -> None
     for partial, answers, error in (
         (False, [known], refused),
         (True, [], refused),
-        (True, [KeysAnswer({}, {}, {"a": None, "b": None}, ("g1",), 10)], refused),
+        (True, [KeysAnswer({}, {}, {"a": None, "b": None}, ("g1",))], refused),
         (True, [known], RequestRefused("no such path", status=404)),
     ):
         plan = ManyKeys(["a", "b", "c"], 3, max_keys=2, partial=partial).plan()

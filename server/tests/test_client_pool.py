@@ -11,16 +11,19 @@ import time
 from types import FrameType
 
 import pytest
+from support.callers import calling
+from support.clients import Kind
 from support.faulty_router import Asked, found_all, scripted
 from support.waiting import until
 
-from lookupdb.client import AsyncClient, Client
+from lookupdb.client import Client
 from lookupdb.client.async_transport import AsyncConnectionPool
 from lookupdb.client.core import ConnectionFailure
 from lookupdb.client.settings import check_settings
 from lookupdb.client.sync_transport import ConnectionPool
 
 pytestmark = pytest.mark.long
+pytest_plugins = ["support.client_fixtures"]
 
 CALLERS = 20
 
@@ -30,9 +33,9 @@ def delay(connection: socket.socket, asked: Asked) -> bytes:
     return found_all(connection, asked)
 
 
-def test_threads_that_wait_for_a_connection_are_served_in_turn() -> None:
+def test_callers_that_wait_for_a_connection_are_served_in_turn(kind: Kind) -> None:
     served: list[int] = []
-    with scripted(otherwise=delay) as router, Client(router.url, max_connections=1, timeout=60) as client:
+    with scripted(otherwise=delay) as router, calling(kind, router.url, max_connections=1, timeout=60) as client:
 
         def ask(number: int) -> None:
             while len(served) < CALLERS * 10:
@@ -44,20 +47,6 @@ def test_threads_that_wait_for_a_connection_are_served_in_turn() -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-    assert min(served.count(number) for number in range(CALLERS)) >= 5, served
-
-
-async def test_coroutines_are_served_in_turn() -> None:
-    served: list[int] = []
-    with scripted(otherwise=delay) as router:
-        async with AsyncClient(router.url, max_connections=1, timeout=60) as client:
-
-            async def ask(number: int) -> None:
-                while len(served) < CALLERS * 10:
-                    await client.get_many(["a"])
-                    served.append(number)
-
-            await asyncio.gather(*map(ask, range(CALLERS)))
     assert min(served.count(number) for number in range(CALLERS)) >= 5, served
 
 

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.clients import KINDS, Kind
+from support.clients import Kind
 from support.faulty_router import Asked, found_all, scripted
 
 from lookupdb.client import AsyncClient, Client
+
+pytest_plugins = ["support.client_fixtures"]
 
 TESTS = str(Path(__file__).parent)
 SERVER = str(Path(__file__).parents[1])
@@ -298,7 +300,6 @@ LOOKUPS = """
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_no_memory_is_mapped_for_each_answer(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(128 << 10))  # glibc's own, which would rise in some processes
     with scripted() as router:

@@ -140,8 +140,8 @@ def is_of_the_connection(response: Response) -> bool:
     return response.status == 408
 
 
-def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
-    """The error that the answer, which is not 200, comes to."""
+def refusal(response: Response, keys: tuple[str, ...], expected: str | None = None) -> LookupFailed:
+    """The error that the answer, which is not 200, comes to. ``expected`` is the generation that was asked by name."""
     status, problem = response.status, read_problem(response)
     if status >= 500:  # of a router or of a proxy: whatever its cause, nothing can be said of the keys
         camel_case = "".join(map(str.capitalize, problem.name.split("-")))
@@ -160,7 +160,8 @@ def refusal(response: Response, keys: tuple[str, ...]) -> LookupFailed:
         active = problem.members.get("active")
         names = tuple(map(_printable, active)) if isinstance(active, list) else ()
         named = f"; active is {', '.join(names)}" if names else ""
-        return UnknownGeneration(f"{text.partition('; leave Lookupdb-Generation')[0]}{named}", active=names)
+        text = text.partition("; leave Lookupdb-Generation")[0]
+        return UnknownGeneration(f"{text}{named}", generation=expected or "", active=names)
     limit = problem.members.get("limit")
     limit = limit if isinstance(limit, int) and limit > 0 else None
     return RequestRefused(text, hint=_HINTS.get(problem.name), status=status, problem=problem.name, limit=limit)
@@ -203,8 +204,6 @@ class KeysAnswer(NamedTuple):
     missing: dict[str, None]
     unavailable: dict[str, None]
     generations: tuple[str, ...]
-    size: int
-    """Bytes of the body."""
 
     @property
     def generation(self) -> str | None:
@@ -230,25 +229,32 @@ def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAn
         raise InvalidAnswer(f"a value is JSON or octets, found the Content-Type {kind[:60]!r}")
     if response.status == 404 and GENERATION in response.fields and read_problem(response).name == "missing":
         return KeyAnswer(MISSING, _read_only_generation(response, expected))
-    raise refusal(response, (key,))
+    raise refusal(response, (key,), expected)
 
 
 def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
     """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct. Without ``partial`` it speaks of all."""
     if response.status != 200:
-        raise refusal(response, tuple(keys))
+        raise refusal(response, tuple(keys), expected)
     media_type = _media_type(response)
     if media_type == _FRAMES:
-        return _read_frames(response, keys, expected, partial=partial)
+        try:
+            frames, missing, unavailable = batch_frames.decode(response.body, keys)
+        except InvalidFrames as error:
+            raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
+        _check_partial(unavailable, partial=partial)
+        is_raw = _has_raw_values(response)
+        values: dict[str, Any] = frames if is_raw else {key: decode_json(value) for key, value in frames.items()}
+        generations = _read_generations(response, expected)
+        return KeysAnswer(values, dict.fromkeys(missing), dict.fromkeys(unavailable), generations)
     document = decode_json(response.body) if media_type == _JSON else None
     if not isinstance(document, dict):
         raise InvalidAnswer(f"the answer to a batch is a JSON object or frames, found {media_type[:60]!r}")
-    found, missing = document.get("found"), document.get("missing")
-    unavailable = document.get("unavailable", [])
-    if not (isinstance(found, dict) and isinstance(missing, list) and isinstance(unavailable, list)):
+    found, absent, unknown = document.get("found"), document.get("missing"), document.get("unavailable", [])
+    if not (isinstance(found, dict) and isinstance(absent, list) and isinstance(unknown, list)):
         raise InvalidAnswer("the answer to a batch says neither what was found nor what is missing")
-    _check_partial(unavailable, partial=partial)
-    found, absent, unknown = _arrange(found, missing, unavailable, keys)
+    _check_partial(unknown, partial=partial)
+    found, absent, unknown = _arrange(found, absent, unknown, keys)
     if _has_raw_values(response):
         try:
             found = {key: binascii.a2b_base64(text, strict_mode=True) for key, text in found.items()}
@@ -260,20 +266,7 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
         raise InvalidAnswer(
             f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}"
         )
-    return KeysAnswer(found, absent, unknown, generations, len(response.body))
-
-
-def _read_frames(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
-    try:
-        found, missing, unavailable = batch_frames.decode(response.body, keys)
-    except InvalidFrames as error:
-        raise InvalidAnswer(f"the answer to a batch is not as it should be: {error}") from error
-    _check_partial(unavailable, partial=partial)
-    values: dict[str, Any] = found
-    if not _has_raw_values(response):
-        values = {key: decode_json(value) for key, value in found.items()}
-    generations = _read_generations(response, expected)
-    return KeysAnswer(values, dict.fromkeys(missing), dict.fromkeys(unavailable), generations, len(response.body))
+    return KeysAnswer(found, absent, unknown, generations)
 
 
 def _check_partial(unavailable: list[Any], *, partial: bool) -> None:

@@ -32,16 +32,16 @@ from lookupdb.client.core import (
     ConnectionFailure,
     Outcome,
     Part,
-    Pause,
     Piece,
     SharedAnswer,
+    Step,
     is_divisible,
     refuse_copy,
     refuse_in,
 )
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
-from lookupdb.errors import LookupFailed, UnknownGeneration
+from lookupdb.errors import LookupFailed
 
 _MAX_COMBINERS: Final = 64
 
@@ -119,8 +119,6 @@ class AsyncLookups:
         except StopIteration as end:
             results: LookupResults = end.value
             return results
-        except UnknownGeneration as error:
-            raise self._name(error) from error
 
     async def dataset(self) -> DatasetDescription:
         """The dataset that the router serves, and its active generation, also of a client that asks another one."""
@@ -146,10 +144,7 @@ class AsyncLookups:
         combiner = link.combiners.get(self._generation)
         if combiner is None:
             combiner = self._add_combiner()
-        try:
-            return (await combiner.find(key)).take(key)
-        except UnknownGeneration as error:
-            raise self._name(error) from error
+        return (await combiner.find(key)).take(key)
 
     def _add_combiner(self) -> AsyncCombiner:
         combiners = self._link.combiners
@@ -214,13 +209,7 @@ class AsyncLookups:
         return SharedAnswer(keys, pieces)
 
     async def _ask_part(
-        self,
-        renderer: RequestRenderer,
-        keys: Sequence[str],
-        deadline: float,
-        answer_by: float | None = None,
-        *,
-        partial: bool,
+        self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, answer_by: float | None, *, partial: bool
     ) -> KeysAnswer:
         sent_at = asyncio.get_running_loop().time()
         response = await self._ask(
@@ -231,21 +220,18 @@ class AsyncLookups:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 
-    async def _take_step(self, step: Part | Pause, deadline: float, *, partial: bool) -> Outcome:
-        if isinstance(step, Pause):
-            await asyncio.sleep(max(0.0, min(step.seconds, deadline - asyncio.get_running_loop().time())))
+    async def _take_step(self, step: Step, deadline: float, *, partial: bool) -> Outcome:
+        if not isinstance(step, Part):
+            await asyncio.sleep(max(0.0, min(step, deadline - asyncio.get_running_loop().time())))
             return None
         renderer = self._renderer
         if step.generation is not None and step.generation != self._generation:
             renderer = RequestRenderer(self._link.core.settings.address, step.generation)
         try:
-            return await self._ask_part(renderer, step.keys, deadline, partial=partial)
+            return await self._ask_part(renderer, step.keys, deadline, None, partial=partial)
         except LookupFailed as error:
             self._link.core.learn_limit(error)
             return error
-
-    def _name(self, error: UnknownGeneration) -> UnknownGeneration:
-        return UnknownGeneration(error.message, generation=self._generation or "", active=error.active)
 
 
 class AsyncClient(AsyncLookups):

@@ -15,7 +15,6 @@ import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from lookupdb.client.core import (
@@ -381,7 +380,8 @@ class AsyncCombiner:
         """End what is under way; who waits gets RuntimeError."""
         self._is_closed = True
         waiting = [*self._queue]
-        self._clear_queue()  # or the end of a batch would have them leave
+        self._queue.clear()  # or the end of a batch would have them leave
+        self._characters = 0
         self._stop_patience()
         _fail(waiting, self._describe_end())
         tasks = [*self._tasks]
@@ -438,35 +438,24 @@ class AsyncCombiner:
 
     def _take_batch(self) -> list[_Waiter]:
         """The first of those who still wait, as many as one batch may have."""
-        queue, most = self._queue, self._core.max_keys
-        if len(queue) <= most:
-            batch = [waiter for waiter in queue if not waiter.future.done()]
-            self._clear_queue()
-        else:
-            batch = [waiter for waiter in islice(queue, most) if not waiter.future.done()]
-            self._characters -= sum([len(queue.popleft().key) for _ in range(most)])
-        characters = 0
-        for count, waiter in enumerate(batch):
-            characters += len(waiter.key)
-            if count and characters > MAX_REQUEST_CHARACTERS:
-                self._put_back(batch, count)
-                break
-        now = self._loop.time()
-        if batch and not may_leave_together(now, batch[0].deadline, batch[-1].deadline):
-            first = _first_deadline(batch, now)
-            is_fitting = [waiter.deadline <= now or may_leave_together(now, first, waiter.deadline) for waiter in batch]
-            self._put_back(batch, sum(is_fitting))
+        batch: list[_Waiter] = []
+        queue, now, most, characters = self._queue, self._loop.time(), self._core.max_keys, 0
+        first: float | None = None
+        while queue and len(batch) < most:
+            key, future, deadline, _ = queue[0]
+            size = len(key)
+            if not future.done():
+                characters += size
+                if batch and characters > MAX_REQUEST_CHARACTERS:
+                    break
+                if deadline > now:  # else it is late, and holds up nobody
+                    first = deadline if first is None else first
+                    if deadline > first and not may_leave_together(now, first, deadline):
+                        break
+                batch.append(queue[0])
+            queue.popleft()
+            self._characters -= size
         return batch
-
-    def _clear_queue(self) -> None:
-        self._queue.clear()
-        self._characters = 0
-
-    def _put_back(self, batch: list[_Waiter], count: int) -> None:
-        """Have all behind the first ``count`` wait on."""
-        self._queue.extendleft(reversed(batch[count:]))
-        self._characters += sum([len(waiter.key) for waiter in batch[count:]])
-        del batch[count:]
 
     async def _fly(self, batch: list[_Waiter]) -> None:
         """Ask for the keys of ``batch``, and give each caller the answer."""

@@ -194,15 +194,10 @@ class Part(NamedTuple):
     generation: str | None
 
 
-class Pause(NamedTuple):
-    """Seconds to be waited for."""
-
-    seconds: float
-
-
-Step = Part | Pause
+Step = Part | float
+"""What is to be asked, or seconds to be waited for."""
 Outcome = KeysAnswer | LookupFailed | None
-"""Of a Part what it came to, of a Pause None."""
+"""What a Part came to; None of a wait."""
 
 
 class ManyKeys:
@@ -245,15 +240,15 @@ class ManyKeys:
                     raise
                 is_mixed = len(error.active) > 1
             self._cached = None
-            yield Pause(_FIRST_PAUSE_SECONDS * (1 << number) * random.uniform(0.5, 1))  # noqa: S311 - no secret
+            yield _FIRST_PAUSE_SECONDS * (1 << number) * random.uniform(0.5, 1)  # noqa: S311 - no secret
         detail = f"the generation changed {_MAX_PASSES} times while its keys were asked for in parts; ask again"
         raise make_unavailable(tuple(self.keys), GENERATION_CHANGED, detail)
 
     def _ask_all(self, *, is_mixed: bool) -> Generator[Step, Outcome, LookupResults]:
         cached, cached_generation = self._cached or ({}, "")
         found: dict[str, Any] = {}
-        missing: set[str] = set()
-        unavailable: set[str] = set()
+        missing: dict[str, Any] = {}
+        unavailable: dict[str, Any] = {}
         generations: set[str] = set()
         failure: Unavailable | None = None
         remaining = [key for key in self.keys if key not in cached]
@@ -262,7 +257,10 @@ class ManyKeys:
             part = self._take_part(remaining)
             outcome = yield Part(part, name)
             if isinstance(outcome, KeysAnswer):
-                found.update(outcome.found)
+                if found:
+                    found.update(outcome.found)
+                else:
+                    found = outcome.found
                 missing.update(outcome.missing)
                 unavailable.update(outcome.unavailable)
                 generations.update(outcome.generations)
@@ -281,9 +279,9 @@ class ManyKeys:
                 remaining[:0] = part
             elif isinstance(outcome, Unavailable) and self._partial:
                 failure = outcome
-                unavailable.update(part)
+                unavailable.update(dict.fromkeys(part))
             elif is_of_connection and self._partial and (cached or found or missing):
-                unavailable.update(part)
+                unavailable.update(dict.fromkeys(part))
             elif isinstance(outcome, Unavailable) and len(part) < len(self.keys):
                 raise self._widen(outcome)
             else:
@@ -292,16 +290,13 @@ class ManyKeys:
             raise self._widen(failure)
         if cached:
             generations.add(cached_generation)
-        found |= {key: value for key, value in cached.items() if value is not MISSING}
-        missing.update(key for key, value in cached.items() if value is MISSING)
+        for key, value in cached.items():
+            (missing if value is MISSING else found)[key] = value
+        if self._cached is not None:  # which were not asked for in their turn
+            parts = found, missing, unavailable
+            found, missing, unavailable = ({key: part[key] for key in self.keys if key in part} for part in parts)
         names = tuple(sorted(generations, key=lambda generation: int(generation[1:])))
-        return LookupResults(
-            {key: found[key] for key in self.keys if key in found},
-            [key for key in self.keys if key in missing],
-            [key for key in self.keys if key in unavailable],
-            names[0] if len(names) == 1 else None,
-            names,
-        )
+        return LookupResults(found, [*missing], [*unavailable], names[0] if len(names) == 1 else None, names)
 
     def _widen(self, error: Unavailable) -> Unavailable:
         """The error of the whole call: nothing is told of any key."""

@@ -31,16 +31,16 @@ from lookupdb.client.core import (
     ConnectionFailure,
     Outcome,
     Part,
-    Pause,
     Piece,
     SharedAnswer,
+    Step,
     is_divisible,
     refuse_copy,
 )
 from lookupdb.client.settings import PROCESS, ClientOptions, check_settings
 from lookupdb.client.sync_transport import Combiner, RouterLink
 from lookupdb.client.wire import MAX_TARGET_CHARACTERS, Render, RequestRenderer, Response, check_key
-from lookupdb.errors import LookupFailed, UnknownGeneration
+from lookupdb.errors import LookupFailed
 
 _MAX_COMBINERS: Final = 64
 
@@ -118,8 +118,6 @@ class Lookups:
         except StopIteration as end:
             results: LookupResults = end.value
             return results
-        except UnknownGeneration as error:
-            raise self._name(error) from error
 
     def dataset(self) -> DatasetDescription:
         """The dataset that the router serves, and its active generation, also of a client that asks another one."""
@@ -145,10 +143,7 @@ class Lookups:
         combiner = link.combiners.get(self._generation)
         if combiner is None:
             combiner = self._add_combiner()
-        try:
-            return combiner.find(key)
-        except UnknownGeneration as error:
-            raise self._name(error) from error
+        return combiner.find(key)
 
     def _add_combiner(self) -> Combiner:
         combiners = self._link.combiners
@@ -211,13 +206,7 @@ class Lookups:
         return SharedAnswer(keys, pieces)
 
     def _ask_part(
-        self,
-        renderer: RequestRenderer,
-        keys: Sequence[str],
-        deadline: float,
-        answer_by: float | None = None,
-        *,
-        partial: bool,
+        self, renderer: RequestRenderer, keys: Sequence[str], deadline: float, answer_by: float | None, *, partial: bool
     ) -> KeysAnswer:
         sent_at = time.monotonic()
         response = self._ask(lambda fields: renderer.batch(keys, fields, partial=partial), keys, deadline, answer_by)
@@ -226,21 +215,18 @@ class Lookups:
             self._link.core.learn_batch(answer, sent_at)
         return answer
 
-    def _take_step(self, step: Part | Pause, deadline: float, *, partial: bool) -> Outcome:
-        if isinstance(step, Pause):
-            time.sleep(max(0.0, min(step.seconds, deadline - time.monotonic())))
+    def _take_step(self, step: Step, deadline: float, *, partial: bool) -> Outcome:
+        if not isinstance(step, Part):
+            time.sleep(max(0.0, min(step, deadline - time.monotonic())))
             return None
         renderer = self._renderer
         if step.generation is not None and step.generation != self._generation:
             renderer = RequestRenderer(self._link.core.settings.address, step.generation)
         try:
-            return self._ask_part(renderer, step.keys, deadline, partial=partial)
+            return self._ask_part(renderer, step.keys, deadline, None, partial=partial)
         except LookupFailed as error:
             self._link.core.learn_limit(error)
             return error
-
-    def _name(self, error: UnknownGeneration) -> UnknownGeneration:
-        return UnknownGeneration(error.message, generation=self._generation or "", active=error.active)
 
 
 class Client(Lookups):

@@ -1,14 +1,17 @@
-"""Callers of `lookupdb.client` that ask at the same time."""
+"""Callers of `lookupdb.client` that ask at the same time: threads, or coroutines of a loop that runs in a thread."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from lookupdb.client import Client
+from lookupdb.client import AsyncClient, Client
+from support.clients import BlockingClient, Kind
 from support.faulty_router import Asked, found_all
 
 
@@ -23,25 +26,53 @@ class Gate:
         return found_all(connection, asked)
 
 
+class Callers(BlockingClient):
+    """A client of either kind, and those who call it: each call is in a thread or a coroutine of its own."""
+
+    def __init__(self, client: Any, submit: Callable[..., Future[Any]]) -> None:
+        super().__init__(client, None)
+        self._submit = submit
+
+    def start(self, name: str, *words: Any, **options: Any) -> Future[Any]:
+        """Call the method ``name``."""
+        return self._submit(getattr(self.client, name), *words, **options)
+
+    def start_all(self, name: str, words: Any) -> list[Future[Any]]:
+        """The same, once for each of ``words``."""
+        return [self.start(name, word) for word in words]
+
+    def _call(self, name: str, *words: Any, **options: Any) -> Any:
+        return self.start(name, *words, **options).result(60)
+
+    @property
+    def waiting(self) -> int:
+        """The number of those who wait to leave with a batch."""
+        return sum(len(combiner._queue) for combiner in self.client._link.combiners.values())
+
+
 @contextmanager
-def calling(calls: list[Callable[[], Any]]) -> Iterator[list[Any]]:
-    """Runs each in a thread of its own; what they return or raise is there behind the block."""
-    outcomes: list[Any] = [None] * len(calls)
-
-    def run(place: int) -> None:
-        try:
-            outcomes[place] = calls[place]()
-        except BaseException as error:
-            outcomes[place] = error
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    yield outcomes
-    for thread in threads:
+def calling(kind: Kind, url: str, **options: Any) -> Iterator[Callers]:
+    """A client of ``kind`` that may be called often at a time. It is closed at the end of the block."""
+    if kind == "sync":
+        with ThreadPoolExecutor(128) as pool, Client(url, **options) as client:
+            yield Callers(client, pool.submit)
+        return
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asynchronous = AsyncClient(url, **options)
+    callers = Callers(
+        asynchronous, lambda method, *words, **more: asyncio.run_coroutine_threadsafe(method(*words, **more), loop)
+    )
+    try:
+        yield callers
+    finally:
+        callers._call("close")
+        loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
-        assert not thread.is_alive()
+        loop.close()
 
 
-def waiting(client: Client) -> int:
-    return sum(len(combiner._queue) for combiner in client._link.combiners.values())
+def outcomes(futures: list[Future[Any]]) -> list[Any]:
+    """What each returned or raised."""
+    return [future.exception(60) or future.result() for future in futures]
