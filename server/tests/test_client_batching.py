@@ -19,7 +19,7 @@ from support.clients import Kind
 from support.faulty_router import CLOSE, Asked, batch, found_all, problem, scripted
 from support.waiting import soon, until
 
-from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable, async_transport, sync_transport
+from lookupdb.client import AsyncClient, Client, RequestRefused, Unavailable, core
 from lookupdb.client.core import MAX_FLIGHTS
 
 pytest_plugins = ["support.client_fixtures"]
@@ -79,8 +79,7 @@ def test_no_more_than_so_many_batches_are_under_way_and_who_waits_is_answered(ki
 def test_callers_wait_with_no_more_characters_of_keys_than_there_is_room_for(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for transport in (sync_transport, async_transport):
-        monkeypatch.setattr(transport, "MAX_WAITING_CHARACTERS", 100)
+    monkeypatch.setattr(core, "MAX_WAITING_CHARACTERS", 100)
     with scripted() as router, calling(kind, router.url, timeout=60, max_keys=2) as client:
         for keys, refused in (
             (["k" * 150], "b"),
@@ -104,7 +103,7 @@ def test_callers_wait_with_no_more_characters_of_keys_than_there_is_room_for(
 
 @pytest.mark.usefixtures("patient")
 async def test_a_coroutine_that_is_cancelled_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_transport, "MAX_WAITING_CHARACTERS", 100)
+    monkeypatch.setattr(core, "MAX_WAITING_CHARACTERS", 100)
     with scripted() as router:
         async with AsyncClient(router.url, timeout=60) as client:
             lookup = asyncio.create_task(client.get("c" * 90))

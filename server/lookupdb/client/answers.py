@@ -11,7 +11,6 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from lookupdb import batch_frames, exact_json
@@ -201,8 +200,8 @@ class KeysAnswer(NamedTuple):
     """Of many keys, each of which stands in one of the three, in the order in which they were asked."""
 
     found: dict[str, Any]
-    missing: dict[str, None]
-    unavailable: dict[str, None]
+    missing: dict[str, Any]
+    unavailable: dict[str, Any]
     generations: tuple[str, ...]
 
     @property
@@ -286,27 +285,20 @@ def _has_raw_values(response: Response) -> bool:
 
 def _arrange(
     found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, None], dict[str, None]]:
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """The three in the order of ``keys``. Raises InvalidAnswer unless each key is in one: one that is not spoken of is
     not missing."""
     if not (missing or unavailable) and [*found] == [*keys]:  # routers keep their order
         return found, {}, {}
-    present = [*filter(found.__contains__, keys)]
-    absent = [*filterfalse(found.__contains__, keys)]
     try:
-        is_whole = len(missing) + len(unavailable) == len(absent) and {*missing, *unavailable} == {*absent}
+        is_whole = {*found, *missing, *unavailable} == {*keys}
     except TypeError:  # what is no text
         is_whole = False
-    if not is_whole or len(found) != len(present):
+    if not is_whole or len(found) + len(missing) + len(unavailable) != len(keys):
         raise InvalidAnswer("the answer to a batch does not speak of each of its keys once, and of no others")
-    if [*found] != present:
-        found = {key: found[key] for key in present}
-    unknown = {*unavailable}
-    return (
-        found,
-        dict.fromkeys([key for key in absent if key not in unknown] if unknown else absent),
-        dict.fromkeys([key for key in absent if key in unknown] if unknown else ()),
-    )
+    parts = found, dict.fromkeys(missing), dict.fromkeys(unavailable)
+    found, absent, unknown = ({key: part[key] for key in keys if key in part} if part else {} for part in parts)
+    return found, absent, unknown
 
 
 def read_dataset(response: Response) -> DatasetDescription:

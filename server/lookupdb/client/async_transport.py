@@ -17,25 +17,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
-from lookupdb.client.core import (
-    MAX_FLIGHTS,
-    MAX_REQUEST_CHARACTERS,
-    MAX_WAITING,
-    MAX_WAITING_CHARACTERS,
-    PATIENCE_SECONDS,
-    PIECE_BYTES,
-    ClientCore,
-    ConnectionFailure,
-    SharedAnswer,
-    connecting_error,
-    cut_failure,
-    deadline_failure,
-    lost_connection,
-    may_leave_together,
-    no_connection_failure,
-    queue_full,
-    silence_failure,
-)
+from lookupdb.client import core
+from lookupdb.client.core import ClientCore, ConnectionFailure, SharedAnswer
 from lookupdb.client.settings import MAX_ANSWER_BYTES, PROCESS, ClientSettings, TlsContexts
 from lookupdb.client.wire import Render, Response, ResponseReader
 from lookupdb.errors import InvalidAnswer
@@ -145,7 +128,7 @@ class AsyncConnection(asyncio.Protocol):
         """The connection stands."""
         self._transport = cast(asyncio.Transport, transport)
         if hasattr(transport, "max_size"):  # of asyncio's own transport of a socket, which does not document it
-            transport.max_size = PIECE_BYTES
+            transport.max_size = core.PIECE_BYTES
         self._standing.add(self)
         self.is_open = True
 
@@ -155,9 +138,9 @@ class AsyncConnection(asyncio.Protocol):
         self._standing.discard(self)
         is_stale = self._was_used and not self._reader.has_begun
         if exc is not None:
-            self._fail(lost_connection(exc, self._settings, is_stale=is_stale))
+            self._fail(core.lost_connection(exc, self._settings, is_stale=is_stale))
         else:
-            self._fail(cut_failure(is_stale=is_stale))
+            self._fail(core.cut_failure(is_stale=is_stale))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer. Bytes that answer nothing end the connection."""
@@ -173,7 +156,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         if response is not None:
             self._is_answered = True
-            if len(data) < PIECE_BYTES:
+            if len(data) < core.PIECE_BYTES:
                 answer.set_result(response)
             else:  # what follows would answer the next request, and comes before that
                 self._loop.call_soon(_answer, answer, response)
@@ -213,9 +196,9 @@ class AsyncConnection(asyncio.Protocol):
         if now < due:
             self._timer = self._loop.call_at(due, self._look, deadline)
         elif due >= deadline:
-            self._fail(deadline_failure(self._settings.timeout))
+            self._fail(core.deadline_failure(self._settings.timeout))
         else:
-            self._fail(silence_failure(self._settings.read_timeout))
+            self._fail(core.silence_failure(self._settings.read_timeout))
 
     def _fail(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
@@ -298,7 +281,7 @@ class AsyncConnectionPool:
             async with asyncio.timeout_at(deadline):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise no_connection_failure(self._settings) from error
+            raise core.no_connection_failure(self._settings) from error
         finally:
             self._waiting -= 1
 
@@ -311,7 +294,7 @@ class AsyncConnectionPool:
                 name = host if context is not None else None
                 _, connection = await loop.create_connection(make, host, port, ssl=context, server_hostname=name)
         except OSError as error:
-            raise connecting_error(error, settings, is_late=loop.time() >= deadline) from error
+            raise core.connecting_error(error, settings, is_late=loop.time() >= deadline) from error
         if self._is_closed:
             connection.close()
             raise RuntimeError(_CLOSED)
@@ -343,14 +326,14 @@ class AsyncCombiner:
     """
 
     def __init__(
-        self, ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]], core: ClientCore
+        self, ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]], client_core: ClientCore
     ) -> None:
         """``ask_batch`` asks for the keys of several callers until the last of their deadlines, and is told when the
         router should answer."""
         self._loop = asyncio.get_running_loop()
         self._ask_batch = ask_batch
-        self._core = core
-        self._timeout = core.settings.timeout
+        self._core = client_core
+        self._timeout = client_core.settings.timeout
         self._queue: deque[_Waiter] = deque()
         self._characters = 0
         """Of the keys of those in the queue."""
@@ -366,9 +349,9 @@ class AsyncCombiner:
         """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
         queue = self._queue
         self._characters += len(key)
-        if queue and (len(queue) >= MAX_WAITING or self._characters > MAX_WAITING_CHARACTERS):
+        if queue and (len(queue) >= core.MAX_WAITING or self._characters > core.MAX_WAITING_CHARACTERS):
             self._characters -= len(key)
-            raise queue_full(key, len(queue))
+            raise core.queue_full(key, len(queue))
         loop = self._loop
         future: asyncio.Future[SharedAnswer] = loop.create_future()
         queue.append(_Waiter(key, future, loop.time() + self._timeout, contextvars.copy_context()))
@@ -391,7 +374,7 @@ class AsyncCombiner:
 
     def _schedule(self) -> None:
         """Have what waits leave, or wait on."""
-        if self._flights == 0 or (self._is_impatient and self._flights < MAX_FLIGHTS):
+        if self._flights == 0 or (self._is_impatient and self._flights < core.MAX_FLIGHTS):
             self._stop_patience()
             batch = self._scheduled = []
             self._flights += 1
@@ -399,7 +382,7 @@ class AsyncCombiner:
             self._tasks.add(task)
             task.add_done_callback(partial(self._end, batch))
         elif self._patience is None:
-            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+            self._patience = self._loop.call_later(core.PATIENCE_SECONDS, self._lose_patience)
 
     def _end(self, batch: list[_Waiter], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -446,11 +429,11 @@ class AsyncCombiner:
             size = len(key)
             if not future.done():
                 characters += size
-                if batch and characters > MAX_REQUEST_CHARACTERS:
+                if batch and characters > core.MAX_REQUEST_CHARACTERS:
                     break
                 if deadline > now:  # else it is late, and holds up nobody
                     first = deadline if first is None else first
-                    if deadline > first and not may_leave_together(now, first, deadline):
+                    if deadline > first and not core.may_leave_together(now, first, deadline):
                         break
                 batch.append(queue[0])
             queue.popleft()
@@ -484,7 +467,7 @@ class AsyncCombiner:
             if waiter.deadline > now:
                 self._loop.call_at(waiter.deadline, self._expire, batch)
                 return
-            waiter.future.set_exception(deadline_failure(self._timeout).to_error((waiter.key,)))
+            waiter.future.set_exception(core.deadline_failure(self._timeout).to_error((waiter.key,)))
 
     def _describe_end(self) -> RuntimeError:
         return RuntimeError("this client is closed" if self._is_closed else "the task that asked was cancelled")

@@ -23,25 +23,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lookupdb.client import core
 from lookupdb.client.answers import KeyAnswer
-from lookupdb.client.core import (
-    MAX_FLIGHTS,
-    MAX_REQUEST_CHARACTERS,
-    MAX_WAITING,
-    MAX_WAITING_CHARACTERS,
-    PATIENCE_SECONDS,
-    PIECE_BYTES,
-    ClientCore,
-    SharedAnswer,
-    connecting_error,
-    cut_failure,
-    deadline_failure,
-    lost_connection,
-    may_leave_together,
-    no_connection_failure,
-    queue_full,
-    silence_failure,
-)
+from lookupdb.client.core import ClientCore, SharedAnswer
 from lookupdb.client.settings import MAX_ANSWER_BYTES, PROCESS, ClientSettings, TlsContexts
 from lookupdb.client.wire import Render, Response, ResponseReader
 
@@ -162,7 +146,7 @@ class RouterConnection:
         that cannot be used."""
         self._settings = settings
         self._socket = _connect(settings, tls, deadline)
-        self._most_at_once = _RECORD_BYTES if settings.address.is_tls else PIECE_BYTES
+        self._most_at_once = _RECORD_BYTES if settings.address.is_tls else core.PIECE_BYTES
         self._timeout = self._socket.gettimeout() or 0.0
         self._reader = ResponseReader(MAX_ANSWER_BYTES)
         self._was_used = False
@@ -178,10 +162,10 @@ class RouterConnection:
             response = self._send(request) or self._receive(deadline)
         except TimeoutError as error:
             if self._settings.read_timeout is None or time.monotonic() >= deadline:
-                raise deadline_failure(self._settings.timeout) from error
-            raise silence_failure(self._settings.read_timeout) from error
+                raise core.deadline_failure(self._settings.timeout) from error
+            raise core.silence_failure(self._settings.read_timeout) from error
         except OSError as error:
-            raise lost_connection(error, self._settings, is_stale=self._is_stale) from error
+            raise core.lost_connection(error, self._settings, is_stale=self._is_stale) from error
         self._was_used = True
         self._idle_since = time.monotonic()
         self.is_open = response.keeps_open
@@ -195,7 +179,7 @@ class RouterConnection:
         except TimeoutError:
             raise
         except OSError:  # a broken pipe has another name in TLS
-            while data := self._socket.recv(PIECE_BYTES):
+            while data := self._socket.recv(core.PIECE_BYTES):
                 if response := self._reader.feed(data):
                     return response._replace(keeps_open=False)
             raise
@@ -203,19 +187,19 @@ class RouterConnection:
 
     def _receive(self, deadline: float) -> Response:
         receive, feed = self._socket.recv, self._reader.feed
-        while data := receive(PIECE_BYTES):
+        while data := receive(core.PIECE_BYTES):
             response = feed(data)
             if response is not None:
                 # What follows a full piece, or a full record of TLS, would answer the next request.
                 is_cut = len(data) >= self._most_at_once and self._is_readable()
                 return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
-        raise cut_failure(is_stale=self._is_stale)
+        raise core.cut_failure(is_stale=self._is_stale)
 
     def _set_timeout(self, deadline: float) -> None:
         seconds = deadline - time.monotonic()
         if seconds <= 0:
-            raise deadline_failure(self._settings.timeout)
+            raise core.deadline_failure(self._settings.timeout)
         if self._settings.read_timeout is not None:
             seconds = min(seconds, self._settings.read_timeout)
         if abs(seconds - self._timeout) > _TOLERANCE * self._timeout:
@@ -250,7 +234,7 @@ def _connect(settings: ClientSettings, tls: TlsContexts, deadline: float) -> soc
         for family, kind, protocol, _, place in found:
             seconds = min(deadline - time.monotonic(), settings.connect_timeout)
             if seconds <= 0:
-                raise deadline_failure(settings.timeout) from failure
+                raise core.deadline_failure(settings.timeout) from failure
             connection = socket.socket(family, kind, protocol)
             try:
                 return _open(connection, place, context, settings, time.monotonic() + seconds)
@@ -263,7 +247,7 @@ def _connect(settings: ClientSettings, tls: TlsContexts, deadline: float) -> soc
         assert failure is not None, "each address that was found was tried"
         raise failure
     except OSError as error:
-        raise connecting_error(error, settings, is_late=time.monotonic() >= deadline) from error
+        raise core.connecting_error(error, settings, is_late=time.monotonic() >= deadline) from error
     finally:
         failure = None  # its traceback holds this frame, and so those of all callers
 
@@ -391,7 +375,7 @@ class ConnectionPool:
         """Wait until ``lease`` has a seat, or may take one."""
         seconds = deadline - time.monotonic()
         if seconds <= 0:
-            raise no_connection_failure(self._settings)
+            raise core.no_connection_failure(self._settings)
         with self._lock:
             may_not_block = self._seats.is_owner(lease.owner)
         if may_not_block:
@@ -410,7 +394,7 @@ class ConnectionPool:
                         return
                 seconds = deadline - time.monotonic()
                 if seconds <= 0:
-                    raise no_connection_failure(self._settings)
+                    raise core.no_connection_failure(self._settings)
         finally:
             with self._lock:
                 if lease in self._waiters:
@@ -458,14 +442,14 @@ class Combiner:
         self,
         ask_key: Callable[[str, float], KeyAnswer],
         ask_batch: Callable[[Sequence[str], float, float], SharedAnswer],
-        core: ClientCore,
+        client_core: ClientCore,
     ) -> None:
         """``ask_batch`` asks for the keys of several callers, ``ask_key`` for one, until the deadline given. The former
         is also told when the router should answer."""
         self._ask_key = ask_key
         self._ask_batch = ask_batch
-        self._core = core
-        self._timeout = core.settings.timeout
+        self._core = client_core
+        self._timeout = client_core.settings.timeout
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
         self._characters = 0
@@ -497,7 +481,7 @@ class Combiner:
             if leads or is_alone:
                 return self._ask_key(key, deadline)
             if waiter is None:
-                raise queue_full(key, len(self._queue))
+                raise core.queue_full(key, len(self._queue))
             answer = self._await(waiter)
             return answer.take(key) if answer is not None else None
         finally:
@@ -508,11 +492,13 @@ class Combiner:
     def _has_room(self, key: str) -> bool:
         """Whether a caller more may wait."""
         waiting = len(self._queue)
-        return not waiting or (waiting < MAX_WAITING and self._characters + len(key) <= MAX_WAITING_CHARACTERS)
+        return not waiting or (
+            waiting < core.MAX_WAITING and self._characters + len(key) <= core.MAX_WAITING_CHARACTERS
+        )
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
         """The answer; None if its leader has failed."""
-        seconds = PATIENCE_SECONDS
+        seconds = core.PATIENCE_SECONDS
         while not waiter.lock.acquire(timeout=max(0.0, min(seconds, waiter.deadline - time.monotonic()))):
             seconds = self._timeout
             with self._lock:
@@ -522,13 +508,13 @@ class Combiner:
                 is_late = time.monotonic() >= waiter.deadline
                 if waiter.is_queued and is_late:
                     self._dequeue(waiter)
-                elif waiter.is_queued and len(self._leaders) < MAX_FLIGHTS:
+                elif waiter.is_queued and len(self._leaders) < core.MAX_FLIGHTS:
                     waiter.is_settled = True
                     self._lead(waiter)
                 if waiter.batch:
                     break
             if is_late:
-                raise deadline_failure(self._timeout).to_error((waiter.key,))
+                raise core.deadline_failure(self._timeout).to_error((waiter.key,))
         if waiter.batch:
             answer_by = min([led.deadline for led in waiter.batch])
             waiter.answer = self._ask_batch([led.key for led in waiter.batch], waiter.deadline, answer_by)
@@ -549,7 +535,7 @@ class Combiner:
         while self._queue and len(waiter.batch) < most:
             led = self._queue[0]
             first, last, characters = min(first, led.deadline), max(last, led.deadline), characters + len(led.key)
-            if characters > MAX_REQUEST_CHARACTERS or not may_leave_together(now, first, last):
+            if characters > core.MAX_REQUEST_CHARACTERS or not core.may_leave_together(now, first, last):
                 break
             self._dequeue(led)
             waiter.batch.append(led)
@@ -586,7 +572,7 @@ class Combiner:
             self._drop_late(time.monotonic())
             while self._queue:
                 leader, count = self._queue[0], len(self._leaders)
-                if count and not (leader.is_impatient and count < MAX_FLIGHTS):
+                if count and not (leader.is_impatient and count < core.MAX_FLIGHTS):
                     break  # it waits for the batches that are under way
                 self._lead(leader)
                 leader.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.client import async_transport, sync_transport
+from lookupdb.client import core
 from support.clients import KINDS, Kind
 
 
@@ -18,5 +18,4 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody leaves beside a batch that is under way."""
-    for transport in (sync_transport, async_transport):
-        monkeypatch.setattr(transport, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(core, "PATIENCE_SECONDS", 60.0)
