@@ -14,9 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support.clients import BlockingClient, Kind, blocking
+from support.callers import Gate, calling
+from support.clients import ASKS, Ask, Kind, blocking
 from support.faulty_router import CLOSE, RESET, Asked, answer, batch, found_all, frames, problem, scripted
 from support.ports import free_port
+from support.waiting import until
 
 from lookupdb.batch_frames import MEDIA_TYPE, MISSING, UNAVAILABLE
 from lookupdb.client import Client, InvalidAnswer, RequestRefused, Unavailable, sync_transport
@@ -28,8 +30,6 @@ CLOSING = {"Connection": "close"}
 pytest_plugins = ["support.client_fixtures"]
 
 
-Ask = Callable[[BlockingClient], Any]
-ASKS: list[Ask] = [lambda client: client.get("a"), lambda client: client.get_many(["a", "b"])]
 EACH_ASK = pytest.mark.parametrize("ask", ASKS, ids=["get", "get_many"])
 
 
@@ -428,25 +428,19 @@ def test_a_large_answer_comes_whole(kind: Kind) -> None:
         assert client.get_many(["a", "b"]).found == large
 
 
-def test_no_connection_is_free_until_the_timeout() -> None:
-    released = threading.Event()
-
-    def hold(_: socket.socket, asked: Asked) -> bytes:
-        released.wait(30)
-        return found_all(_, asked)
-
-    with scripted(hold) as router, Client(router.url, max_connections=1, timeout=20) as client:
-        holder = threading.Thread(target=client.get_many, args=(["a"],))
-        holder.start()
-        while not router.asked:
-            time.sleep(0.005)
-        impatient = Client(router.url, timeout=0.2)
-        impatient._link._pool = client._link._pool
+def test_no_connection_is_free_until_the_timeout(kind: Kind) -> None:
+    gate = Gate()
+    with scripted(gate) as router, calling(kind, router.url, max_connections=1, timeout=20) as client:
+        holder = client.start("get_many", ["a"])
+        until(lambda: router.asked, "it holds the connection")
+        core = client.client._link.core
+        core.settings = core.settings._replace(timeout=0.2)
         with pytest.raises(Unavailable, match="all 1 connections were in use until the timeout") as told:
-            impatient.get_many(["b"])
+            client.get_many(["b"])
         assert told.value.reason == "NoConnectionFree"
-        released.set()
-        holder.join()
+        core.settings = core.settings._replace(timeout=20)
+        gate.opened.set()
+        assert holder.result(60).found == {"a": "a"}
         assert client.get("c") == "c"
         assert router.connections == 1
 

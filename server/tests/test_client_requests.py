@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.clients import BlockingClient, Kind, blocking
+from support.clients import ASKS, Kind, blocking
 from support.faulty_router import CLOSE, Asked, found_all, problem, scripted
 
 from lookupdb.client import RequestRefused, Unavailable
-
-ASKS: list[Callable[[BlockingClient], Any]] = [
-    lambda client: client.get("a"),
-    lambda client: client.get_many(["a", "b"]),
-]
-
 
 pytest_plugins = ["support.client_fixtures"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from support.clients import Kind, blocking
@@ -55,38 +56,39 @@ def test_what_follows_a_piece_that_ends_an_answer_answers_nothing(
         assert not link.is_open
 
 
-def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine() -> None:
-    async def look_up() -> None:
-        loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
-        ours, router = socket.socketpair()
-        _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
-        with router:
-            router.sendall(answer_of(PIECE_BYTES))
-            assert (await link.exchange(b"1", loop.time() + 30)).keeps_open
-            assert link.is_open
-            router.sendall(answer_of(PIECE_BYTES) + answer(b"of another"))
-            await link.exchange(b"2", loop.time() + 30)
-            assert not link.is_open
-
-    asyncio.run(look_up())
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[AsyncConnection, socket.socket]]:
+    """A connection of a coroutine, and the router's end of it."""
+    loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
+    ours, router = socket.socketpair()
+    _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
+    with router:
+        yield link, router
+    link.close()
 
 
-def test_a_second_answer_within_one_turn_of_the_loop_is_none() -> None:
+async def test_what_follows_a_piece_that_ends_an_answer_answers_no_coroutine(
+    pair: tuple[AsyncConnection, socket.socket],
+) -> None:
+    link, router = pair
+    ends_at = asyncio.get_running_loop().time() + 30
+    router.sendall(answer_of(PIECE_BYTES))
+    assert (await link.exchange(b"1", ends_at)).keeps_open
+    assert link.is_open
+    router.sendall(answer_of(PIECE_BYTES) + answer(b"of another"))
+    await link.exchange(b"2", ends_at)
+    assert not link.is_open
+
+
+async def test_a_second_answer_within_one_turn_of_the_loop_is_none(pair: tuple[AsyncConnection, socket.socket]) -> None:
     """As uvloop reads again at once behind a piece that fills its buffer."""
-
-    async def look_up() -> None:
-        loop, settings = asyncio.get_running_loop(), check_settings("http://localhost", {})
-        ours, router = socket.socketpair()
-        _, link = await loop.create_connection(lambda: AsyncConnection(loop, settings, set()), sock=ours)
-        with router:
-            asked = asyncio.ensure_future(link.exchange(b"1", loop.time() + 30))
-            await asyncio.sleep(0)
-            link.data_received(answer_of(PIECE_BYTES))
-            link.data_received(answer(b"of another"))
-            assert len((await asked).body) > 60_000
-            assert not link.is_open
-
-    asyncio.run(look_up())
+    link, _ = pair
+    asked = asyncio.ensure_future(link.exchange(b"1", asyncio.get_running_loop().time() + 30))
+    await asyncio.sleep(0)
+    link.data_received(answer_of(PIECE_BYTES))
+    link.data_received(answer(b"of another"))
+    assert len((await asked).body) > 60_000
+    assert not link.is_open
 
 
 def test_bytes_behind_an_answer_are_an_error(kind: Kind) -> None:

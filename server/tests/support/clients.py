@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from lookupdb.client import AsyncClient, AsyncLookups, Client, LookupResults
@@ -53,6 +53,11 @@ class BlockingClient:
 
     def at(self, generation: str) -> BlockingClient:
         return BlockingClient(self.client.at(generation), self._runner)
+
+
+Ask = Callable[[BlockingClient], Any]
+ASKS: list[Ask] = [lambda client: client.get("a"), lambda client: client.get_many(["a", "b"])]
+"""One key, and several: in requests of two kinds."""
 
 
 @contextlib.contextmanager
