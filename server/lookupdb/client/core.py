@@ -12,6 +12,7 @@ import contextlib
 import copy
 import os
 import random
+import re
 import socket
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from lookupdb.client.answers import MISSING, KeyAnswer, KeysAnswer, LookupResults, make_unavailable
 from lookupdb.client.cache import GenerationCache
 from lookupdb.client.settings import ClientSettings, TokenSource
-from lookupdb.client.wire import MAX_TARGET_CHARACTERS, check_keys, render_deadline, render_trace
+from lookupdb.client.wire import MAX_TARGET_CHARACTERS, check_keys, render_deadline
 from lookupdb.errors import InvalidAnswer, LookupFailed, RequestRefused, Unavailable, UnknownGeneration
 from lookupdb.tls_failures import (
     describe_tls_error,
@@ -54,6 +55,8 @@ PIECE_BYTES: Final = 1 << 16
 """Received at once. For more than 128 KiB an allocator may map memory that the kernel clears, for each piece anew: that
 takes longer than to ask twice."""
 
+_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
+"""A traceparent of W3C's Trace Context."""
 _MAX_PASSES: Final = 6
 _FIRST_PAUSE_SECONDS: Final = 0.02
 """Before everything is asked again; twice as long each time. Routers of one dataset cut over within moments."""
@@ -437,7 +440,9 @@ class ClientCore:
         trace = b""
         if self.settings.traceparent is not None:
             with contextlib.suppress(Exception):
-                trace = render_trace(self.settings.traceparent())
+                traceparent = self.settings.traceparent()
+                if traceparent is not None and _TRACE.fullmatch(traceparent):
+                    trace = f"traceparent: {traceparent}\r\n".encode()
         return token + render_deadline(seconds) + trace
 
     def find_cached(self, key: str, generation: str | None) -> KeyAnswer | None:

@@ -26,7 +26,6 @@ _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
 _OF_BATCH: Final = f"Accept: application/json, {FRAMES}\r\nContent-Type: application/json\r\n".encode()
 """Raw values then come as the bytes that they are; a router that does not know these frames sends JSON."""
-_TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
 MAX_TARGET_CHARACTERS: Final = 511
 """Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
 enough for a record, are asked for in a body."""
@@ -132,13 +131,6 @@ def render_deadline(seconds: float) -> bytes:
     milliseconds = max(1, min(int(seconds * _ROUTER_SHARE * 1000), _MAX_DEADLINE_MS))
     lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
     return b"Lookupdb-Deadline-Ms: %d\r\n" % (milliseconds >> lost_bits << lost_bits)
-
-
-def render_trace(traceparent: str | None) -> bytes:
-    """The line of the head that hands a trace on; none for what is no ``traceparent`` of W3C's Trace Context."""
-    if traceparent is None or not _TRACE.fullmatch(traceparent):
-        return b""
-    return f"traceparent: {traceparent}\r\n".encode()
 
 
 class Response(NamedTuple):
