@@ -15,7 +15,7 @@ from plugin_samples import dataset
 from lookupdb.cli.load import command as load_command
 from lookupdb.cli.load_options import make_plan, render_words
 from lookupdb.errors import UsageError
-from lookupdb.load.sender_plan import LoadPlan
+from lookupdb.load.plan import LoadPlan
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.load_job import (

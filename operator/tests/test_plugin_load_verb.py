@@ -19,14 +19,17 @@ from operator_support.plugin_program import Ended, run_plugin
 from operator_support.running import until
 from plugin_samples import body, generation
 
-from lookupdb.load.fail_if import parse_condition
-from lookupdb.load.key_choice import KeyDistribution
-from lookupdb.load.preflight import DatasetFacts
-from lookupdb.load.recording import Recording
-from lookupdb.load.result import LoadSetting, make_document
-from lookupdb.load.schedule import make_profile
-from lookupdb.load.sender_plan import LoadPlan
-from lookupdb.load.tally import Tally
+from lookupdb.load.plan import (
+    DatasetFacts,
+    KeyDistribution,
+    LoadOrder,
+    LoadPlan,
+    SenderPlan,
+    Tally,
+    make_profile,
+    make_target,
+)
+from lookupdb.load.result import Recording, make_document, parse_condition
 
 
 def make_result(*conditions: str) -> dict[str, Any]:
@@ -38,10 +41,12 @@ def make_result(*conditions: str) -> dict[str, Any]:
         make_profile(5, 5, ramp=0, duration=1, warmup=0),
         *("poisson", 0, 1, False, 1.0, KeyDistribution(), 1, 8, 1, 5.0),
     )
-    facts = DatasetFacts("shop", "airports", "g12", 28_298)
-    setting = LoadSetting("http://airports-router.shop.svc", facts, None, plan, 10, "keys", "2026-11-24T00:00:00Z")
+    target = make_target("http://airports-router.shop.svc", None, None, [])
+    facts = DatasetFacts("shop", "airports", 28_298, "g12")
+    order = LoadOrder(SenderPlan(plan, target, 0, None, ["key"] * 10), facts, is_asked_by_name=False, key_source="keys")
     judged = [parse_condition(text) for text in conditions]
-    return make_document(setting, recording, seconds=1.0, is_interrupted=False, conditions=judged)
+    began = "2026-11-24T00:00:00Z"
+    return make_document(order, recording, started_at=began, seconds=1.0, is_interrupted=False, conditions=judged)
 
 
 def make_log(*conditions: str) -> str:

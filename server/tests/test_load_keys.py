@@ -11,12 +11,18 @@ import orjson
 import pytest
 from support.shards import write_generation
 
+from lookupdb.cli.load_options import parse_distribution
 from lookupdb.errors import CorruptFile, UsageError
-from lookupdb.load.generation_sample import sample_generation
-from lookupdb.load.key_choice import KeyChooser, KeyDistribution, parse_distribution
-from lookupdb.load.key_source import read_key_lines, take_sample
-from lookupdb.load.requests import make_requests, quote_key
-from lookupdb.load.target import make_target
+from lookupdb.load.plan import (
+    KeyChooser,
+    KeyDistribution,
+    make_requests,
+    make_target,
+    quote_key,
+    read_key_lines,
+    take_sample,
+)
+from lookupdb.load.run import sample_generation
 from lookupdb.store.stored_generation import find_in_folder
 
 
@@ -76,14 +82,14 @@ def test_a_key_is_quoted_so_that_nobody_tidies_it_away() -> None:
 def test_requests_are_whole_http() -> None:
     target = make_target("http://example.com:81/people/", "a-token-of-20-bytes!", "g7", ["X-A: b"])
     chooser = KeyChooser(1, KeyDistribution(), 1.0, random.Random(1))
-    single, keys = make_requests(target, ["k 1"], chooser, 1, partial=False).make()
+    single, keys = make_requests(target, ["k 1"], chooser, 1, partial=False)()
     head = (
         "HTTP/1.1\r\nHost: example.com:81\r\nUser-Agent: lookupdb-load\r\n"
         "Authorization: Bearer a-token-of-20-bytes!\r\nLookupdb-Generation: g7\r\nX-A: b\r\n"
     )
     assert (single.decode(), keys) == (f"GET /people/v1/lookup/k%201 {head}\r\n", 1)
     chooser = KeyChooser(3, KeyDistribution(), 1.0, random.Random(1))
-    batch, keys = make_requests(target, ['"', "b", "c"], chooser, 3, partial=True).make()
+    batch, keys = make_requests(target, ['"', "b", "c"], chooser, 3, partial=True)()
     begin, _, body = batch.decode().partition("\r\n\r\n")
     assert begin.startswith(f"POST /people/v1/lookup {head}")
     assert begin.endswith(f"Content-Type: application/json\r\nContent-Length: {len(body)}")

@@ -8,8 +8,9 @@ import statistics
 
 import pytest
 
+from lookupdb.cli.load_options import parse_ramp
 from lookupdb.errors import UsageError
-from lookupdb.load.schedule import RateProfile, RateSegment, intended_times, make_profile, parse_ramp
+from lookupdb.load.plan import RateProfile, RateSegment, intended_times, make_profile
 
 
 def _times(profile: RateProfile, arrivals: str, seed: int = 1, processes: int = 1) -> list[float]:
@@ -43,7 +44,7 @@ def test_several_senders_together_send_what_one_would(processes: int) -> None:
 
 def test_a_ramp_goes_from_one_rate_to_the_other_and_stays_there() -> None:
     profile = make_profile(0, 100, ramp=4, duration=6, warmup=0)
-    assert profile.requests == pytest.approx(400)
+    assert sum(segment.requests for segment in profile.segments) == pytest.approx(400)
     counts = _count(_times(profile, "uniform"), 6)
     assert counts == pytest.approx([12.5, 37.5, 62.5, 87.5, 100, 100], abs=1)
     down = _count(_times(make_profile(100, 0, ramp=4, duration=4, warmup=0), "uniform"), 4)

@@ -24,14 +24,9 @@ from support.scripted_router import (
 )
 from support.waiting import soon
 
-from lookupdb.load.connection import READ_BYTES, LoadConnection
-from lookupdb.load.histogram import LatencyHistogram
-from lookupdb.load.key_choice import KeyDistribution
-from lookupdb.load.schedule import make_profile
-from lookupdb.load.sender import Sender
-from lookupdb.load.sender_plan import LoadPlan, SenderPlan
-from lookupdb.load.tally import FAILURE_KINDS, Tally
-from lookupdb.load.target import make_target
+from lookupdb.load.plan import FAILURE_KINDS, KeyDistribution, LoadPlan, SenderPlan, Tally, make_profile, make_target
+from lookupdb.load.result import LatencyHistogram
+from lookupdb.load.sender import READ_BYTES, LoadConnection, Sender
 
 
 def _plan(port: int, keys: list[str], *, rate: float = 100, duration: float = 1.0, **changes: Any) -> SenderPlan:
@@ -50,7 +45,7 @@ def _plan(port: int, keys: list[str], *, rate: float = 100, duration: float = 1.
     )
     load = dataclasses.replace(load, **changes)
     target = make_target(f"http://127.0.0.1:{port}", "a-token", None, ["X-Team: search"])
-    return SenderPlan(load, target, 0, None, keys, "")
+    return SenderPlan(load, target, 0, None, keys)
 
 
 async def _send(plan: SenderPlan) -> Tally:
@@ -188,12 +183,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.told: list[bytes] = []
-
-    def has_room(self, size: int) -> bool:
-        return True
-
-    def give_back(self, size: int) -> None:
-        pass
+        self.kept_bytes = 0
 
     def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
         self.told.append(body)

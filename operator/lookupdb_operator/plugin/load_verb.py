@@ -13,12 +13,8 @@ import orjson
 
 from lookupdb.cli.load_options import make_plan, plan_options, render_words
 from lookupdb.errors import LimitExceeded, UsageError
-from lookupdb.load.document import KIND
-from lookupdb.load.fail_if import list_exceeded, parse_condition
-from lookupdb.load.key_source import read_key_lines, take_sample
-from lookupdb.load.sender_plan import LoadPlan
-from lookupdb.load.summary import render_summary
-from lookupdb.load.target import make_target
+from lookupdb.load.plan import LoadPlan, make_target, read_key_lines, take_sample
+from lookupdb.load.result import KIND, list_exceeded, parse_condition, render_summary
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
 from lookupdb_operator.plugin.dataset import Dataset

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,13 +20,17 @@ from lookupdb.cli.options import option, token_file
 from lookupdb.cli.outcome import say_of_failure
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
-from lookupdb.load import fail_if, key_source
-from lookupdb.load.display import open_display
-from lookupdb.load.generation_sample import sample_generation
-from lookupdb.load.preflight import DatasetFacts, Preflight
-from lookupdb.load.run import LoadEnd, LoadOrder, run_load
-from lookupdb.load.summary import render_summary
-from lookupdb.load.target import make_target
+from lookupdb.load.plan import (
+    DEFAULT_SAMPLE,
+    MAX_KEYS,
+    DatasetFacts,
+    LoadOrder,
+    SenderPlan,
+    make_target,
+    read_key_lines,
+)
+from lookupdb.load.result import list_exceeded, parse_condition, render_summary
+from lookupdb.load.run import LoadDisplay, Preflight, run_load, sample_generation
 from lookupdb.local.trust import Trust
 from lookupdb.manifest import GENERATION
 from lookupdb.store.stored_generation import StoredGeneration
@@ -38,7 +42,6 @@ _OTHER_KEYS: Final = (
     " --keys FILE those of a file"
 )
 _BY_SIGNAL: Final = 128
-_MAX_SECONDS: Final = 86_400
 _REPORT_SUFFIXES: Final = (".html", ".svg")
 
 
@@ -63,10 +66,10 @@ class _KeyOptions:
                 keys = sample_generation(generation, Path(folder), self.seed, self.size)
             return keys, f"a sample of {generation.where}"
         if self.keys == "-":
-            return key_source.read_key_lines(sys.stdin.buffer, "standard input", self.seed), "standard input"
+            return read_key_lines(sys.stdin.buffer, "standard input", self.seed), "standard input"
         try:
             with Path(self.keys).open("rb") as stream:
-                return key_source.read_key_lines(stream, self.keys, self.seed), self.keys
+                return read_key_lines(stream, self.keys, self.seed), self.keys
         except OSError as error:
             raise UsageError(
                 f"--keys {self.keys} cannot be read: {error.strerror}",
@@ -114,8 +117,8 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
 @option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line; or a sample of what answers.")
 @option(
     "--sample-size",
-    type=click.IntRange(1, key_source.MAX_KEYS),
-    default=key_source.DEFAULT_SAMPLE,
+    type=click.IntRange(1, MAX_KEYS),
+    default=DEFAULT_SAMPLE,
     help="Of --keys sample: so many keys.",
 )
 @option("--sample-from", metavar="FOLDER|gN", help="Of --keys sample: a generation's folder, or another generation.")
@@ -158,11 +161,13 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         lookupdb load https://lookups.example.com --keys keys.txt --batch 100 --fail-if 'p99>20ms' --fail-if 'errors>0'
         lookupdb load airports --ramp 100:1000:60 --report load.html
     """
-    conditions = [fail_if.parse_condition(text) for text in options["conditions"]]
+    conditions = [parse_condition(text) for text in options["conditions"]]
     json_files, reports = options["json_files"], options["reports"]
     for path in (*json_files, *reports):
         if str(path) != "-":
             _check_writable(path)
+    if reports:
+        from lookupdb.load import report  # noqa: F401 - before the load: it says if its library is not installed
     scratch: list[Path] = []
 
     def clean_up(_code: int) -> None:
@@ -170,30 +175,22 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
     with ended_in_time(clean_up):
-        order = _prepare(ctx, router, conditions, options, scratch)
-    with open_display() as display:
-        end = run_load(order, display)
-    exceeded = fail_if.list_exceeded(conditions, end.document)
-    _write_result(end, json_files, reports, is_failure=bool(end.ended_by or exceeded))
-    if end.ended_by:
-        sys.exit(_BY_SIGNAL + end.ended_by)
+        order = _prepare(ctx, router, options, scratch)
+    document, ended_by = run_load(order, LoadDisplay(), conditions)
+    exceeded = list_exceeded(conditions, document)
+    _write_result(document, json_files, reports, is_failure=bool(ended_by or exceeded))
+    if ended_by:
+        sys.exit(_BY_SIGNAL + ended_by)
     if exceeded:
         raise LimitExceeded("\n".join(exceeded))
 
 
-def _prepare(
-    ctx: click.Context,
-    router: str,
-    conditions: Sequence[fail_if.FailCondition],
-    options: dict[str, Any],
-    scratch: list[Path],
-) -> LoadOrder:
-    """What is to be done, after the router has been asked once. Folders that are removed again are in ``scratch``."""
+def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: list[Path]) -> LoadOrder:
+    """Ask the router once, and read the keys. Folders to be removed are in ``scratch``."""
     plan = make_plan(ctx, options)
     generation, trust = options["generation"], options["trust"]
     assert isinstance(trust, Trust)
-    url = find_router_url(router, options["data_dir"])
-    target = make_target(url, options["token"], generation, options["headers"])
+    target = make_target(find_router_url(router, options["data_dir"]), options["token"], generation, options["headers"])
     preflight = Preflight(target, trust.context, trust.hint_for)
     facts = preflight.read_dataset(generation)
     keys, source = _key_options(ctx, router, facts, options).read(facts, scratch)
@@ -202,18 +199,9 @@ def _prepare(
             f"batches of {format_count(plan.batch, 'key')} need as many, found {len(keys):,} in {source}",
             hint="give more keys, or a smaller --batch",
         )
-    answer = preflight.look_up(keys[: plan.batch], partial=plan.partial)
-    return LoadOrder(
-        plan=plan,
-        target=target,
-        facts=facts,
-        generation=generation,
-        keys=keys,
-        key_source=source,
-        ca_file=str(trust.file) if trust.file else None,
-        sample_answer=answer.render(),
-        conditions=conditions,
-    )
+    preflight.look_up(keys[: plan.batch], partial=plan.partial)
+    sender = SenderPlan(plan, target, 0, str(trust.file) if trust.file else None, keys)
+    return LoadOrder(sender, facts, is_asked_by_name=generation is not None, key_source=source)
 
 
 def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: dict[str, Any]) -> _KeyOptions:
@@ -233,25 +221,30 @@ def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: 
     )
 
 
-def _write_result(end: LoadEnd, json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool) -> None:
-    line = render_json(end.document)
-    is_for_machines = Path("-") in json_files
+def _write_result(
+    document: Mapping[str, Any], json_files: Sequence[Path], reports: Sequence[Path], *, is_failure: bool
+) -> None:
+    line = render_json(document)
     say = say_of_failure if is_failure else click.echo
     try:
-        say(line if is_for_machines else render_summary(end.document))
+        say(line if Path("-") in json_files else render_summary(document))
     finally:  # also when nobody reads that any more
-        _write_files(end, line, [path for path in json_files if str(path) != "-"], reports)
+        contents = [(path, line + b"\n") for path in json_files if str(path) != "-"]
+        if reports:
+            from lookupdb.load.report import render_report
+
+            contents += [(path, render_report(document, is_page=path.suffix == ".html").encode()) for path in reports]
+        _write_files(contents)
 
 
-def _write_files(end: LoadEnd, line: bytes, json_files: Sequence[Path], reports: Sequence[Path]) -> None:
+def _write_files(contents: Sequence[tuple[Path, bytes]]) -> None:
     """Write as many as can be written. Raises UsageError for the first that cannot."""
-    failures: list[UsageError] = []
-    for path in json_files:
-        _write_file(path, line + b"\n", failures)
-    for path in reports:
-        from lookupdb.load.plots import render_report
-
-        _write_file(path, render_report(end.document, is_page=path.suffix == ".html").encode(), failures)
+    failures = []
+    for path, content in contents:
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))
     if failures:
         raise failures[0]
 
@@ -270,11 +263,3 @@ def _check_writable(path: Path) -> None:
     if not (os.access(path, os.W_OK) if is_there else os.access(folder, os.W_OK | os.X_OK)):
         place = path if is_there else f"the folder {folder}"
         raise UsageError(f"{path} cannot be written: {place} is not writable for this user", hint="give another file")
-
-
-def _write_file(path: Path, content: bytes, failures: list[UsageError]) -> None:
-    """Add to ``failures`` why it cannot be written."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        failures.append(UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file"))

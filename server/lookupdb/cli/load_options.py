@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,13 +10,16 @@ import click
 
 from lookupdb.cli.options import F, GenerationAddress, option
 from lookupdb.errors import UsageError
-from lookupdb.load import bounds
-from lookupdb.load.key_choice import parse_distribution
-from lookupdb.load.schedule import make_profile, parse_ramp
-from lookupdb.load.sender_plan import LoadPlan
+from lookupdb.load.plan import KeyDistribution, LoadPlan, make_profile
 
+# The most that may be sent without FLAG: a typing error must not take a router down.
+MAX_RATE: Final = 1000.0
+MAX_KEYS_PER_SECOND: Final = 100_000.0
+MAX_SECONDS: Final = 60.0  # with the warm-up
+FLAG: Final = "--beyond-default-bounds"
 DEFAULT_DURATION: Final = 10.0
-_MAX_SECONDS: Final = 86_400
+_LONGEST: Final = 86_400
+_MAX_EXPONENT: Final = 10.0
 
 
 class TextLine(click.ParamType[str]):
@@ -49,11 +53,11 @@ _PLAN_OPTIONS: Final = (
     option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="At random, or evenly."),
     option(
         "--duration",
-        type=click.FloatRange(0.1, _MAX_SECONDS),
+        type=click.FloatRange(0.1, _LONGEST),
         show_default="10, or the ramp's seconds",
         help="Seconds that are measured.",
     ),
-    option("--warmup", type=click.FloatRange(0, _MAX_SECONDS), default=1.0, help="Seconds before, which do not count."),
+    option("--warmup", type=click.FloatRange(0, _LONGEST), default=1.0, help="Seconds before, which do not count."),
     option(
         "--batch", type=click.IntRange(1, 100_000), default=1, help="Keys of a request: 1 is a GET, more are a POST."
     ),
@@ -87,8 +91,53 @@ _PLAN_OPTIONS: Final = (
         multiple=True,
         help="End with 7 if it holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
     ),
-    option(bounds.FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s."),
+    option(FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s."),
 )
+
+
+def parse_ramp(text: str) -> tuple[float, float, float]:
+    """START:END:SECONDS. Raises UsageError."""
+    try:
+        start, end, seconds = map(float, text.split(":"))
+        if math.isfinite(start + end + seconds) and min(start, end) >= 0 < max(start, end) and seconds >= 1:
+            return start, end, seconds
+    except ValueError:
+        pass
+    raise UsageError(
+        f"--ramp {text} is no ramp: rates are 0 or more, one of them is more, and it takes a second or more",
+        hint="give START:END:SECONDS, as --ramp 100:1000:30",
+    )
+
+
+def parse_distribution(text: str) -> KeyDistribution:
+    """``uniform``, or ``zipf:1.1``. Raises UsageError."""
+    if text == "uniform":
+        return KeyDistribution()
+    name, _, digits = text.partition(":")
+    try:
+        if name == "zipf" and 0 < float(digits) <= _MAX_EXPONENT:
+            return KeyDistribution(float(digits))
+    except ValueError:
+        pass
+    raise UsageError(
+        f"--distribution {text} is none", hint=f"give uniform, or zipf:S with S up to {_MAX_EXPONENT:g}, as zipf:1.1"
+    )
+
+
+def check_bounds(plan: LoadPlan) -> None:
+    """Raises UsageError if ``plan`` needs ``FLAG``."""
+    rate, seconds, excess = plan.profile.highest, plan.profile.seconds, []
+    if rate > MAX_RATE:
+        excess.append(f"{rate:,g} requests/s ({MAX_RATE:,.0f} are the most)")
+    if rate * plan.batch > MAX_KEYS_PER_SECOND:
+        excess.append(f"{rate * plan.batch:,g} keys/s ({MAX_KEYS_PER_SECOND:,.0f} are the most)")
+    if seconds > MAX_SECONDS:
+        excess.append(f"{seconds:,g} s, the warm-up included ({MAX_SECONDS:g} are the most)")
+    if excess:
+        raise UsageError(
+            f"a load of {', '.join(excess)} has to be asked for explicitly",
+            hint=f"give {FLAG} if whoever runs the router knows of it",
+        )
 
 
 def plan_options(command: F) -> F:
@@ -124,7 +173,7 @@ def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
         timeout=options["timeout"],
     )
     if not options["is_unbounded"]:
-        bounds.check_bounds(plan)
+        check_bounds(plan)
     return plan
 
 
@@ -140,5 +189,5 @@ def _list_values(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     values += [("--at", options["generation"]), ("--partial", options["partial"] or None)]
     values += [("--header", header) for header in options["headers"]]
     values += [("--fail-if", condition) for condition in options["conditions"]]
-    values.append((bounds.FLAG, options["is_unbounded"] or None))
+    values.append((FLAG, options["is_unbounded"] or None))
     return [(name, value) for name, value in values if value is not None]

@@ -1,15 +1,10 @@
-"""`lookupdb load`: a load on a router, and what comes of it.
+"""`lookupdb load`: a load on a router, and what comes of it. The journey of a load:
 
-schedule        when requests are to be sent; pure
-key_choice, requests   what is asked, as bytes
-sender          the open loop of one process, over connection; answers says what an answer means, tally counts
-sender_process  the program of a sender; sender_plan is what it is told, capacity what it can
-crew            the senders of a load, and their reports
-recording       reports become histograms and points over time; result is the document
-fail_if         conditions on a result
-display, summary, plots   what people see
-preflight       one request of each kind before the load: what cannot be asked is refused in a sentence
-key_source      the keys: a file's lines, or a sample; generation_sample takes that of a generation
+plan    what it is: where requests go, when they are due, which keys they ask for. What senders are told and report
+run     the router is asked once; sender processes are started and watched; progress is shown
+sender  the open loop of one process: it sends requests and judges their answers
+result  the reports of senders become histograms, points over time, and a document; it is judged and becomes text
+report  the document as a page or a drawing
 
-Latency counts from the intended time of a request, so that a router that stalls is charged for all that had to wait.
+Latency counts from the intended time of a request, so a router that stalls is charged for everything that had to wait.
 """

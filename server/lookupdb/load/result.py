@@ -1,105 +1,286 @@
-"""The result of a load: one JSON document, from which all that people see is made. Its schema is
-docs/reference/load-result.schema.json."""
+"""What comes of a load. The reports of all senders become histograms, points over time, and the result: a document of
+JSON, whose schema is docs/reference/load-result.schema.json. It becomes text, and conditions judge it: ``p99>20ms``,
+``unavailable>0``, ``missing>5%``, ``rate<900``. No I/O.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+import bisect
+import math
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
 
 from lookupdb import __version__
-from lookupdb.load.document import FORMAT_VERSION, KIND
-from lookupdb.load.fail_if import FailCondition
-from lookupdb.load.histogram import thin_curve
-from lookupdb.load.preflight import DatasetFacts
-from lookupdb.load.recording import Recording
-from lookupdb.load.sender_plan import LoadPlan
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.load.plan import FAILURE_KINDS, GenerationSpan, LoadOrder, Tally, add_label, clean
+from lookupdb.wording import format_count
 
+FORMAT_VERSION: Final = 1
+KIND: Final = "LoadResult"
+HIGHEST_MICROSECONDS: Final = 300_000_000  # longer than any request is waited for; what is longer counts as this
 PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
-_LAG_PERCENTILES: Final = (50.0, 99.0)
+CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
+"""0 to 99.999, at even steps of the logarithm of what is left."""
+MAX_POINTS: Final = 600  # of a whole load: a longer load has longer points
+LABELS: Final = {
+    "unavailable": "unavailable",
+    "httpErrors": "HTTP error",
+    "broken": "broken connection",
+    "invalid": "invalid answer",
+}
+"""The names of the kinds of failure."""
+NO_LATENCY: Final = "–"  # shown where there is no answer to measure
+NOTICEABLE_MICROSECONDS: Final = 10_000  # of a sender's lag at the 99th percentile
+BUSY_SHARE: Final = 0.9  # of a processor: above this, a sender's own queue is part of what it measures
+COUNTS: Final = (
+    *("scheduled", "answered", "unavailable", "http-errors", "broken", "invalid", "timeouts", "unsent", "held-back"),
+    *("errors", "found", "missing", "mixed", "generations"),
+)
+"""What a condition can count: found and missing are keys, the others requests. errors are all requests that were not
+answered: failures of all kinds, timeouts and those not sent."""
+_EDGE_SECONDS: Final = 0.05  # by which an interval may begin too early for its point
+_SUMS: Final = (
+    *("scheduled", "held_back", "answered", "timeouts", "unsent", "found", "missing", "unavailable_keys", "mixed"),
+    "busy",
+)
+_CONDITION: Final = re.compile(r"\s*([a-zA-Z0-9.-]+?)\s*(>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*(us|µs|ms|s|%|)\s*")
+_PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)")
+_OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_MICROSECONDS: Final = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+_OF_KEYS: Final = ("found", "missing")
+_HINT: Final = (
+    "give a name, one of > >= < <=, and a number, of a latency with its unit (us, ms, s): p99>20ms, p99.9>=1s, max>2s,"
+    f" mean>5ms; rate<900; or a count, alone or as a share: unavailable>0, missing>5%. Counts are {', '.join(COUNTS)}"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSetting:
-    """What was loaded, and by what."""
+def find_rank(percentile: float, count: int) -> int:
+    """The rank of a percentile among ``count`` requests; the fastest has rank 1."""
+    return max(1, math.ceil(round(percentile * count / 100, 6)))
 
-    url: str
-    facts: DatasetFacts
-    generation: str | None
-    """That was asked for by name."""
-    plan: LoadPlan
-    keys: int
-    """From which was chosen."""
-    key_source: str
-    started_at: str
-    """ISO 8601, UTC: when measuring began."""
+
+def format_microseconds(microseconds: float | None) -> str:
+    """``850 µs``, ``1.23 ms``, ``4.5 s``; ``–`` for None."""
+    if microseconds is None:
+        return NO_LATENCY
+    if microseconds < 1000:
+        return f"{microseconds:.0f} µs"
+    return f"{microseconds / 1e3:.3g} ms" if microseconds < 1e6 else f"{microseconds / 1e6:.3g} s"
+
+
+def format_rate(rate: float) -> str:
+    """``1,200/s``, ``4.5/s``."""
+    return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
+
+
+class LatencyHistogram:
+    """Latencies in microseconds, each counted within a thousandth of its value."""
+
+    def __init__(self) -> None:
+        try:
+            from hdrh.histogram import HdrHistogram
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                "lookupdb load counts latencies by hdrhistogram, which is not installed",
+                hint="pip install hdrhistogram; where it has no wheel, as for arm64, that needs a C compiler",
+            ) from error
+        self._counts = HdrHistogram(1, HIGHEST_MICROSECONDS, 3)
+        self._sum = 0
+        self.highest: int | None = None  # exact; None if there is none
+
+    def record(self, microseconds: Iterable[int]) -> None:
+        """Count each of ``microseconds``."""
+        for value, times in Counter(microseconds).items():
+            counted = min(max(value, 1), HIGHEST_MICROSECONDS)
+            self._counts.record_value(counted, times)
+            self._sum += counted * times
+            self.highest = max(self.highest or 0, counted)
+
+    def merge(self, other: Self) -> None:
+        """Count what ``other`` has counted, too."""
+        self._counts.add(other._counts)
+        self._sum += other._sum
+        self.highest = max(self.highest or 0, other.highest or 0) or None
+
+    @property
+    def count(self) -> int:
+        """The number of latencies."""
+        return int(self._counts.get_total_count())
+
+    @property
+    def mean(self) -> float | None:
+        """None if there is none."""
+        return self._sum / self.count if self.count else None
+
+    def percentiles(self, percentiles: Sequence[float], failure_count: int = 0) -> list[int | None]:
+        """Each of ``percentiles``. ``failure_count`` more requests were slower than any latency: None, if one of those
+        has that rank."""
+        count, highest = self.count, self.highest
+        if highest is None:
+            return [None] * len(percentiles)
+        # The library rounds to the nearest rank: the 99th percentile of 51 would be the 50th, which 2 % exceed.
+        shares = [100 * find_rank(percentile, count + failure_count) / count for percentile in percentiles]
+        found = self._counts.get_percentile_to_value_dict([share for share in shares if share <= 100])
+        return [min(int(found[share]), highest) if share <= 100 else None for share in shares]
+
+    def encode(self) -> str:
+        """All counts, as HdrHistogram's libraries in other languages read them (V2, base64)."""
+        return bytes(self._counts.encode()).decode()
+
+    def summarize(self, percentiles: Sequence[float], failure_count: int = 0) -> dict[str, Any]:
+        """For the document; ``failure_count`` is that of ``percentiles``."""
+        values, mean = self.percentiles(percentiles, failure_count), self.mean
+        return {
+            "count": self.count,
+            "mean": mean if mean is None else round(mean, 1),
+            "max": self.highest,
+            "percentiles": {f"{name:g}": value for name, value in zip(percentiles, values, strict=True)},
+        }
+
+
+def thin_curve(histogram: LatencyHistogram, failure_count: int = 0) -> list[tuple[float, int | None]]:
+    """The curve of percentiles, with no more points than the count bears, and the highest latency as the last. With
+    ``failure_count`` more requests, slower than any latency, it ends before 100 %."""
+    if not (count := histogram.count):
+        return []
+    chosen = CURVE_PERCENTILES[: bisect.bisect_right(CURVE_PERCENTILES, 100 - 100 / count)] or (0.0,)
+    curve = [*zip(chosen, histogram.percentiles(chosen), strict=True), (100.0, histogram.highest)]
+    return [(round(percentile * count / (count + failure_count), 6), value) for percentile, value in curve]
+
+
+@dataclass(slots=True)
+class LoadPoint:
+    """An interval of the load."""
+
+    begin: float  # seconds since measuring began
+    seconds: float
+    scheduled: int = 0
+    answered: int = 0
+    failed: int = 0
+    p50: int | None = None
+    p99: int | None = None
+    highest: int | None = None
+    """Microseconds, as the percentiles. None until the point is closed, and if too few were answered."""
+    latencies: LatencyHistogram | None = field(default_factory=LatencyHistogram)  # until it is closed
+    failure_count: int = 0  # requests that failed without being late: they count as slower than any answer
+
+    def to_json(self) -> dict[str, Any]:
+        """As the document has it."""
+        times = {"begin": round(self.begin, 3), "seconds": round(self.seconds, 3)}
+        counts = {"scheduled": self.scheduled, "answered": self.answered, "failed": self.failed}
+        return {**times, **counts, "p50": self.p50, "p99": self.p99, "max": self.highest}
+
+
+class Recording:
+    """What all senders reported."""
+
+    def __init__(self, duration: float, processes: int) -> None:
+        self.width = max(1.0, -(-duration // MAX_POINTS))  # seconds of a point
+        self._duration = duration
+        self._last = max(0, math.ceil(duration / self.width) - 1)
+        self.total = Tally()  # without latencies
+        self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
+        self.failure_count = 0  # as ``latencies``, of the closed points
+        self.points: list[LoadPoint] = []  # the closed ones
+        self._open: dict[int, LoadPoint] = {}
+        self._reached = [0] * processes  # the point that each sender has reached
+
+    def take(self, process: int, begin: float, tally: Tally) -> None:
+        """Take a report about an interval that began so many seconds after measuring did. One that began in the warm-up
+        may have what was due just after it. What is answered after the end belongs to the last point."""
+        index = min(max(0, int((begin + _EDGE_SECONDS) / self.width)), self._last)
+        if begin < -_EDGE_SECONDS:
+            tally.busy = 0.0
+        self._reached[process] = index
+        for name in _SUMS:
+            setattr(self.total, name, getattr(self.total, name) + getattr(tally, name))
+        for kind in FAILURE_KINDS:
+            for label, count in tally.failures[kind].items():
+                add_label(self.total.failures[kind], label, count)
+        for name, span in tally.generations.items():
+            self.total.generations.setdefault(name, GenerationSpan(0, span.first, span.last)).extend(span)
+        self.failure_latencies.record(tally.failure_latencies)
+        self.lags.record(tally.lags)
+        if tally.scheduled or tally.latencies or tally.failure_latencies:
+            start = index * self.width
+            point = self._open.setdefault(index, LoadPoint(start, min(self.width, self._duration - start)))
+            point.scheduled += tally.scheduled
+            point.answered += tally.answered
+            point.failed += tally.failed
+            point.failure_count += tally.failed - tally.timeouts - tally.unsent
+            assert point.latencies is not None, "it is open"
+            point.latencies.record(tally.latencies)
+        self._close_points(min(self._reached))
+
+    def finish(self) -> None:
+        """There are no more reports."""
+        self._close_points(self._last + 1)
+
+    def _close_points(self, end: int) -> None:
+        for index in sorted(index for index in self._open if index < end):
+            point = self._open.pop(index)
+            latencies, point.latencies = point.latencies, None
+            assert latencies is not None, "it was open"
+            point.p50, point.p99 = latencies.percentiles((50.0, 99.0), point.failure_count)
+            point.highest = latencies.highest
+            self.points.append(point)
+            self.latencies.merge(latencies)
+            self.failure_count += point.failure_count
 
 
 def make_document(
-    setting: LoadSetting,
+    order: LoadOrder,
     recording: Recording,
     *,
+    started_at: str,
     seconds: float,
     is_interrupted: bool,
     conditions: Sequence[FailCondition] = (),
 ) -> dict[str, Any]:
-    """The result, of which ``seconds`` were measured."""
-    total, latencies = recording.total, recording.latencies
-    wanted = {*PERCENTILES, *(condition.percentile for condition in conditions if condition.percentile is not None)}
-    keys_asked = total.found + total.missing + total.unavailable_keys
+    """The result. Measuring began at ``started_at`` (ISO 8601, UTC), and lasted ``seconds``."""
+    load, total, latencies, divisor = order.sender.load, recording.total, recording.latencies, seconds or math.inf
+    percentiles = {*PERCENTILES, *(judge.percentile for judge in conditions if judge.percentile is not None)}
+    profile = [asdict(segment) for segment in load.profile.segments]
+    plan = {"profile": profile, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
+    plan |= {"durationSeconds": round(load.duration, 6), "batch": load.batch, "partial": load.partial}
+    plan |= {"keys": len(order.sender.keys), "keySource": order.key_source, "hitRatio": load.hit_ratio}
+    plan |= {"distribution": str(load.distribution), "seed": load.seed, "maxInFlight": load.max_in_flight}
+    plan |= {"processes": load.processes, "timeoutSeconds": load.timeout}
+    requests: dict[str, Any] = {"scheduled": total.scheduled, "answered": total.answered}
+    requests |= {kind: dict(sorted(labels.items())) for kind, labels in total.failures.items()}
+    requests |= {"timeouts": total.timeouts, "unsent": total.unsent, "heldBack": total.held_back}
+    keys = {"found": total.found, "missing": total.missing, "unavailable": total.unavailable_keys}
     document: dict[str, Any] = {
         "formatVersion": FORMAT_VERSION,
         "kind": KIND,
         "lookupdb": __version__,
-        "target": {
-            "url": setting.url,
-            "namespace": setting.facts.namespace,
-            "name": setting.facts.name,
-            "records": setting.facts.records,
-            "generation": setting.facts.generation,
-            "isAskedByName": setting.generation is not None,
-        },
-        "plan": _describe_plan(setting),
-        "startedAt": setting.started_at,
+        "target": {"url": order.sender.target.url, **asdict(order.facts), "isAskedByName": order.is_asked_by_name},
+        "plan": plan,
+        "startedAt": started_at,
         "seconds": round(seconds, 3),
         "isInterrupted": is_interrupted,
-        "requests": {
-            "scheduled": total.scheduled,
-            "answered": total.answered,
-            **{kind: dict(sorted(labels.items())) for kind, labels in total.failures.items()},
-            "timeouts": total.timeouts,
-            "unsent": total.unsent,
-            "heldBack": total.held_back,
-        },
-        "keys": {
-            "asked": keys_asked,
-            "found": total.found,
-            "missing": total.missing,
-            "unavailable": total.unavailable_keys,
-        },
+        "requests": requests,
+        "keys": {"asked": sum(keys.values()), **keys},
         "mixed": total.mixed,
-        "rate": {
-            "scheduled": round(total.scheduled / seconds, 2) if seconds else 0.0,
-            "answered": round(total.answered / seconds, 2) if seconds else 0.0,
-        },
+        "rate": {"scheduled": round(total.scheduled / divisor, 2), "answered": round(total.answered / divisor, 2)},
         "latency": {
-            **latencies.summarize(sorted(wanted), recording.failure_count),
-            "curve": [[percentile, value] for percentile, value in thin_curve(latencies, recording.failure_count)],
+            **latencies.summarize(sorted(percentiles), recording.failure_count),
+            "curve": thin_curve(latencies, recording.failure_count),
             "histogram": latencies.encode(),
         },
         "failureLatency": recording.failure_latencies.summarize(PERCENTILES),
         "senders": {
-            "lag": recording.lags.summarize(_LAG_PERCENTILES),
-            "busy": round(total.busy / seconds / setting.plan.processes, 3) if seconds else 0.0,
+            "lag": recording.lags.summarize((50.0, 99.0)),
+            "busy": round(total.busy / divisor / load.processes, 3),
         },
         "generations": [
-            {
-                "name": name,
-                "answers": span.answers,
-                "firstSeconds": round(span.first, 3),
-                "lastSeconds": round(span.last, 3),
-            }
-            for name, span in sorted(recording.total.generations.items(), key=lambda item: item[1].first)
+            {"name": name, "answers": span.answers}
+            | {"firstSeconds": round(span.first, 3), "lastSeconds": round(span.last, 3)}
+            for name, span in sorted(total.generations.items(), key=lambda item: item[1].first)
         ],
         "points": [point.to_json() for point in recording.points],
     }
@@ -107,24 +288,176 @@ def make_document(
     return document
 
 
-def _describe_plan(setting: LoadSetting) -> dict[str, Any]:
-    plan = setting.plan
-    return {
-        "profile": [
-            {"seconds": segment.seconds, "start": segment.start, "end": segment.end}
-            for segment in plan.profile.segments
-        ],
-        "arrivals": plan.arrivals,
-        "warmupSeconds": plan.warmup,
-        "durationSeconds": round(plan.duration, 6),
-        "batch": plan.batch,
-        "partial": plan.partial,
-        "keys": setting.keys,
-        "keySource": setting.key_source,
-        "hitRatio": plan.hit_ratio,
-        "distribution": str(plan.distribution),
-        "seed": plan.seed,
-        "maxInFlight": plan.max_in_flight,
-        "processes": plan.processes,
-        "timeoutSeconds": plan.timeout,
-    }
+def check_version(document: Mapping[str, Any]) -> None:
+    """Raises LookupdbError unless this version reads ``document``."""
+    found = document.get("formatVersion"), document.get("kind")
+    if found != (FORMAT_VERSION, KIND):
+        raise LookupdbError(
+            f"this is no result that this version reads: expected version {FORMAT_VERSION} of {KIND}, found {found}",
+            hint="use the lookupdb of the version that has made it",
+        )
+
+
+def count_requests(document: Mapping[str, Any], name: str) -> int:
+    """The count ``name``, one of ``COUNTS``."""
+    requests = document["requests"]
+    if name == "errors":
+        return sum(sum(requests[kind].values()) for kind in LABELS) + int(requests["timeouts"] + requests["unsent"])
+    if name in _OF_KEYS:
+        return int(document["keys"][name])
+    if name == "generations":
+        return len(document["generations"])
+    if name == "mixed":
+        return int(document["mixed"])
+    count = requests[{"http-errors": "httpErrors", "held-back": "heldBack"}.get(name, name)]
+    return sum(count.values()) if isinstance(count, dict) else int(count)
+
+
+@dataclass(frozen=True, slots=True)
+class FailCondition:
+    """A condition of --fail-if."""
+
+    text: str
+    name: str
+    comparison: str
+    bound: float  # in microseconds, of a latency
+    unit: str
+
+    @property
+    def percentile(self) -> float | None:
+        """The percentile that a result must have for it, if it is about one."""
+        return float(self.name[1:]) if _PERCENTILE.fullmatch(self.name) else None
+
+    def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Its value in ``document``, and whether it holds. The latency of a request without an answer has no value, and
+        is above any bound. If nothing was answered, each condition on a latency holds."""
+        value = self._measure(document)
+        if value is None:
+            holds = self.comparison in (">", ">=") or not document["requests"]["answered"]
+        else:
+            holds = _OPERATORS[self.comparison](value, self.bound)
+        return {"condition": self.text, "value": value, "holds": holds}
+
+    def describe(self, document: Mapping[str, Any], value: float | None) -> str:
+        """What ``value`` is, with the unit of this condition."""
+        if value is None:
+            requests = format_count(document["requests"]["scheduled"], "request")
+            return f"there is no such latency: {document['requests']['answered']:,} of {requests} were answered"
+        if self.unit in _MICROSECONDS:
+            return f"it is {format_microseconds(value)}"
+        return f"it is {value:g} %" if self.unit == "%" else f"it is {value:,.6g}"
+
+    def _measure(self, document: Mapping[str, Any]) -> float | None:
+        if self.unit in _MICROSECONDS:
+            return self._measure_latency(document)
+        if self.name == "rate":
+            return float(document["rate"]["answered"])
+        count = count_requests(document, self.name)
+        if self.unit != "%":
+            return float(count)
+        whole = document["keys"]["asked"] if self.name in _OF_KEYS else document["requests"]["scheduled"]
+        return round(100 * count / whole, 6) if whole else 0.0
+
+    def _measure_latency(self, document: Mapping[str, Any]) -> float | None:
+        """None if a request without an answer has that rank; mean and max are None if there is any such request."""
+        answered, latency = document["requests"]["answered"], document["latency"]
+        count = answered + count_requests(document, "errors")
+        rank = count if self.percentile is None else find_rank(self.percentile, count)
+        if rank > answered or not answered:
+            return None
+        value = latency[self.name] if self.percentile is None else latency["percentiles"][self.name[1:]]
+        return None if value is None else float(value)
+
+
+def parse_condition(text: str) -> FailCondition:
+    """Raises UsageError."""
+    match = _CONDITION.fullmatch(text)
+    name, comparison, digits, unit = match.groups() if match else ("", "", "", "")
+    if is_percentile := bool(_PERCENTILE.fullmatch(name)):
+        name = f"p{float(name[1:]):g}"
+    if is_percentile or name in ("mean", "max"):
+        fits = unit in _MICROSECONDS
+    else:
+        fits = unit == "" if name == "rate" else name in COUNTS and unit in ("", "%")
+    if not fits:
+        raise UsageError(f"--fail-if {text!r} is no condition", hint=_HINT)
+    return FailCondition(text.strip(), name, comparison, float(digits) * _MICROSECONDS.get(unit, 1.0), unit)
+
+
+def list_exceeded(conditions: Sequence[FailCondition], document: Mapping[str, Any]) -> list[str]:
+    """A sentence for each of ``conditions``, which ``document`` was judged by, that holds."""
+    return [
+        f"--fail-if '{condition.text}' holds: {condition.describe(document, judged['value'])}"
+        for condition, judged in zip(conditions, document["failIf"], strict=True)
+        if judged["holds"]
+    ]
+
+
+def render_summary(document: Mapping[str, Any]) -> str:
+    """A result as text. Raises LookupdbError if another version wrote ``document``."""
+    check_version(document)
+    target = document["target"]
+    head = f"{target['namespace']}/{target['name']} at {target['url']}, {document['seconds']:.1f} s measured"
+    return "\n".join([clean(head), *(f"{name:<10} {text}" for name, text in list_rows(document))])
+
+
+def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What people read of a result: in each row a name or a count, and a text."""
+    rate, requests, keys, latency = (document[name] for name in ("rate", "requests", "keys", "latency"))
+    figures = [(f"p{name}", value) for name, value in latency["percentiles"].items()] + [("max", latency["max"])]
+    sizes = f"{format_count(requests['scheduled'], 'request')} of {format_count(document['plan']['batch'], 'key')}"
+    outcomes = list_failures(requests, requests["timeouts"], requests["unsent"])
+    rows = [
+        ("rate", f"{format_rate(rate['answered'])} answered of {format_rate(rate['scheduled'])} scheduled ({sizes})"),
+        ("latency", "  ".join(f"{name} {format_microseconds(value)}" for name, value in figures)),
+        (f"{requests['answered']:>10,}", "answered"),
+        *((f"{count:>10,}", name) for name, count in outcomes),
+        ("keys", f"{keys['found']:,} found, {keys['missing']:,} missing, {keys['unavailable']:,} unavailable"),
+    ]
+    for span in document["generations"]:
+        seconds = f"from {span['firstSeconds']:.1f} s to {span['lastSeconds']:.1f} s"
+        rows.append(("generation", f"{span['name']}: {format_count(span['answers'], 'answer')}, {seconds}"))
+    rows += [("note", remark) for remark in _list_remarks(document)]
+    for judged in document["failIf"]:
+        rows.append(("fail-if", f"{judged['condition']}: {'holds' if judged['holds'] else 'does not hold'}"))
+    return [(name, clean(text)) for name, text in rows]
+
+
+def list_failures(failures: Mapping[str, Any], timeouts: int, unsent: int) -> list[tuple[str, int]]:
+    """What came of requests besides answers, and how often. ``failures`` has the labels of each kind."""
+    rows = [(f"{name}: {label}", count) for kind, name in LABELS.items() for label, count in failures[kind].items()]
+    return [row for row in (*rows, ("timeout", timeouts), ("not sent", unsent)) if row[1]]
+
+
+def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know to judge the figures."""
+    senders, requests, keys, plan = (document[name] for name in ("senders", "requests", "keys", "plan"))
+    if not requests["scheduled"]:
+        yield "nothing was measured"
+    if failures := count_requests(document, "errors"):
+        yield (
+            f"{failures:,} of {format_count(requests['scheduled'], 'request')} were not answered: in the latencies they"
+            f" count as slower than any answer, timeouts and what was not sent with the time waited in vain;"
+            f" {NO_LATENCY} is where too few were answered"
+        )
+    if (lag := senders["lag"]["percentiles"]["99"] or 0) > NOTICEABLE_MICROSECONDS:
+        yield (
+            f"this machine sent late by itself: 1 of 100 requests by {format_microseconds(lag)} or more, which the"
+            " latencies include; give more --processes, or a quieter machine"
+        )
+    if senders["busy"] > BUSY_SHARE:
+        share = f"{senders['busy']:.0%}"
+        yield f"senders were busy {share} of the time, and latencies include waiting for them; give more --processes"
+    if requests["heldBack"]:
+        waited = format_count(requests["heldBack"], "request")
+        yield (
+            f"{waited} had to wait because {plan['maxInFlight']:,} were in flight (--max-in-flight); their latencies"
+            " include the wait"
+        )
+    if keys["missing"] and keys["missing"] == keys["asked"] and plan["hitRatio"]:
+        dataset = f"{document['target']['namespace']}/{document['target']['name']}"
+        yield f"all keys are missing: are those of {plan['keySource']} keys of {dataset}?"
+    if document["mixed"]:
+        yield f"{format_count(document['mixed'], 'answer')} came out of several generations"
+    if document["isInterrupted"]:
+        yield "it was interrupted"

@@ -1,159 +1,415 @@
-"""A load from its begin to its result."""
+"""A load from beginning to end. The router is asked once: what it would refuse a thousand times, it refuses once, in a
+sentence. Then sender processes are started and watched, progress is shown, and their reports become the result.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import http.client
+import math
+import os
+import shutil
 import signal
+import ssl
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from lookupdb.load.crew import SenderCrew
-from lookupdb.load.display import LoadDisplay, describe_cutover, read_figures
-from lookupdb.load.fail_if import FailCondition
-from lookupdb.load.preflight import DatasetFacts
-from lookupdb.load.recording import Recording
-from lookupdb.load.result import LoadSetting, make_document
-from lookupdb.load.sender_plan import LoadPlan, SenderPlan
-from lookupdb.load.tally import Tally
-from lookupdb.load.target import LoadTarget
+import lmdb
+import orjson
 
+from lookupdb.errors import CorruptFile, LookupdbError, LookupFailed, Unavailable, UsageError
+from lookupdb.load.plan import (
+    DEFAULT_SAMPLE,
+    GENERATION_FIELD,
+    DatasetFacts,
+    LoadOrder,
+    LoadPlan,
+    LoadTarget,
+    Tally,
+    clean,
+    quote_key,
+    take_sample,
+)
+from lookupdb.load.result import (
+    FailCondition,
+    LoadPoint,
+    Recording,
+    format_microseconds,
+    format_rate,
+    list_failures,
+    make_document,
+)
+from lookupdb.load.sender import judge_batch, judge_single
+from lookupdb.network import describe_socket_failure, is_redis_reply
+from lookupdb.redis_port import REDIS_HINT
+from lookupdb.runtime.daemon_calls import call_interruptibly
+from lookupdb.store.stored_generation import StoredGeneration, open_shard
+
+TIMEOUT_SECONDS: Final = 30.0  # for one request before the load
+MAX_SENDER_RATE: Final = 100_000.0  # no processor sends as much
+LATE_SECONDS: Final = 3.0  # a sender that is late for so long ends the load,
+LATE_MICROSECONDS: Final = 100_000  # if it is late by so much at the median
+LINE_SECONDS: Final = 5.0  # between two lines of progress
+START_SECONDS: Final = 120.0  # until all senders must be ready: they open connections first
 _SHOW_SECONDS: Final = 0.5
+_SHOWN_FAILURES: Final = 6
+_LEAD_SECONDS: Final = 0.2  # between the order to begin and the beginning
+_END_SECONDS: Final = 5.0  # until a sender that is done must have ended
+_LINE_BYTES: Final = 64 << 20
+_MAX_ANSWER_BYTES: Final = 128 << 20
+_MAX_DETAIL: Final = 1000
+_TAIL_BYTES: Final = 2000
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_HINTS: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "give a token that is accepted, by --token-file or in LOOKUPDB_TOKEN",
+    HTTPStatus.FORBIDDEN: "give the token of a client that may look up in this dataset",
+    HTTPStatus.PRECONDITION_FAILED: "leave --at out to ask what is active; a router's /v1/dataset lists its candidates",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "give a smaller --batch",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOrder:
-    """All that a load needs."""
+class SenderFailed(LookupdbError):
+    """A sender has ended, or did not begin, for another reason than its load."""
 
-    plan: LoadPlan
-    target: LoadTarget
-    facts: DatasetFacts
-    generation: str | None
-    """That is asked for by name."""
-    keys: list[str]
-    key_source: str
-    ca_file: str | None
-    sample_answer: bytes
-    conditions: Sequence[FailCondition] = ()
-
-    def make_plans(self) -> list[SenderPlan]:
-        """What each sender is told."""
-        answer = self.sample_answer.decode("latin-1")
-        return [
-            SenderPlan(self.plan, self.target, process, self.ca_file, self.keys, answer)
-            for process in range(self.plan.processes)
-        ]
+    reason = "SenderFailed"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadEnd:
-    """What came of a load."""
+class SenderTooSlow(LookupdbError):
+    """This machine cannot send at the rate that is asked for: the result would be about the machine."""
 
-    document: dict[str, Any]
-    ended_by: int
-    """The number of the signal that has ended it; 0 if none has."""
+    reason = "SenderTooSlow"
 
 
-def run_load(order: LoadOrder, display: LoadDisplay) -> LoadEnd:
-    """Load a router. The first SIGINT or SIGTERM stops sending, and there is a result; the next one ends it at once.
-    Raises SenderTooSlow, SenderFailed."""
+def sample_generation(generation: StoredGeneration, scratch: Path, seed: int, size: int = DEFAULT_SAMPLE) -> list[str]:
+    """At most ``size`` keys of ``generation``, each equally likely. Every shard is searched, one after another; values
+    are not read. Raises UsageError, StoreError, CorruptFile."""
+    keys = [key.decode() for key in take_sample(_iterate_keys(generation, scratch), size, seed)]
+    if not keys:
+        raise UsageError(f"{generation.where} has no keys to ask for", hint="give keys in a file")
+    return keys
+
+
+def _iterate_keys(generation: StoredGeneration, scratch: Path) -> Iterator[bytes]:
+    for shard in generation.manifest.shards:
+        with generation.file(shard, scratch) as path, open_shard(path) as reader:
+            try:
+                yield from reader.txn.cursor().iternext(keys=True, values=False)
+            except lmdb.Error as error:
+                raise CorruptFile(f"{path} is damaged: {error}", hint="fetch or build it again") from error
+
+
+class _Answer(NamedTuple):
+    status: int
+    reason: str
+    generation: bytes  # the header field; empty if there is none
+    body: bytes
+
+
+class Preflight:
+    """Asks the router of ``target``. ``hint_for`` says what to do about a TLS error."""
+
+    def __init__(
+        self, target: LoadTarget, context: ssl.SSLContext, hint_for: Callable[[BaseException], str | None]
+    ) -> None:
+        self._target, self._context, self._hint_for = target, context, hint_for
+
+    def read_dataset(self, generation: str | None) -> DatasetFacts:
+        """What the router serves. Raises Unavailable if it cannot be reached or serves nothing; LookupFailed if it
+        refuses, or does not serve ``generation``."""
+        answer = self._ask("GET", "/v1/dataset", None)
+        self._check(answer)
+        try:
+            document = orjson.loads(answer.body)
+            active, candidates = str(document["generation"]), document["candidates"]
+            names = [str(item["generation"] if isinstance(item, dict) else item) for item in candidates]
+            namespace, name, records = str(document["namespace"]), str(document["name"]), int(document["records"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._no_router(answer) from error
+        if generation is not None and generation not in (active, *names):
+            others = f", and {', '.join(names)} a candidate" if names else ""
+            raise LookupFailed(
+                f"{self._target.url} does not serve {generation}: {active} is active{others}",
+                hint=_HINTS[HTTPStatus.PRECONDITION_FAILED],
+            )
+        return DatasetFacts(namespace, name, records, generation or active)
+
+    def look_up(self, keys: Sequence[str], *, partial: bool) -> None:
+        """Look ``keys`` up; that some are unavailable is an answer. Raises LookupFailed if it is refused, or not a
+        router's answer."""
+        if len(keys) == 1:
+            answer = self._ask("GET", f"/v1/lookup{quote_key(keys[0]).decode()}", None)
+            verdict = judge_single(answer.status, answer.generation, answer.body)
+        else:
+            members = {"keys": list(keys), "partial": True} if partial else {"keys": list(keys)}
+            answer = self._ask("POST", "/v1/lookup", orjson.dumps(members))
+            verdict = judge_batch(answer.status, answer.generation, answer.body, len(keys))
+        if verdict.kind == "httpErrors":
+            self._check(answer)
+        if verdict.kind in ("httpErrors", "invalid"):
+            raise self._no_router(answer)
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> _Answer:
+        try:
+            return call_interruptibly(self._exchange, method, path, body, seconds=2 * TIMEOUT_SECONDS)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            host = f"{self._target.host}:{self._target.port}"
+            raise Unavailable(
+                f"no answer from {self._target.url}: {describe_socket_failure(error, host)}",
+                hint=REDIS_HINT if is_redis_reply(error) else self._hint_for(error),
+            ) from error
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> _Answer:
+        host, port = self._target.host, self._target.port
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=self._context)
+            if self._target.is_encrypted
+            else http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        )
+        headers = dict(self._target.fields) | ({} if body is None else {"Content-Type": "application/json"})
+        try:
+            connection.request(method, self._target.path + path, body, headers)
+            response = connection.getresponse()
+            generation = response.getheader(GENERATION_FIELD, "").encode("latin-1")
+            return _Answer(response.status, response.reason, generation, response.read(_MAX_ANSWER_BYTES))
+        finally:
+            connection.close()
+
+    def _check(self, answer: _Answer) -> None:
+        """Raises what a refusal means."""
+        if answer.status == HTTPStatus.OK:
+            return
+        if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
+            raise LookupFailed(
+                f"{self._target.url} answered {answer.status}, a redirect, which a router never does",
+                hint="give the URL of the router itself",
+            )
+        try:
+            problem = orjson.loads(answer.body)
+            text = f"{problem['title']}: {problem['detail']}"
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._no_router(answer) from error
+        text = "".join(character if character.isprintable() else " " for character in text[:_MAX_DETAIL])
+        if answer.status == HTTPStatus.PRECONDITION_FAILED:  # it names a header, which is an option here
+            text = text.partition(f"; leave {GENERATION_FIELD} out")[0]
+        message = f"the router answered {answer.status}: {text}"
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Unavailable(message)
+        raise LookupFailed(message, hint=_HINTS.get(answer.status))
+
+    def _no_router(self, answer: _Answer) -> LookupFailed:
+        return LookupFailed(
+            f"{self._target.url} answered {answer.status} {clean(answer.reason[:60])}, not as a router does",
+            hint="is there a lookupdb router, and is this its public port?",
+        )
+
+
+def check_capacity(plan: LoadPlan, processors: int) -> None:
+    """Raises SenderTooSlow if no machine with so many ``processors`` could send ``plan``."""
+    count, rate = plan.processes, plan.profile.highest
+    reachable = MAX_SENDER_RATE * min(count, processors)
+    if rate > reachable:
+        more = f", or give --processes {count + 1}: this machine has {processors} processors"
+        raise SenderTooSlow(
+            f"this machine can send some {reachable:,.0f} requests/s at most by {count} process"
+            f"{'es' if count > 1 else ''}, and {rate:,.0f} are asked for",
+            hint=f"ask for {reachable:,.0f} requests/s or fewer{more if count < processors else ''}",
+        )
+
+
+class LagWatch:
+    """Watches how late one sender is."""
+
+    _late_since = _seen_at = -math.inf
+
+    def check(self, seconds: float, lags: Sequence[int]) -> None:
+        """Take the ``lags`` of a report, in microseconds. Raises SenderTooSlow if it has been late for too long."""
+        if not lags:
+            return
+        lag = sorted(lags)[len(lags) // 2]
+        if lag <= LATE_MICROSECONDS or seconds - self._seen_at > 1:
+            self._late_since = seconds
+        self._seen_at = seconds
+        if seconds - self._late_since >= LATE_SECONDS:
+            raise SenderTooSlow(
+                f"this machine does not keep up: for {LATE_SECONDS:g} s requests left more than"
+                f" {LATE_MICROSECONDS // 1000} ms late, the last ones {lag / 1e6:.2g} s",
+                hint="ask for a lower --rate, give more --processes, or run it where nothing else needs the processors",
+            )
+
+
+class LoadDisplay:
+    """Shows a load on standard error: on a terminal a line that changes, elsewhere a line every few seconds."""
+
+    def __init__(self, is_terminal: bool | None = None) -> None:
+        self._erase = "\r\x1b[K" if (sys.stderr.isatty() if is_terminal is None else is_terminal) else ""
+        self._shown_at: float | None = None
+
+    def show(self, recording: Recording, seconds: float, duration: float) -> None:
+        """Show ``recording``, so many ``seconds`` after measuring began: less than 0 in the warm-up."""
+        self._shown_at = seconds if self._shown_at is None else self._shown_at
+        if self._erase:
+            line = render_line(recording, seconds, duration)[: shutil.get_terminal_size().columns - 1]
+            self.tell(line, end="")
+        elif seconds - self._shown_at >= LINE_SECONDS:
+            self._shown_at = seconds
+            self.tell(render_line(recording, seconds, duration))
+
+    def tell(self, line: str, end: str = "\n") -> None:
+        """Show ``line``, which stays."""
+        print(f"{self._erase}{line}", end=end, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave nothing that would change."""
+        self.tell("", end="")
+
+
+def render_line(recording: Recording, seconds: float, duration: float) -> str:
+    """A line of progress; rates and latencies are those of the last point."""
+    last, total = recording.points[-1] if recording.points else LoadPoint(0.0, 1.0), recording.total
+    failures = list_failures(total.failures, total.timeouts, total.unsent)[:_SHOWN_FAILURES]
+    parts = [
+        f"warming up, {-seconds:.0f} s left" if seconds < 0 else f"{min(seconds, duration):.0f} of {duration:g} s",
+        f": {format_rate(last.answered / last.seconds)} answered of {format_rate(last.scheduled / last.seconds)}",
+        f", p50 {format_microseconds(last.p50)}, p99 {format_microseconds(last.p99)}",
+        *(f", {count:,} {name}" for name, count in failures),
+    ]
+    return clean("".join(parts))
+
+
+def run_load(
+    order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
+) -> tuple[dict[str, Any], int]:
+    """Load a router: the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending, and
+    there is a result; the next one ends it at once. Raises SenderTooSlow, SenderFailed."""
+    check_capacity(order.sender.load, len(os.sched_getaffinity(0)))
     try:
-        return asyncio.run(_Load(order, display).run())
+        return asyncio.run(_Load(order, display).run(conditions))
     except asyncio.CancelledError as error:
         raise KeyboardInterrupt from error
+    finally:
+        display.close()
 
 
 class _Load:
     def __init__(self, order: LoadOrder, display: LoadDisplay) -> None:
-        self._order, self._display = order, display
-        self._recording = Recording(order.plan.duration, order.plan.processes)
-        self._crew = SenderCrew(order.make_plans(), self._take)
-        self._measured = 0.0
-        """When measuring began, by time.monotonic()."""
-        self._started_at = datetime.datetime.now(datetime.UTC)
-        self._stopped_at: float | None = None
+        self._order, self._plan, self._display = order, order.sender.load, display
+        self._recording = Recording(self._plan.duration, self._plan.processes)
+        self._senders: list[asyncio.subprocess.Process] = []
+        self._measured = math.inf  # when measuring begins, by time.monotonic()
+        self._started_at = datetime.now(UTC)
+        self._stopped_at = 0.0
         self._ended_by = 0
-        self._generations: set[str] = set()
 
-    async def run(self) -> LoadEnd:
-        with self._taking_signals():
-            showing: asyncio.Task[None] | None = None
-
-            def begin(start: float) -> None:
-                nonlocal showing
-                self._measured = start + self._order.plan.warmup
-                delay = self._measured - time.monotonic()
-                self._started_at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=delay)
-                showing = asyncio.ensure_future(self._show())
-
-            try:
-                await self._crew.run(begin)
-            finally:
-                if showing is not None:
-                    showing.cancel()
+    async def run(self, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        with suppress(ValueError, RuntimeError):  # outside of the main thread there are no signals
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._take_signal, number, task)
+        showing: asyncio.Task[None] | None = None
+        try:
+            await asyncio.gather(*map(self._start, range(self._plan.processes)))
+            await self._begin()
+            showing = asyncio.ensure_future(self._show())
+            await asyncio.gather(*map(self._read, range(self._plan.processes), self._senders))
+        finally:
+            if showing is not None:
+                showing.cancel()
+            await self._end()
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
         self._recording.finish()
-        return LoadEnd(self._make_document(), self._ended_by)
-
-    def _make_document(self) -> dict[str, Any]:
-        order = self._order
-        seconds = order.plan.duration
-        if self._ended_by:
-            stopped = self._stopped_at or time.monotonic()
-            seconds = min(seconds, max(0.0, stopped - self._measured)) if self._measured else 0.0
-        setting = LoadSetting(
-            url=order.target.url,
-            facts=order.facts,
-            generation=order.generation,
-            plan=order.plan,
-            keys=len(order.keys),
-            key_source=order.key_source,
-            started_at=self._started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        )
-        return make_document(
-            setting,
+        measured = min(self._plan.duration, max(0.0, self._stopped_at - self._measured))
+        document = make_document(
+            self._order,
             self._recording,
-            seconds=seconds,
+            started_at=self._started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            seconds=measured if self._ended_by else self._plan.duration,
             is_interrupted=bool(self._ended_by),
-            conditions=order.conditions,
+            conditions=conditions,
         )
+        return document, self._ended_by
 
-    def _take(self, process: int, begin: float, tally: Tally) -> None:
-        self._recording.take(process, begin, tally)
-        for name, span in tally.generations.items():
-            if name not in self._generations:
-                if self._generations:
-                    self._display.tell(describe_cutover(name, span.first))
-                self._generations.add(name)
+    def _take_signal(self, number: int, task: asyncio.Task[Any]) -> None:
+        if self._ended_by:
+            task.cancel()
+        else:
+            self._ended_by, self._stopped_at = number, time.monotonic()
+            self._stop()
+
+    def _stop(self) -> None:
+        """Send nothing more. What is in flight has some seconds."""
+        for sender in self._senders:
+            _input(sender).close()
+
+    async def _start(self, number: int) -> None:
+        pipe, words = asyncio.subprocess.PIPE, (sys.executable, "-P", "-m", "lookupdb.load.sender")
+        sender = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, limit=_LINE_BYTES)
+        self._senders.append(sender)
+        with suppress(ConnectionError):  # if it has ended, its error is found when it is read
+            _input(sender).write(replace(self._order.sender, process=number).to_line())
+            await _input(sender).drain()
+
+    async def _begin(self) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.gather(*map(self._read_line, self._senders))
+        except TimeoutError as error:
+            raise SenderFailed(f"the senders were not ready within {START_SECONDS:g} s") from error
+        start = time.monotonic() + _LEAD_SECONDS
+        self._measured = start + self._plan.warmup
+        self._started_at = datetime.now(UTC) + timedelta(seconds=self._measured - time.monotonic())
+        if self._ended_by:  # some may have been started since
+            self._stop()
+            return
+        for sender in self._senders:
+            _input(sender).write(f"{start!r}\n".encode())
+
+    async def _read(self, number: int, sender: asyncio.subprocess.Process) -> None:
+        watch = LagWatch()
+        while "tally" in (report := await self._read_line(sender)):
+            tally, known = Tally.from_json(report["tally"]), self._recording.total.generations
+            watch.check(report["begin"], tally.lags)
+            for name, span in tally.generations.items():
+                if known and name not in known:
+                    self._display.tell(clean(f"at {span.first:.1f} s: {name} answers for the first time"))
+            self._recording.take(number, report["begin"], tally)
+
+    async def _read_line(self, sender: asyncio.subprocess.Process) -> dict[str, Any]:
+        """The next report; empty if there is none because the load was stopped."""
+        assert sender.stdout is not None
+        assert sender.stderr is not None
+        if line := await sender.stdout.readline():
+            report: dict[str, Any] = orjson.loads(line)
+            return report
+        if self._ended_by:
+            return {}
+        tail = (await sender.stderr.read())[-_TAIL_BYTES:].decode(errors="replace").strip()
+        raise SenderFailed(f"a sender has ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
 
     async def _show(self) -> None:
         while True:
-            seconds = time.monotonic() - self._measured
-            self._display.show(read_figures(self._recording, seconds, self._order.plan.duration))
+            self._display.show(self._recording, time.monotonic() - self._measured, self._plan.duration)
             await asyncio.sleep(_SHOW_SECONDS)
 
-    @contextmanager
-    def _taking_signals(self) -> Iterator[None]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None, "it is run in a task"
+    async def _end(self) -> None:
+        self._stop()
+        for sender in self._senders:
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await sender.wait()
+            except (TimeoutError, asyncio.CancelledError):
+                with suppress(ProcessLookupError):
+                    sender.kill()
+                await sender.wait()
 
-        def take(number: int) -> None:
-            if self._ended_by:
-                task.cancel()
-                return
-            self._ended_by, self._stopped_at = number, time.monotonic()
-            self._crew.stop()
 
-        handled: list[int] = []
-        with suppress(ValueError, RuntimeError):  # not in the main thread: nobody sends it signals
-            for number in _SIGNALS:
-                loop.add_signal_handler(number, take, number)
-                handled.append(number)
-        try:
-            yield
-        finally:
-            for handled_number in handled:
-                loop.remove_signal_handler(handled_number)
+def _input(sender: asyncio.subprocess.Process) -> asyncio.StreamWriter:
+    assert sender.stdin is not None, "it is a pipe"
+    return sender.stdin

@@ -1,84 +1,304 @@
-"""The open loop of one process: requests leave when their time has come, however slowly others are answered.
+"""``python -m lookupdb.load.sender``: the open loop of one process. Requests leave when they are due, however slowly
+others are answered.
 
-A request whose time has come takes an idle connection, or a new one while fewer than ``max_in_flight`` are open. Else
-it waits for one, and its latency goes on counting from the intended time. One that could not be sent within half of the
-timeout is counted as such, and never dropped: sent later, it would hardly be answered in time, and would take the
-connection from one that could be.
+A request that is due takes an idle connection, or a new one while fewer than ``max_in_flight`` are open. Otherwise it
+waits for one, and its latency goes on counting from the intended time. After half of the timeout it counts as not sent:
+sent later, it would hardly be answered in time, and would keep the connection from a request that could be.
+
+The plan arrives as a line on standard input. When connections are open the sender says so, reads the instant at which
+to begin, and reports each quarter of a second on standard output. When standard input ends, it stops: it never outlives
+the program that started it. Ctrl-C in a terminal is for that program alone.
+
+In an answer, unavailable is never missing, and what says neither is invalid.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
+import os
+import random
+import signal
 import ssl
+import sys
 import time
+import traceback
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
-from lookupdb.load.answers import AnswerVerdict, judge_batch, judge_single
-from lookupdb.load.connection import LoadConnection
-from lookupdb.load.key_choice import KeyChooser
-from lookupdb.load.requests import make_requests, seeded
-from lookupdb.load.schedule import intended_times
-from lookupdb.load.sender_plan import SenderPlan
-from lookupdb.load.tally import Tally
-from lookupdb.load.timer import ClockTimer
+import httptools
+import orjson
+import uvloop
 
-QUANTUM_SECONDS: Final = 0.0001
-"""Between two wakes: what is due in between leaves together."""
-SWEEP_SECONDS: Final = 0.05
-"""Between two looks for requests whose time is up."""
-_FIRST_CONNECTIONS: Final = 16
-"""That are opened before the first request; more when they are needed."""
-_MAX_BACKLOG: Final = 1_000_000
-"""Requests that wait for a connection. More count as not sent at once."""
-_SENDABLE_SHARE: Final = 0.5
-"""Of the timeout, for which a request may wait for a connection."""
-_MAX_KEPT_BYTES: Final = 256 << 20
-"""Of answers that have not come whole, on all connections."""
+from lookupdb.load.plan import (
+    FailureKind,
+    KeyChooser,
+    SenderPlan,
+    Tally,
+    add_label,
+    clean,
+    intended_times,
+    make_requests,
+)
+
+MAX_KEPT_BYTES: Final = 256 << 20  # of the unfinished answers of one sender
+READ_BYTES: Final = 256_000  # what uvloop reads at once; after a piece of this size more may have arrived already
+QUANTUM_SECONDS: Final = 0.0001  # between two wakes: what is due in between leaves together
+SWEEP_SECONDS: Final = 0.05  # between two searches for requests that took too long
+REPORT_SECONDS: Final = 0.25
+STOP_SECONDS: Final = 2.0  # for what is in flight when the load is stopped early
+_MAX_BURST: Final = 1000  # requests that leave before the next look at answers
+_FIRST_CONNECTIONS: Final = 16  # opened before the first request; more when they are needed
+_MAX_BACKLOG: Final = 1_000_000  # requests that wait for a connection; more count as not sent at once
+_SENDABLE_SHARE: Final = 0.5  # of the timeout, for which a request may wait for a connection
+_MAX_UNREAD_BYTES: Final = 64 << 20  # of reports that nobody reads
+_MAX_LABEL: Final = 60
 _MICROSECONDS: Final = 1e6
+_SURPLUS: Final = "unasked data"
+_GENERATION_FIELD: Final = b"lookupdb-generation"
+_CONNECT_ERRORS: Final[dict[type[Exception], str]] = {
+    TimeoutError: "not connected in time",
+    ConnectionRefusedError: "refused",
+    ssl.SSLError: "no TLS",
+    ConnectionError: "reset",
+    Exception: "not connected",
+}
+
+
+class AnswerVerdict(NamedTuple):
+    """What an answer means: ``answered`` or a FailureKind, why it is one, and its keys."""
+
+    kind: str
+    label: str = ""
+    found: int = 0
+    missing: int = 0
+    unavailable: int = 0
+
+
+_FOUND: Final = AnswerVerdict("answered", found=1)
+_MISSING: Final = AnswerVerdict("answered", missing=1)
+
+
+def judge_single(status: int, generation: bytes, body: bytes) -> AnswerVerdict:
+    """Judge the answer to a GET. ``generation`` is its header field, empty if there is none."""
+    if status == 200:
+        return _FOUND if generation else AnswerVerdict("invalid", "200 without a generation")
+    if status == 404 and generation and b"/problems/missing" in body:
+        return _MISSING
+    return _judge_refusal(status, body, 1)
+
+
+def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> AnswerVerdict:
+    """Judge the answer to a POST of ``keys`` different keys."""
+    if status != 200:
+        return _judge_refusal(status, body, keys)
+    if not generation:
+        return AnswerVerdict("invalid", "200 without a generation")
+    try:
+        answer = orjson.loads(body)
+        found, missing, unavailable = map(len, (answer["found"], answer["missing"], answer.get("unavailable", ())))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return AnswerVerdict("invalid", "200 that is no batch's answer")
+    if found + missing + unavailable != keys:  # a key that the answer leaves out is not missing
+        return AnswerVerdict("invalid", "200 that does not speak of all keys")
+    if unavailable:
+        return AnswerVerdict("unavailable", "Partial", found, missing, unavailable)
+    return AnswerVerdict("answered", "", found, missing)
+
+
+def _judge_refusal(status: int, body: bytes, keys: int) -> AnswerVerdict:
+    try:
+        problem = orjson.loads(body)
+        name, reason = problem["type"].rpartition("/")[2], str(problem.get("reason", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        name = reason = ""
+    if status == 503 and name == "unavailable":
+        return AnswerVerdict("unavailable", clean(reason[:_MAX_LABEL]) or "Unsaid", unavailable=keys)
+    return AnswerVerdict("httpErrors", f"{status} {clean(name[:_MAX_LABEL])}".rstrip())
+
+
+class ConnectionOwner(Protocol):
+    """Has connections. Their unfinished answers are bounded together, by ``kept_bytes``."""
+
+    kept_bytes: int
+
+    def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
+        """The request of ``connection`` is answered. It takes another one if it ``is_open``."""
+
+    def lose(self, connection: LoadConnection, label: str) -> None:
+        """``connection`` is closed. If it is busy, its request is not answered."""
+
+
+class LoadConnection(asyncio.Protocol):
+    """A connection that is kept alive, with one request at a time; ``intended`` and ``keys`` are its owner's."""
+
+    intended = 0.0
+    keys = 0
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._answer: tuple[int, bytes, bytes] | None = None
+        """Whole, and handed over once everything that has arrived was looked at: the owner may send its next request at
+        once, and what arrived before that cannot be its answer."""
+        self._generation = b""
+        self._body: list[bytes] = []
+        self._kept = 0
+        self._why = ""
+        self.is_open = self.is_busy = False
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by asyncio, as the next methods are by it or by the parser."""
+        self._transport, self._write = transport, transport.write
+        self.is_open = True
+
+    def send(self, request: bytes) -> None:
+        """Send a request; no other is unanswered."""
+        self.is_busy = True
+        self._write(request)
+
+    def abort(self, why: str) -> None:
+        """Close it at once. The owner learns ``why`` when it is closed."""
+        self.is_open = False
+        self._answer = None
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        if not self.is_busy or self._answer is not None:
+            self.abort(_SURPLUS)
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.abort("not HTTP")
+        if self._answer is None:
+            return
+        if len(data) < READ_BYTES:
+            self._hand_over()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._hand_over)  # the loop reads sockets between the two
+
+    def on_message_begin(self) -> None:  # noqa: D102
+        if self._answer is not None:
+            self.abort(_SURPLUS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: D102
+        if len(name) == len(_GENERATION_FIELD) and name.lower() == _GENERATION_FIELD:
+            self._generation = value
+
+    def on_body(self, body: bytes) -> None:  # noqa: D102
+        self._kept += len(body)
+        self._owner.kept_bytes += len(body)
+        self._body.append(body)
+        if self._owner.kept_bytes > MAX_KEPT_BYTES:
+            self.abort("an answer larger than can be kept")
+
+    def on_message_complete(self) -> None:  # noqa: D102
+        if self._why or (status := self._parser.get_status_code()) < 200:
+            return
+        self._answer = status, self._generation, b"".join(self._body)
+        self._generation = b""
+        self._release()
+        if not self._parser.should_keep_alive() and self._transport is not None:
+            self.is_open = False
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: D102
+        self.is_open = False
+        self._release()
+        self._hand_over()
+        self._owner.lose(self, self._why or ("reset" if error else "closed"))
+
+    def _hand_over(self) -> None:
+        if (answer := self._answer) is not None:
+            self._answer = None
+            self.is_busy = False
+            self._owner.take_answer(self, *answer)
+
+    def _release(self) -> None:
+        self._owner.kept_bytes -= self._kept
+        self._kept = 0
+        self._body = []
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("interval_s", "interval_ns", "seconds", "nanoseconds")]
+
+
+class ClockTimer:
+    """Calls ``wake`` at the instant of time.monotonic() that is set. An event loop's own timers are a millisecond late,
+    which is longer than a lookup."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "cannot make a timer")
+        self._loop, self._wake, self._setting = loop, wake, _Itimerspec()
+        loop.add_reader(self._descriptor, self._expire)
+
+    def set(self, instant: float) -> None:
+        """Wake at ``instant``, or at once if it has passed; an earlier setting is forgotten."""
+        self._setting.seconds = int(instant)
+        self._setting.nanoseconds = max(1, int(instant % 1 * 1e9))
+        self._libc.timerfd_settime(self._descriptor, 1, ctypes.byref(self._setting), None)  # 1: an absolute time
+
+    def close(self) -> None:
+        """Wake no more."""
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+    def _expire(self) -> None:
+        try:
+            os.read(self._descriptor, 8)
+        except BlockingIOError:  # it was set again meanwhile
+            return
+        self._wake()
 
 
 class Sender:
-    """Sends what one SenderPlan says, from ``start`` by time.monotonic()."""
+    """Sends what a SenderPlan says; owns its connections."""
 
     def __init__(self, plan: SenderPlan, context: ssl.SSLContext | None) -> None:
         load = plan.load
-        chooser = KeyChooser(len(plan.keys), load.distribution, load.hit_ratio, seeded("keys", load.seed, plan.process))
+        source = random.Random(f"keys {load.seed} {plan.process}")  # noqa: S311 - not a secret
+        chooser = KeyChooser(len(plan.keys), load.distribution, load.hit_ratio, source)
         self._plan, self._context = plan, context
-        self._make = make_requests(plan.target, plan.keys, chooser, load.batch, partial=load.partial).make
-        self._times: Iterator[float] = intended_times(
-            load.profile, load.arrivals, load.seed, plan.process, load.processes
-        )
+        self._make = make_requests(plan.target, plan.keys, chooser, load.batch, partial=load.partial)
+        self._times = intended_times(load.profile, load.arrivals, load.seed, plan.process, load.processes)
         self._is_single = load.batch == 1
         self._timeout = load.timeout
         self.tally = Tally()
-        self._start = self._measured = 0.0
-        self._due = 0.0
+        self._start = self._measured = self._due = 0.0
         self._idle: deque[LoadConnection] = deque()
         self._all: dict[LoadConnection, None] = {}
         self._backlog: deque[float] = deque()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._kept_bytes = 0
-        self._is_over = False
-        """No further request becomes due."""
+        self._opening: set[asyncio.Task[None] | None] = set()
+        self.kept_bytes = 0
+        self._is_over = False  # no further request will be due
         self._ended = asyncio.Event()
 
     async def open_first(self) -> None:
-        """Open some connections, so that the first requests need not wait for them. What fails, fails again."""
+        """Open some connections for the first requests. If that fails, it fails again for those."""
         for _ in range(min(_FIRST_CONNECTIONS, self._plan.max_in_flight)):
             self._open()
         if self._opening:
             await asyncio.wait(self._opening)
 
     async def run(self, start: float) -> None:
-        """Send all, and return when each request has come to its end."""
-        loop = asyncio.get_running_loop()
+        """Send everything from ``start`` on, by time.monotonic(), and return when each request has ended."""
         self._start, self._measured = start, start + self._plan.load.warmup
-        self._timer = ClockTimer(loop, self._send_due)
+        self._timer = ClockTimer(asyncio.get_running_loop(), self._send_due)
         sweeper = asyncio.ensure_future(self._sweep())
         try:
             self._advance()
+            self._timer.set(self._due)
             await self._ended.wait()
         finally:
             self._timer.close()
@@ -89,49 +309,46 @@ class Sender:
                 connection.abort("")
 
     def stop(self, patience: float) -> None:
-        """Send nothing any more; what is in flight has so many more seconds."""
-        if not self._is_over:
-            self._end_schedule()
+        """Send nothing more. What is in flight has so many more seconds."""
+        self._is_over = True
         self._timeout = min(self._timeout, patience)
-        for intended in self._backlog:
-            self._give_up(intended, time.monotonic())
-        self._backlog.clear()
+        now = time.monotonic()
+        while self._backlog:
+            intended = self._backlog.popleft()
+            self._count_wait(intended, now - intended, "unsent")
         self._check_end()
 
     def _send_due(self) -> None:
         now = time.monotonic()
-        while not self._is_over and self._due <= now:
+        for _ in range(_MAX_BURST):
+            if self._is_over or self._due > now:
+                break
             self._dispatch(self._due, now)
-            self._advance(is_first=False)
+            self._advance()
         if not self._is_over:
             self._timer.set(max(self._due, now + QUANTUM_SECONDS))
 
-    def _advance(self, *, is_first: bool = True) -> None:
+    def _advance(self) -> None:
         instant = next(self._times, None)
         if instant is None:
-            self._end_schedule()
+            self._is_over = True
             self._check_end()
-            return
-        self._due = self._start + instant
-        if is_first:
-            self._timer.set(self._due)
-
-    def _end_schedule(self) -> None:
-        self._is_over = True
+        else:
+            self._due = self._start + instant
 
     def _dispatch(self, intended: float, now: float) -> None:
-        if intended >= self._measured:
+        is_measured = intended >= self._measured
+        if is_measured:
             self.tally.scheduled += 1
             self.tally.lags.append(int((now - intended) * _MICROSECONDS))
-        idle = self._idle
-        while idle:
-            connection = idle.popleft()
+        while self._idle:
+            connection = self._idle.popleft()
             if connection.is_open:
                 self._send(connection, intended)
                 return
         if len(self._all) + len(self._opening) < self._plan.max_in_flight:
             self._open()
-        elif intended >= self._measured:
+        elif is_measured:
             self.tally.held_back += 1
         if len(self._backlog) < _MAX_BACKLOG:
             self._backlog.append(intended)
@@ -149,58 +366,39 @@ class Sender:
         task.add_done_callback(self._opening.discard)
 
     async def _connect(self) -> None:
-        connection = await self._try_to_connect()
+        target, connection = self._plan.target, LoadConnection(self)
+        name = target.host if self._context else None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, target.host, target.port, ssl=self._context, server_hostname=name
+                )
+        except (OSError, TimeoutError) as error:
+            if self._backlog:  # the request that has waited longest fails with it
+                label = next(label for kind, label in _CONNECT_ERRORS.items() if isinstance(error, kind))
+                self._count_failure(self._backlog.popleft(), "broken", label)
         self._opening.discard(asyncio.current_task())
-        if connection is not None:
+        if connection.is_open:
             self._all[connection] = None
             self._use(connection)
         else:
             self._open_for_backlog()
             self._check_end()
 
-    async def _try_to_connect(self) -> LoadConnection | None:
-        """None if it fails; then the request that has waited longest fails by it."""
-        target = self._plan.target
-        name = target.host if self._context else None
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._timeout):
-                _, connection = await loop.create_connection(
-                    lambda: LoadConnection(self), target.host, target.port, ssl=self._context, server_hostname=name
-                )
-        except (OSError, TimeoutError) as error:
-            if self._backlog:
-                self._count_failure(self._backlog.popleft(), "broken", _name_connect_error(error))
-            return None
-        return connection
-
     def _open_for_backlog(self) -> None:
-        """Open as many connections as wait for one, some at a time."""
+        """Open as many connections as requests wait for, some at a time."""
         room = self._plan.max_in_flight - len(self._all) - len(self._opening)
         for _ in range(min(room, len(self._backlog) - len(self._opening), _FIRST_CONNECTIONS)):
             self._open()
 
     def _use(self, connection: LoadConnection) -> None:
-        """Send what has waited longest, or keep ``connection`` for what becomes due."""
+        """Send what has waited longest, or keep ``connection`` for the next request."""
         if not connection.is_open:
             self._open_for_backlog()
         elif self._backlog:
             self._send(connection, self._backlog.popleft())
         else:
             self._idle.append(connection)
-
-    # What a connection tells.
-
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes of answers can be kept."""
-        if self._kept_bytes + size > _MAX_KEPT_BYTES:
-            return False
-        self._kept_bytes += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """So many bytes are kept no longer."""
-        self._kept_bytes -= size
 
     def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
         """Count an answer."""
@@ -216,6 +414,15 @@ class Sender:
         if self._is_over:
             self._check_end()
 
+    def lose(self, connection: LoadConnection, label: str) -> None:
+        """Count the request that ``connection`` had."""
+        self._all.pop(connection, None)
+        if connection.is_busy:
+            connection.is_busy = False
+            self._count_failure(connection.intended, "broken", label)
+        self._open_for_backlog()
+        self._check_end()
+
     def _count(self, verdict: AnswerVerdict, generation: bytes, microseconds: int, now: float) -> None:
         tally = self.tally
         tally.found += verdict.found
@@ -225,52 +432,34 @@ class Sender:
             tally.answered += 1
             tally.latencies.append(microseconds)
         else:
-            tally.count_failure(verdict.kind, verdict.label)
+            add_label(tally.failures[verdict.kind], verdict.label)
             tally.failure_latencies.append(microseconds)
         if generation and verdict.kind in ("answered", "unavailable"):
             tally.count_generation(generation.decode("latin-1")[:100], now - self._measured)
-            if b"," in generation:
-                tally.mixed += 1
-
-    def lose(self, connection: LoadConnection, label: str) -> None:
-        """Count the request that ``connection`` had."""
-        self._all.pop(connection, None)
-        if connection.is_busy:
-            connection.is_busy = False
-            self._count_failure(connection.intended, "broken", label)
-        self._open_for_backlog()
-        if self._is_over:
-            self._check_end()
-
-    # What time tells.
+            tally.mixed += b"," in generation
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
-            bound = now - self._timeout
             while self._backlog and self._backlog[0] <= now - self._timeout * _SENDABLE_SHARE:
                 self._count_wait(self._backlog.popleft(), self._timeout, "unsent")
             for connection in list(self._all):
-                if connection.is_busy and connection.intended <= bound:
+                if connection.is_busy and connection.intended <= now - self._timeout:
                     connection.is_busy = False
                     self._count_wait(connection.intended, now - connection.intended, "timeouts")
                     connection.abort("timeout")
-            if self._is_over:
-                self._check_end()
-
-    def _give_up(self, intended: float, now: float) -> None:
-        self._count_wait(intended, now - intended, "unsent")
+            self._check_end()
 
     def _count_wait(self, intended: float, seconds: float, kind: str) -> None:
-        """Count a request that was, or would have been, waited for in vain for so many ``seconds``."""
+        """Count a request that was given up, and for which a user would have waited ``seconds``."""
         if intended >= self._measured:
             setattr(self.tally, kind, getattr(self.tally, kind) + 1)
             self.tally.latencies.append(int(seconds * _MICROSECONDS))
 
-    def _count_failure(self, intended: float, kind: str, label: str) -> None:
+    def _count_failure(self, intended: float, kind: FailureKind, label: str) -> None:
         if intended >= self._measured:
-            self.tally.count_failure(kind, label)  # type: ignore[arg-type]
+            add_label(self.tally.failures[kind], label)
             self.tally.failure_latencies.append(int((time.monotonic() - intended) * _MICROSECONDS))
 
     def _check_end(self) -> None:
@@ -278,14 +467,58 @@ class Sender:
             self._ended.set()
 
 
-def _name_connect_error(error: Exception) -> str:
-    match error:
-        case TimeoutError():
-            return "not connected in time"
-        case ConnectionRefusedError():
-            return "refused"
-        case ssl.SSLError():
-            return "no TLS"
-        case ConnectionError():
-            return "reset"
-    return "not connected"
+async def _run() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_end_by_bug)
+    orders = asyncio.StreamReader(limit=1 << 30)  # a plan has all keys
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), os.fdopen(0, "rb", closefd=False))
+    reports, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(1, "wb", closefd=False))
+    if not (line := await orders.readline()):
+        return
+    plan = SenderPlan.from_line(line)
+    context = ssl.create_default_context(cafile=plan.ca_file) if plan.target.is_encrypted else None
+    sender = Sender(plan, context)
+    gc.freeze()
+    gc.disable()  # requests leave no cycles behind, and a pass over a million keys is a pause
+    await sender.open_first()
+    _report(reports, {"ready": True})
+    if start := await orders.readline():
+        await _send(sender, orders, reports, float(start), plan.load.warmup)
+    reports.close()
+
+
+async def _send(
+    sender: Sender, orders: asyncio.StreamReader, reports: asyncio.WriteTransport, start: float, warmup: float
+) -> None:
+    running, stopping = asyncio.ensure_future(sender.run(start)), asyncio.ensure_future(orders.read())
+    stopping.add_done_callback(lambda _: sender.stop(STOP_SECONDS))
+    busy, begin = time.process_time(), time.monotonic() - start - warmup
+    while not running.done():
+        await asyncio.wait((running,), timeout=REPORT_SECONDS - begin % REPORT_SECONDS)
+        tally, sender.tally = sender.tally, Tally()
+        tally.busy, busy = time.process_time() - busy, time.process_time()
+        _report(reports, {"begin": begin, "tally": tally})
+        begin = time.monotonic() - start - warmup
+    stopping.cancel()
+    await running
+    _report(reports, {"ended": True})
+
+
+def _report(reports: asyncio.WriteTransport, members: dict[str, Any]) -> None:
+    if reports.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+        raise BufferError("nobody reads the reports")
+    reports.write(orjson.dumps(members) + b"\n")
+
+
+def _end_by_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> NoReturn:
+    """An error that nobody handles would come again with each request, and requests would be forgotten."""
+    print(context["message"], file=sys.stderr)
+    if "exception" in context:
+        traceback.print_exception(context["exception"])
+    sys.stderr.flush()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    uvloop.run(_run())

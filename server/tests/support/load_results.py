@@ -8,14 +8,17 @@ from typing import Any
 
 import orjson
 
-from lookupdb.load.fail_if import parse_condition
-from lookupdb.load.key_choice import KeyDistribution
-from lookupdb.load.preflight import DatasetFacts
-from lookupdb.load.recording import Recording
-from lookupdb.load.result import LoadSetting, make_document
-from lookupdb.load.schedule import make_profile
-from lookupdb.load.sender_plan import LoadPlan
-from lookupdb.load.tally import Tally
+from lookupdb.load.plan import (
+    DatasetFacts,
+    KeyDistribution,
+    LoadOrder,
+    LoadPlan,
+    SenderPlan,
+    Tally,
+    make_profile,
+    make_target,
+)
+from lookupdb.load.result import Recording, make_document, parse_condition
 
 SCHEMA = orjson.loads((Path(__file__).parents[3] / "docs" / "reference" / "load-result.schema.json").read_bytes())
 
@@ -47,24 +50,25 @@ def make_recording() -> Recording:
             tally.latencies = [int(source.expovariate(1 / 2000)) + 100 for _ in range(10)]
             tally.lags = [50] * 14
             tally.count_generation("g1" if step < 20 else "g2", step / 4)
-            tally.count_failure("unavailable", "Deadline")
-            tally.count_failure("httpErrors", "401 unauthenticated")
-            tally.count_failure("broken", "reset")
-            tally.count_failure("invalid", "not <xml> & \x1b[2J")
+            tally.failures["unavailable"] = {"Deadline": 1}
+            tally.failures["httpErrors"] = {"401 unauthenticated": 1}
+            tally.failures["broken"] = {"reset": 1}
+            tally.failures["invalid"] = {"not <xml> & \x1b[2J": 1}
             tally.unavailable_keys = 1
             tally.failure_latencies = [10, 20, 30, 40]
-            recording.take(process, step / 4, Tally.from_json(orjson.loads(orjson.dumps(tally.to_json()))))
+            recording.take(process, step / 4, Tally.from_json(orjson.loads(orjson.dumps(tally))))
     recording.take(0, 14.9, Tally(timeouts=3, latencies=[5_000_000] * 3))
     recording.finish()
     return recording
 
 
 def make_result(*conditions: str, recording: Recording | None = None) -> dict[str, Any]:
-    facts = DatasetFacts("shop", "people", "g1", 3000)
-    setting = LoadSetting("http://a:80", facts, None, make_plan(), 1000, "keys.txt", "2026-11-24T00:00:00.000Z")
+    facts = DatasetFacts("shop", "people", 3000, "g1")
+    sender = SenderPlan(make_plan(), make_target("http://a:80", None, None, []), 0, None, ["key"] * 1000)
     document = make_document(
-        setting,
+        LoadOrder(sender, facts, is_asked_by_name=False, key_source="keys.txt"),
         recording or make_recording(),
+        started_at="2026-11-24T00:00:00.000Z",
         seconds=10.0,
         is_interrupted=False,
         conditions=[parse_condition(text) for text in conditions],
