@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lookupdb.load.plan import Tally
-from lookupdb.load.result import Recording
-from lookupdb.load.run import LoadDisplay, render_line
+from lookupdb.load.result import Recording, render_progress
+from lookupdb.load.run import LoadDisplay
 
 
 def _recording() -> Recording:
@@ -38,8 +38,8 @@ def test_where_there_is_no_answer_no_latency_is_shown() -> None:
         tally.failures["broken"] = {"refused": 10}
         recording.take(0, second, tally)
     for shown in (recording, Recording(10, 1)):
-        assert ", p50 –, p99 –" in render_line(shown, 3, 10)
-    assert render_line(Recording(10, 1), -2.6, 10).startswith("warming up, 3 s left: ")
+        assert ", p50 –, p99 –" in render_progress(shown, 3, 10)
+    assert render_progress(Recording(10, 1), -2.6, 10).startswith("warming up, 3 s left: ")
 
 
 def test_a_terminal_gets_a_line_that_changes(

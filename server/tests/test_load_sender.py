@@ -9,7 +9,7 @@ import itertools
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -200,7 +200,9 @@ async def test_what_follows_an_answer_does_not_answer_the_next_request(following
     """Behind a piece as large as a loop reads at once it may be the next piece of the same turn."""
     owner = Owner()
     ours, router = socket.socketpair()
-    _, connection = await asyncio.get_running_loop().create_connection(lambda: LoadConnection(owner), sock=ours)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: LoadConnection(cast(Sender, owner)), sock=ours
+    )
     with router:
         connection.send(b"")
         size = READ_BYTES - len(encode_answer(200, b"", "g1")) - 5

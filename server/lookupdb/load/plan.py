@@ -25,9 +25,8 @@ from lookupdb.errors import UsageError
 
 T = TypeVar("T")
 Arrivals = Literal["poisson", "uniform"]
-FailureKind = Literal["unavailable", "httpErrors", "broken", "invalid"]
 
-FAILURE_KINDS: Final[tuple[FailureKind, ...]] = ("unavailable", "httpErrors", "broken", "invalid")
+FAILURE_KINDS: Final = ("unavailable", "httpErrors", "broken", "invalid")
 GENERATION_FIELD: Final = "Lookupdb-Generation"
 MAX_LABELS: Final = 50  # of one kind of failure, and of generations: what servers say must not fill memory
 OTHER_LABELS: Final = "(others)"
@@ -172,7 +171,8 @@ def _parse_header(header: str) -> tuple[str, str]:
     if not colon or not _TOKEN.fullmatch(name) or not _FIELD_TEXT.fullmatch(text):
         what, hint = f"{name[:80]!r} is no header field", "give its name and its text, as --header 'X-Team: search'"
     elif lower in _SECRET_FIELDS:
-        what, hint = f"{name} would show a secret to whoever lists processes", "give a token by --token-file"
+        what = f"{name} would show a secret to whoever lists processes"
+        hint = "give a token by --token-file, or in LOOKUPDB_TOKEN"
     elif lower == GENERATION_FIELD.lower():
         what, hint = f"{name} names a generation", "give it by --at"
     elif lower in _OWN_FIELDS:

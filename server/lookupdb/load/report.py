@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -24,6 +25,8 @@ except ModuleNotFoundError as error:
         "--report draws by pygal, which is not installed",
         hint="pip install pygal; in a clone of lookupdb, pip install --require-hashes -r requirements/report.txt",
     ) from error
+# Python warns of the finder that pygal has for plugins with maps.
+sys.meta_path[:] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
 
 _WIDTH, _HEIGHT, _TOP, _ROW = 860, 320, 50, 19
 _COLUMNS: Final = (12, 100)  # characters of a row's name and text in a drawing: rather too few, whatever the font
@@ -108,7 +111,7 @@ def _draw_charts(document: Mapping[str, Any]) -> Iterator[str]:
         }
 
     spans = document["generations"][1 : 1 + _MAX_CUTOVERS]
-    over_time = {
+    over_time: dict[str, Any] = {
         "cutovers": {f"{clean(span['name'])} answers first": span["firstSeconds"] for span in spans},
         "x_title": "seconds since measuring began",
         "x_value_formatter": "{:g}".format,

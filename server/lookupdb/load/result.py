@@ -245,7 +245,7 @@ def make_document(
     load, total, latencies, divisor = order.sender.load, recording.total, recording.latencies, seconds or math.inf
     percentiles = {*PERCENTILES, *(judge.percentile for judge in conditions if judge.percentile is not None)}
     profile = [asdict(segment) for segment in load.profile.segments]
-    plan = {"profile": profile, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
+    plan: dict[str, Any] = {"profile": profile, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
     plan |= {"durationSeconds": round(load.duration, 6), "batch": load.batch, "partial": load.partial}
     plan |= {"keys": len(order.sender.keys), "keySource": order.key_source, "hitRatio": load.hit_ratio}
     plan |= {"distribution": str(load.distribution), "seed": load.seed, "maxInFlight": load.max_in_flight}
@@ -421,6 +421,19 @@ def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     for judged in document["failIf"]:
         rows.append(("fail-if", f"{judged['condition']}: {'holds' if judged['holds'] else 'does not hold'}"))
     return [(name, clean(text)) for name, text in rows]
+
+
+def render_progress(recording: Recording, seconds: float, duration: float) -> str:
+    """A line of progress; rates and latencies are those of the last point."""
+    last, total = recording.points[-1] if recording.points else LoadPoint(0.0, 1.0), recording.total
+    failures = list_failures(total.failures, total.timeouts, total.unsent)[:6]
+    parts = [
+        f"warming up, {-seconds:.0f} s left" if seconds < 0 else f"{min(seconds, duration):.0f} of {duration:g} s",
+        f": {format_rate(last.answered / last.seconds)} answered of {format_rate(last.scheduled / last.seconds)}",
+        f", p50 {format_microseconds(last.p50)}, p99 {format_microseconds(last.p99)}",
+        *(f", {count:,} {name}" for name, count in failures),
+    ]
+    return clean("".join(parts))
 
 
 def list_failures(failures: Mapping[str, Any], timeouts: int, unsent: int) -> list[tuple[str, int]]:

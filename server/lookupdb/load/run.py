@@ -37,15 +37,7 @@ from lookupdb.load.plan import (
     quote_key,
     take_sample,
 )
-from lookupdb.load.result import (
-    FailCondition,
-    LoadPoint,
-    Recording,
-    format_microseconds,
-    format_rate,
-    list_failures,
-    make_document,
-)
+from lookupdb.load.result import FailCondition, Recording, make_document, render_progress
 from lookupdb.load.sender import judge_batch, judge_single
 from lookupdb.network import describe_socket_failure, is_redis_reply
 from lookupdb.redis_port import REDIS_HINT
@@ -59,7 +51,6 @@ LATE_MICROSECONDS: Final = 100_000  # if it is late by so much at the median
 LINE_SECONDS: Final = 5.0  # between two lines of progress
 START_SECONDS: Final = 120.0  # until all senders must be ready: they open connections first
 _SHOW_SECONDS: Final = 0.5
-_SHOWN_FAILURES: Final = 6
 _LEAD_SECONDS: Final = 0.2  # between the order to begin and the beginning
 _END_SECONDS: Final = 5.0  # until a sender that is done must have ended
 _LINE_BYTES: Final = 64 << 20
@@ -144,12 +135,11 @@ class Preflight:
         """Look ``keys`` up; that some are unavailable is an answer. Raises LookupFailed if it is refused, or not a
         router's answer."""
         if len(keys) == 1:
-            answer = self._ask("GET", f"/v1/lookup{quote_key(keys[0]).decode()}", None)
-            verdict = judge_single(answer.status, answer.generation, answer.body)
+            answer, judge = self._ask("GET", f"/v1/lookup{quote_key(keys[0]).decode()}", None), judge_single
         else:
             members = {"keys": list(keys), "partial": True} if partial else {"keys": list(keys)}
-            answer = self._ask("POST", "/v1/lookup", orjson.dumps(members))
-            verdict = judge_batch(answer.status, answer.generation, answer.body, len(keys))
+            answer, judge = self._ask("POST", "/v1/lookup", orjson.dumps(members)), judge_batch
+        verdict = judge(answer.status, answer.generation, answer.body, len(keys))
         if verdict.kind == "httpErrors":
             self._check(answer)
         if verdict.kind in ("httpErrors", "invalid"):
@@ -255,11 +245,11 @@ class LoadDisplay:
         """Show ``recording``, so many ``seconds`` after measuring began: less than 0 in the warm-up."""
         self._shown_at = seconds if self._shown_at is None else self._shown_at
         if self._erase:
-            line = render_line(recording, seconds, duration)[: shutil.get_terminal_size().columns - 1]
+            line = render_progress(recording, seconds, duration)[: shutil.get_terminal_size().columns - 1]
             self.tell(line, end="")
         elif seconds - self._shown_at >= LINE_SECONDS:
             self._shown_at = seconds
-            self.tell(render_line(recording, seconds, duration))
+            self.tell(render_progress(recording, seconds, duration))
 
     def tell(self, line: str, end: str = "\n") -> None:
         """Show ``line``, which stays."""
@@ -268,19 +258,6 @@ class LoadDisplay:
     def close(self) -> None:
         """Leave nothing that would change."""
         self.tell("", end="")
-
-
-def render_line(recording: Recording, seconds: float, duration: float) -> str:
-    """A line of progress; rates and latencies are those of the last point."""
-    last, total = recording.points[-1] if recording.points else LoadPoint(0.0, 1.0), recording.total
-    failures = list_failures(total.failures, total.timeouts, total.unsent)[:_SHOWN_FAILURES]
-    parts = [
-        f"warming up, {-seconds:.0f} s left" if seconds < 0 else f"{min(seconds, duration):.0f} of {duration:g} s",
-        f": {format_rate(last.answered / last.seconds)} answered of {format_rate(last.scheduled / last.seconds)}",
-        f", p50 {format_microseconds(last.p50)}, p99 {format_microseconds(last.p99)}",
-        *(f", {count:,} {name}" for name, count in failures),
-    ]
-    return clean("".join(parts))
 
 
 def run_load(
@@ -309,6 +286,7 @@ class _Load:
 
     async def run(self, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "it is run in one"
         with suppress(ValueError, RuntimeError):  # outside of the main thread there are no signals
             for number in _SIGNALS:
                 loop.add_signal_handler(number, self._take_signal, number, task)

@@ -26,14 +26,13 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 import httptools
 import orjson
 import uvloop
 
 from lookupdb.load.plan import (
-    FailureKind,
     KeyChooser,
     SenderPlan,
     Tally,
@@ -81,13 +80,13 @@ _FOUND: Final = AnswerVerdict("answered", found=1)
 _MISSING: Final = AnswerVerdict("answered", missing=1)
 
 
-def judge_single(status: int, generation: bytes, body: bytes) -> AnswerVerdict:
+def judge_single(status: int, generation: bytes, body: bytes, keys: int) -> AnswerVerdict:
     """Judge the answer to a GET. ``generation`` is its header field, empty if there is none."""
-    if status == 200:
-        return _FOUND if generation else AnswerVerdict("invalid", "200 without a generation")
     if status == 404 and generation and b"/problems/missing" in body:
         return _MISSING
-    return _judge_refusal(status, body, 1)
+    if status != 200:
+        return _judge_refusal(status, body, keys)
+    return _FOUND if generation else AnswerVerdict("invalid", "200 without a generation")
 
 
 def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> AnswerVerdict:
@@ -119,25 +118,13 @@ def _judge_refusal(status: int, body: bytes, keys: int) -> AnswerVerdict:
     return AnswerVerdict("httpErrors", f"{status} {clean(name[:_MAX_LABEL])}".rstrip())
 
 
-class ConnectionOwner(Protocol):
-    """Has connections. Their unfinished answers are bounded together, by ``kept_bytes``."""
-
-    kept_bytes: int
-
-    def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
-        """The request of ``connection`` is answered. It takes another one if it ``is_open``."""
-
-    def lose(self, connection: LoadConnection, label: str) -> None:
-        """``connection`` is closed. If it is busy, its request is not answered."""
-
-
 class LoadConnection(asyncio.Protocol):
     """A connection that is kept alive, with one request at a time; ``intended`` and ``keys`` are its owner's."""
 
     intended = 0.0
     keys = 0
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: Sender) -> None:
         self._owner = owner
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -272,14 +259,14 @@ class Sender:
         self._plan, self._context = plan, context
         self._make = make_requests(plan.target, plan.keys, chooser, load.batch, partial=load.partial)
         self._times = intended_times(load.profile, load.arrivals, load.seed, plan.process, load.processes)
-        self._is_single = load.batch == 1
+        self._judge = judge_single if load.batch == 1 else judge_batch
         self._timeout = load.timeout
         self.tally = Tally()
         self._start = self._measured = self._due = 0.0
         self._idle: deque[LoadConnection] = deque()
         self._all: dict[LoadConnection, None] = {}
         self._backlog: deque[float] = deque()
-        self._opening: set[asyncio.Task[None] | None] = set()
+        self._opening: set[asyncio.Task[None]] = set()
         self.kept_bytes = 0
         self._is_over = False  # no further request will be due
         self._ended = asyncio.Event()
@@ -377,7 +364,9 @@ class Sender:
             if self._backlog:  # the request that has waited longest fails with it
                 label = next(label for kind, label in _CONNECT_ERRORS.items() if isinstance(error, kind))
                 self._count_failure(self._backlog.popleft(), "broken", label)
-        self._opening.discard(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None, "this is one"
+        self._opening.discard(task)
         if connection.is_open:
             self._all[connection] = None
             self._use(connection)
@@ -401,42 +390,33 @@ class Sender:
             self._idle.append(connection)
 
     def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
-        """Count an answer."""
-        now, intended = time.monotonic(), connection.intended
-        if intended >= self._measured:
-            verdict = (
-                judge_single(status, generation, body)
-                if self._is_single
-                else judge_batch(status, generation, body, connection.keys)
-            )
-            self._count(verdict, generation, int((now - intended) * _MICROSECONDS), now)
+        """Count the answer to the request of ``connection``, which takes another one if it ``is_open``."""
+        now, tally = time.monotonic(), self.tally
+        if connection.intended >= self._measured:
+            verdict = self._judge(status, generation, body, connection.keys)
+            tally.found += verdict.found
+            tally.missing += verdict.missing
+            tally.unavailable_keys += verdict.unavailable
+            if verdict.kind == "answered":
+                tally.answered += 1
+                tally.latencies.append(int((now - connection.intended) * _MICROSECONDS))
+            else:
+                self._count_failure(connection.intended, verdict.kind, verdict.label)
+            if generation and verdict.kind in ("answered", "unavailable"):
+                tally.count_generation(generation.decode("latin-1")[:100], now - self._measured)
+                tally.mixed += b"," in generation
         self._use(connection)
         if self._is_over:
             self._check_end()
 
     def lose(self, connection: LoadConnection, label: str) -> None:
-        """Count the request that ``connection`` had."""
+        """``connection`` is closed. If it is busy, its request is not answered."""
         self._all.pop(connection, None)
         if connection.is_busy:
             connection.is_busy = False
             self._count_failure(connection.intended, "broken", label)
         self._open_for_backlog()
         self._check_end()
-
-    def _count(self, verdict: AnswerVerdict, generation: bytes, microseconds: int, now: float) -> None:
-        tally = self.tally
-        tally.found += verdict.found
-        tally.missing += verdict.missing
-        tally.unavailable_keys += verdict.unavailable
-        if verdict.kind == "answered":
-            tally.answered += 1
-            tally.latencies.append(microseconds)
-        else:
-            add_label(tally.failures[verdict.kind], verdict.label)
-            tally.failure_latencies.append(microseconds)
-        if generation and verdict.kind in ("answered", "unavailable"):
-            tally.count_generation(generation.decode("latin-1")[:100], now - self._measured)
-            tally.mixed += b"," in generation
 
     async def _sweep(self) -> None:
         while True:
@@ -457,7 +437,7 @@ class Sender:
             setattr(self.tally, kind, getattr(self.tally, kind) + 1)
             self.tally.latencies.append(int(seconds * _MICROSECONDS))
 
-    def _count_failure(self, intended: float, kind: FailureKind, label: str) -> None:
+    def _count_failure(self, intended: float, kind: str, label: str) -> None:
         if intended >= self._measured:
             add_label(self.tally.failures[kind], label)
             self.tally.failure_latencies.append(int((time.monotonic() - intended) * _MICROSECONDS))
@@ -472,42 +452,33 @@ async def _run() -> None:
     loop.set_exception_handler(_end_by_bug)
     orders = asyncio.StreamReader(limit=1 << 30)  # a plan has all keys
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), os.fdopen(0, "rb", closefd=False))
-    reports, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(1, "wb", closefd=False))
+    transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(1, "wb", closefd=False))
     if not (line := await orders.readline()):
         return
     plan = SenderPlan.from_line(line)
-    context = ssl.create_default_context(cafile=plan.ca_file) if plan.target.is_encrypted else None
-    sender = Sender(plan, context)
+    sender = Sender(plan, ssl.create_default_context(cafile=plan.ca_file) if plan.target.is_encrypted else None)
     gc.freeze()
     gc.disable()  # requests leave no cycles behind, and a pass over a million keys is a pause
     await sender.open_first()
-    _report(reports, {"ready": True})
-    if start := await orders.readline():
-        await _send(sender, orders, reports, float(start), plan.load.warmup)
-    reports.close()
-
-
-async def _send(
-    sender: Sender, orders: asyncio.StreamReader, reports: asyncio.WriteTransport, start: float, warmup: float
-) -> None:
-    running, stopping = asyncio.ensure_future(sender.run(start)), asyncio.ensure_future(orders.read())
+    transport.write(b'{"ready":true}\n')
+    if not (line := await orders.readline()):
+        return
+    measured = float(line) + plan.load.warmup
+    running, stopping = asyncio.ensure_future(sender.run(float(line))), asyncio.ensure_future(orders.read())
     stopping.add_done_callback(lambda _: sender.stop(STOP_SECONDS))
-    busy, begin = time.process_time(), time.monotonic() - start - warmup
+    busy, begin = time.process_time(), time.monotonic() - measured
     while not running.done():
         await asyncio.wait((running,), timeout=REPORT_SECONDS - begin % REPORT_SECONDS)
         tally, sender.tally = sender.tally, Tally()
         tally.busy, busy = time.process_time() - busy, time.process_time()
-        _report(reports, {"begin": begin, "tally": tally})
-        begin = time.monotonic() - start - warmup
+        if transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+            raise BufferError("nobody reads the reports")
+        transport.write(orjson.dumps({"begin": begin, "tally": tally}) + b"\n")
+        begin = time.monotonic() - measured
     stopping.cancel()
     await running
-    _report(reports, {"ended": True})
-
-
-def _report(reports: asyncio.WriteTransport, members: dict[str, Any]) -> None:
-    if reports.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-        raise BufferError("nobody reads the reports")
-    reports.write(orjson.dumps(members) + b"\n")
+    transport.write(b'{"ended":true}\n')
+    transport.close()
 
 
 def _end_by_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> NoReturn:
