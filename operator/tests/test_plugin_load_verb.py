@@ -21,7 +21,6 @@ from plugin_samples import body, generation
 
 from lookupdb.load.plan import (
     DatasetFacts,
-    KeyDistribution,
     LoadOrder,
     LoadPlan,
     SenderPlan,
@@ -39,7 +38,7 @@ def make_result(*conditions: str) -> dict[str, Any]:
     recording.finish()
     plan = LoadPlan(
         make_profile(5, 5, ramp=0, duration=1, warmup=0),
-        *("poisson", 0, 1, False, 1.0, KeyDistribution(), 1, 8, 1, 5.0),
+        *("poisson", 0, 1, False, 1.0, "uniform", 1, 8, 1, 5.0),
     )
     target = make_target("http://airports-router.shop.svc", None, None, [])
     facts = DatasetFacts("shop", "airports", 28_298, "g12")

@@ -208,7 +208,7 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read: No such file"),
         (["--batch", "101"], 1, "give a smaller --batch"),
         (["--batch", "501"], 2, "batches of 501 keys need as many, found 500"),
-        (["--rate", "1000000", "--beyond-default-bounds"], 1, "this machine can send some"),
+        (["--rate", "1000000", "--beyond-default-bounds"], 1, "this machine does not keep up: for 3 s"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(url: str, key_file: str, words: list[str], code: int, told: str) -> None:

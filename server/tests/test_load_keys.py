@@ -11,13 +11,12 @@ import orjson
 import pytest
 from support.shards import write_generation
 
-from lookupdb.cli.load_options import parse_distribution
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.load.plan import (
     KeyChooser,
-    KeyDistribution,
     make_requests,
     make_target,
+    parse_distribution,
     quote_key,
     read_key_lines,
     take_sample,
@@ -27,7 +26,7 @@ from lookupdb.store.stored_generation import find_in_folder
 
 
 def _choose(keys: int, distribution: str, count: int, hit_ratio: float = 1.0) -> Counter[int | str]:
-    chooser = KeyChooser(keys, parse_distribution(distribution), hit_ratio, random.Random(7))
+    chooser = KeyChooser(keys, distribution, hit_ratio, random.Random(7))
     return Counter(chooser.choose() for _ in range(count))
 
 
@@ -55,10 +54,10 @@ def test_made_up_keys_are_the_share_that_is_no_hit_and_each_is_another() -> None
 
 def test_keys_of_a_batch_are_different() -> None:
     for distribution in ("uniform", "zipf:1.2"):
-        chooser = KeyChooser(200, parse_distribution(distribution), 1.0, random.Random(7))
+        chooser = KeyChooser(200, distribution, 1.0, random.Random(7))
         batch = chooser.choose_batch(50)
         assert len(batch) == len(set(batch)) == 50
-    steep = KeyChooser(200, KeyDistribution(9.0), 1.0, random.Random(7)).choose_batch(50)
+    steep = KeyChooser(200, "zipf:9", 1.0, random.Random(7)).choose_batch(50)
     assert len(steep) == len(set(steep)) < 50, "it gives up to choose what is never chosen"
 
 
@@ -81,14 +80,14 @@ def test_a_key_is_quoted_so_that_nobody_tidies_it_away() -> None:
 
 def test_requests_are_whole_http() -> None:
     target = make_target("http://example.com:81/people/", "a-token-of-20-bytes!", "g7", ["X-A: b"])
-    chooser = KeyChooser(1, KeyDistribution(), 1.0, random.Random(1))
+    chooser = KeyChooser(1, "uniform", 1.0, random.Random(1))
     single, keys = make_requests(target, ["k 1"], chooser, 1, partial=False)()
     head = (
         "HTTP/1.1\r\nHost: example.com:81\r\nUser-Agent: lookupdb-load\r\n"
         "Authorization: Bearer a-token-of-20-bytes!\r\nLookupdb-Generation: g7\r\nX-A: b\r\n"
     )
     assert (single.decode(), keys) == (f"GET /people/v1/lookup/k%201 {head}\r\n", 1)
-    chooser = KeyChooser(3, KeyDistribution(), 1.0, random.Random(1))
+    chooser = KeyChooser(3, "uniform", 1.0, random.Random(1))
     batch, keys = make_requests(target, ['"', "b", "c"], chooser, 3, partial=True)()
     begin, _, body = batch.decode().partition("\r\n\r\n")
     assert begin.startswith(f"POST /people/v1/lookup {head}")

@@ -26,7 +26,7 @@ from lookupdb.load.result import (
     render_summary,
     thin_curve,
 )
-from lookupdb.load.run import LagWatch, SenderTooSlow, check_capacity
+from lookupdb.load.run import LagWatch
 
 # Histograms
 
@@ -404,17 +404,6 @@ def test_more_than_the_default_bound_has_to_be_asked_for(changes: dict[str, Any]
     assert "--beyond-default-bounds" in str(caught.value)
 
 
-def test_a_rate_that_this_machine_cannot_send_is_refused_before_it_begins() -> None:
-    check_capacity(make_plan(rate=70_000, processes=1), 2)
-    check_capacity(make_plan(rate=170_000, processes=2), 2)
-    with pytest.raises(SenderTooSlow, match="some 100,000 requests/s") as caught:
-        check_capacity(make_plan(rate=150_000, processes=1), 2)
-    assert "--processes 2" in str(caught.value)
-    with pytest.raises(SenderTooSlow, match="some 100,000") as caught:
-        check_capacity(make_plan(rate=150_000, processes=2), 1)
-    assert "--processes" not in str(caught.value), "there is no further processor"
-
-
 def test_senders_that_stay_behind_end_the_load() -> None:
     watch = LagWatch()
     for step in range(40):
@@ -423,5 +412,5 @@ def test_senders_that_stay_behind_end_the_load() -> None:
         watch.check(step / 4, [])
     for step in range(52, 62):
         watch.check(step / 4, [150_000])
-    with pytest.raises(SenderTooSlow, match="does not keep up"):
+    with pytest.raises(LookupdbError, match="does not keep up"):
         watch.check(16.0, [150_000])

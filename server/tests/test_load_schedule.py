@@ -8,9 +8,8 @@ import statistics
 
 import pytest
 
-from lookupdb.cli.load_options import parse_ramp
 from lookupdb.errors import UsageError
-from lookupdb.load.plan import RateProfile, RateSegment, intended_times, make_profile
+from lookupdb.load.plan import RateProfile, RateSegment, intended_times, make_profile, parse_ramp
 
 
 def _times(profile: RateProfile, arrivals: str, seed: int = 1, processes: int = 1) -> list[float]:

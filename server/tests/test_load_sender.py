@@ -24,7 +24,7 @@ from support.scripted_router import (
 )
 from support.waiting import soon
 
-from lookupdb.load.plan import FAILURE_KINDS, KeyDistribution, LoadPlan, SenderPlan, Tally, make_profile, make_target
+from lookupdb.load.plan import FAILURE_KINDS, LoadPlan, SenderPlan, Tally, make_profile, make_target
 from lookupdb.load.result import LatencyHistogram
 from lookupdb.load.sender import READ_BYTES, LoadConnection, Sender
 
@@ -37,7 +37,7 @@ def _plan(port: int, keys: list[str], *, rate: float = 100, duration: float = 1.
         batch=1,
         partial=False,
         hit_ratio=1.0,
-        distribution=KeyDistribution(),
+        distribution="uniform",
         seed=1,
         max_in_flight=64,
         processes=1,

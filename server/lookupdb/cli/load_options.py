@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import click
 
 from lookupdb.cli.options import F, GenerationAddress, option
 from lookupdb.errors import UsageError
-from lookupdb.load.plan import KeyDistribution, LoadPlan, make_profile
+from lookupdb.load.plan import LoadPlan, make_profile, parse_distribution, parse_ramp
 
 # The most that may be sent without FLAG: a typing error must not take a router down.
 MAX_RATE: Final = 1000.0
@@ -19,7 +18,6 @@ MAX_SECONDS: Final = 60.0  # with the warm-up
 FLAG: Final = "--beyond-default-bounds"
 DEFAULT_DURATION: Final = 10.0
 _LONGEST: Final = 86_400
-_MAX_EXPONENT: Final = 10.0
 
 
 class TextLine(click.ParamType[str]):
@@ -95,35 +93,6 @@ _PLAN_OPTIONS: Final = (
 )
 
 
-def parse_ramp(text: str) -> tuple[float, float, float]:
-    """START:END:SECONDS. Raises UsageError."""
-    try:
-        start, end, seconds = map(float, text.split(":"))
-        if math.isfinite(start + end + seconds) and min(start, end) >= 0 < max(start, end) and seconds >= 1:
-            return start, end, seconds
-    except ValueError:
-        pass
-    raise UsageError(
-        f"--ramp {text} is no ramp: rates are 0 or more, one of them is more, and it takes a second or more",
-        hint="give START:END:SECONDS, as --ramp 100:1000:30",
-    )
-
-
-def parse_distribution(text: str) -> KeyDistribution:
-    """``uniform``, or ``zipf:1.1``. Raises UsageError."""
-    if text == "uniform":
-        return KeyDistribution()
-    name, _, digits = text.partition(":")
-    try:
-        if name == "zipf" and 0 < float(digits) <= _MAX_EXPONENT:
-            return KeyDistribution(float(digits))
-    except ValueError:
-        pass
-    raise UsageError(
-        f"--distribution {text} is none", hint=f"give uniform, or zipf:S with S up to {_MAX_EXPONENT:g}, as zipf:1.1"
-    )
-
-
 def check_bounds(plan: LoadPlan) -> None:
     """Raises UsageError if ``plan`` needs ``FLAG``."""
     rate, seconds, excess = plan.profile.highest, plan.profile.seconds, []
@@ -166,12 +135,13 @@ def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
         batch=options["batch"],
         partial=options["partial"],
         hit_ratio=options["hit_ratio"],
-        distribution=parse_distribution(options["distribution"]),
+        distribution=options["distribution"],
         seed=options["seed"],
         max_in_flight=options["max_in_flight"],
         processes=min(options["processes"], options["max_in_flight"]),
         timeout=options["timeout"],
     )
+    parse_distribution(plan.distribution)
     if not options["is_unbounded"]:
         check_bounds(plan)
     return plan

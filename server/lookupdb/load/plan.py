@@ -15,6 +15,7 @@ import random
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -32,6 +33,7 @@ MAX_LABELS: Final = 50  # of one kind of failure, and of generations: what serve
 OTHER_LABELS: Final = "(others)"
 MAX_KEYS: Final = 1_000_000
 DEFAULT_SAMPLE: Final = 100_000
+_MAX_EXPONENT: Final = 10.0
 _MAX_LINE_BYTES: Final = 1 << 16  # no key of a record is longer than 511 bytes
 _MAX_FILE_KEY_BYTES: Final = 256 << 20
 _TRIES: Final = 8  # for each key of a batch until all differ: a skewed choice may hardly ever give more than a few
@@ -116,14 +118,28 @@ def intended_times(
     return profile.find_instants(itertools.accumulate(gaps))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyDistribution:
-    """How often each key is asked for: the key of rank n 1/n^exponent as often as the first (Zipf's law)."""
+def parse_ramp(text: str) -> tuple[float, float, float]:
+    """START:END:SECONDS. Raises UsageError."""
+    with suppress(ValueError):
+        start, end, seconds = map(float, text.split(":"))
+        if math.isfinite(start + end + seconds) and min(start, end) >= 0 < max(start, end) and seconds >= 1:
+            return start, end, seconds
+    raise UsageError(
+        f"--ramp {text} is no ramp: rates are 0 or more, one of them is more, and it takes a second or more",
+        hint="give START:END:SECONDS, as --ramp 100:1000:30",
+    )
 
-    exponent: float = 0.0  # 0: all equally often
 
-    def __str__(self) -> str:
-        return f"zipf:{self.exponent:g}" if self.exponent else "uniform"
+def parse_distribution(text: str) -> float:
+    """The exponent of ``zipf:1.1``: the key of rank n is asked for 1/n^1.1 as often as the first (Zipf's law). 0 for
+    ``uniform``: all equally often. Raises UsageError."""
+    name, _, digits = text.partition(":")
+    with suppress(ValueError):
+        if text == "uniform" or (name == "zipf" and 0 < float(digits) <= _MAX_EXPONENT):
+            return float(digits or 0)
+    raise UsageError(
+        f"--distribution {text} is none", hint=f"give uniform, or zipf:S with S up to {_MAX_EXPONENT:g}, as zipf:1.1"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +208,7 @@ class LoadPlan:
     batch: int
     partial: bool
     hit_ratio: float
-    distribution: KeyDistribution
+    distribution: str
     seed: int
     max_in_flight: int  # requests, and so connections
     processes: int
@@ -224,7 +240,6 @@ class SenderPlan:
         members = orjson.loads(line)
         load, target = members["load"], members["target"]
         load["profile"] = RateProfile(tuple(RateSegment(**segment) for segment in load["profile"]["segments"]))
-        load["distribution"] = KeyDistribution(**load["distribution"])
         target["fields"] = tuple(map(tuple, target["fields"]))
         return cls(**{**members, "load": LoadPlan(**load), "target": LoadTarget(**target)})
 
@@ -364,10 +379,10 @@ def take_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
 class KeyChooser:
     """Chooses the keys of each request: the place of a key, or a key that is made up."""
 
-    def __init__(self, keys: int, distribution: KeyDistribution, hit_ratio: float, source: random.Random) -> None:
+    def __init__(self, keys: int, distribution: str, hit_ratio: float, source: random.Random) -> None:
         self._places, self._hit_ratio, self._source, self._random = range(keys), hit_ratio, source, source.random
-        weights = (rank**-distribution.exponent for rank in range(1, keys + 1))
-        self._sums = list(itertools.accumulate(weights)) if distribution.exponent else None
+        exponent = parse_distribution(distribution)
+        self._sums = list(itertools.accumulate(rank**-exponent for rank in range(1, keys + 1))) if exponent else None
 
     def choose(self) -> int | str:
         """The key of a GET."""

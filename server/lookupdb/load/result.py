@@ -11,7 +11,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from lookupdb import __version__
@@ -26,13 +26,9 @@ PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
 """0 to 99.999, at even steps of the logarithm of what is left."""
 MAX_POINTS: Final = 600  # of a whole load: a longer load has longer points
-LABELS: Final = {
-    "unavailable": "unavailable",
-    "httpErrors": "HTTP error",
-    "broken": "broken connection",
-    "invalid": "invalid answer",
-}
-"""The names of the kinds of failure."""
+LABELS: Final = dict(
+    zip(FAILURE_KINDS, ("unavailable", "HTTP error", "broken connection", "invalid answer"), strict=True)
+)
 NO_LATENCY: Final = "–"  # shown where there is no answer to measure
 NOTICEABLE_MICROSECONDS: Final = 10_000  # of a sender's lag at the 99th percentile
 BUSY_SHARE: Final = 0.9  # of a processor: above this, a sender's own queue is part of what it measures
@@ -43,10 +39,7 @@ COUNTS: Final = (
 """What a condition can count: found and missing are keys, the others requests. errors are all requests that were not
 answered: failures of all kinds, timeouts and those not sent."""
 _EDGE_SECONDS: Final = 0.05  # by which an interval may begin too early for its point
-_SUMS: Final = (
-    *("scheduled", "held_back", "answered", "timeouts", "unsent", "found", "missing", "unavailable_keys", "mixed"),
-    "busy",
-)
+_SUMS: Final = tuple(count.name for count in fields(Tally) if count.type in ("int", "float"))
 _CONDITION: Final = re.compile(r"\s*([a-zA-Z0-9.-]+?)\s*(>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*(us|µs|ms|s|%|)\s*")
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)")
 _OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -165,7 +158,6 @@ class LoadPoint:
     p99: int | None = None
     highest: int | None = None
     """Microseconds, as the percentiles. None until the point is closed, and if too few were answered."""
-    latencies: LatencyHistogram | None = field(default_factory=LatencyHistogram)  # until it is closed
     failure_count: int = 0  # requests that failed without being late: they count as slower than any answer
 
     def to_json(self) -> dict[str, Any]:
@@ -186,7 +178,7 @@ class Recording:
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
         self.failure_count = 0  # as ``latencies``, of the closed points
         self.points: list[LoadPoint] = []  # the closed ones
-        self._open: dict[int, LoadPoint] = {}
+        self._open: dict[int, tuple[LoadPoint, LatencyHistogram]] = {}
         self._reached = [0] * processes  # the point that each sender has reached
 
     def take(self, process: int, begin: float, tally: Tally) -> None:
@@ -206,14 +198,15 @@ class Recording:
         self.failure_latencies.record(tally.failure_latencies)
         self.lags.record(tally.lags)
         if tally.scheduled or tally.latencies or tally.failure_latencies:
-            start = index * self.width
-            point = self._open.setdefault(index, LoadPoint(start, min(self.width, self._duration - start)))
+            if index not in self._open:
+                start = index * self.width
+                self._open[index] = LoadPoint(start, min(self.width, self._duration - start)), LatencyHistogram()
+            point, latencies = self._open[index]
             point.scheduled += tally.scheduled
             point.answered += tally.answered
             point.failed += tally.failed
             point.failure_count += tally.failed - tally.timeouts - tally.unsent
-            assert point.latencies is not None, "it is open"
-            point.latencies.record(tally.latencies)
+            latencies.record(tally.latencies)
         self._close_points(min(self._reached))
 
     def finish(self) -> None:
@@ -222,9 +215,7 @@ class Recording:
 
     def _close_points(self, end: int) -> None:
         for index in sorted(index for index in self._open if index < end):
-            point = self._open.pop(index)
-            latencies, point.latencies = point.latencies, None
-            assert latencies is not None, "it was open"
+            point, latencies = self._open.pop(index)
             point.p50, point.p99 = latencies.percentiles((50.0, 99.0), point.failure_count)
             point.highest = latencies.highest
             self.points.append(point)
@@ -244,15 +235,15 @@ def make_document(
     """The result. Measuring began at ``started_at`` (ISO 8601, UTC), and lasted ``seconds``."""
     load, total, latencies, divisor = order.sender.load, recording.total, recording.latencies, seconds or math.inf
     percentiles = {*PERCENTILES, *(judge.percentile for judge in conditions if judge.percentile is not None)}
-    profile = [asdict(segment) for segment in load.profile.segments]
-    plan: dict[str, Any] = {"profile": profile, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
+    plan: dict[str, Any] = {"profile": load.profile.segments, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
     plan |= {"durationSeconds": round(load.duration, 6), "batch": load.batch, "partial": load.partial}
     plan |= {"keys": len(order.sender.keys), "keySource": order.key_source, "hitRatio": load.hit_ratio}
-    plan |= {"distribution": str(load.distribution), "seed": load.seed, "maxInFlight": load.max_in_flight}
+    plan |= {"distribution": load.distribution, "seed": load.seed, "maxInFlight": load.max_in_flight}
     plan |= {"processes": load.processes, "timeoutSeconds": load.timeout}
     requests: dict[str, Any] = {"scheduled": total.scheduled, "answered": total.answered}
     requests |= {kind: dict(sorted(labels.items())) for kind, labels in total.failures.items()}
     requests |= {"timeouts": total.timeouts, "unsent": total.unsent, "heldBack": total.held_back}
+    busy = total.busy / divisor / load.processes
     keys = {"found": total.found, "missing": total.missing, "unavailable": total.unavailable_keys}
     document: dict[str, Any] = {
         "formatVersion": FORMAT_VERSION,
@@ -273,10 +264,7 @@ def make_document(
             "histogram": latencies.encode(),
         },
         "failureLatency": recording.failure_latencies.summarize(PERCENTILES),
-        "senders": {
-            "lag": recording.lags.summarize((50.0, 99.0)),
-            "busy": round(total.busy / divisor / load.processes, 3),
-        },
+        "senders": {"lag": recording.lags.summarize((50.0, 99.0)), "busy": round(busy, 3)},
         "generations": [
             {"name": name, "answers": span.answers}
             | {"firstSeconds": round(span.first, 3), "lastSeconds": round(span.last, 3)}

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import math
-import os
 import shutil
 import signal
 import ssl
@@ -30,7 +29,6 @@ from lookupdb.load.plan import (
     GENERATION_FIELD,
     DatasetFacts,
     LoadOrder,
-    LoadPlan,
     LoadTarget,
     Tally,
     clean,
@@ -45,7 +43,6 @@ from lookupdb.runtime.daemon_calls import call_interruptibly
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 TIMEOUT_SECONDS: Final = 30.0  # for one request before the load
-MAX_SENDER_RATE: Final = 100_000.0  # no processor sends as much
 LATE_SECONDS: Final = 3.0  # a sender that is late for so long ends the load,
 LATE_MICROSECONDS: Final = 100_000  # if it is late by so much at the median
 LINE_SECONDS: Final = 5.0  # between two lines of progress
@@ -64,18 +61,6 @@ _HINTS: Final[dict[int, str]] = {
     HTTPStatus.PRECONDITION_FAILED: "leave --at out to ask what is active; a router's /v1/dataset lists its candidates",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "give a smaller --batch",
 }
-
-
-class SenderFailed(LookupdbError):
-    """A sender has ended, or did not begin, for another reason than its load."""
-
-    reason = "SenderFailed"
-
-
-class SenderTooSlow(LookupdbError):
-    """This machine cannot send at the rate that is asked for: the result would be about the machine."""
-
-    reason = "SenderTooSlow"
 
 
 def sample_generation(generation: StoredGeneration, scratch: Path, seed: int, size: int = DEFAULT_SAMPLE) -> list[str]:
@@ -200,34 +185,22 @@ class Preflight:
         )
 
 
-def check_capacity(plan: LoadPlan, processors: int) -> None:
-    """Raises SenderTooSlow if no machine with so many ``processors`` could send ``plan``."""
-    count, rate = plan.processes, plan.profile.highest
-    reachable = MAX_SENDER_RATE * min(count, processors)
-    if rate > reachable:
-        more = f", or give --processes {count + 1}: this machine has {processors} processors"
-        raise SenderTooSlow(
-            f"this machine can send some {reachable:,.0f} requests/s at most by {count} process"
-            f"{'es' if count > 1 else ''}, and {rate:,.0f} are asked for",
-            hint=f"ask for {reachable:,.0f} requests/s or fewer{more if count < processors else ''}",
-        )
-
-
 class LagWatch:
     """Watches how late one sender is."""
 
     _late_since = _seen_at = -math.inf
 
     def check(self, seconds: float, lags: Sequence[int]) -> None:
-        """Take the ``lags`` of a report, in microseconds. Raises SenderTooSlow if it has been late for too long."""
+        """Take the ``lags`` of a report, in microseconds. Raises LookupdbError if it has been late for too long:
+        then the result would be about this machine."""
         if not lags:
             return
         lag = sorted(lags)[len(lags) // 2]
-        if lag <= LATE_MICROSECONDS or seconds - self._seen_at > 1:
+        if lag <= LATE_MICROSECONDS or seconds - self._seen_at > LATE_SECONDS:
             self._late_since = seconds
         self._seen_at = seconds
         if seconds - self._late_since >= LATE_SECONDS:
-            raise SenderTooSlow(
+            raise LookupdbError(
                 f"this machine does not keep up: for {LATE_SECONDS:g} s requests left more than"
                 f" {LATE_MICROSECONDS // 1000} ms late, the last ones {lag / 1e6:.2g} s",
                 hint="ask for a lower --rate, give more --processes, or run it where nothing else needs the processors",
@@ -256,7 +229,7 @@ class LoadDisplay:
         print(f"{self._erase}{line}", end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leave nothing that would change."""
+        """Remove the line that changes."""
         self.tell("", end="")
 
 
@@ -264,8 +237,7 @@ def run_load(
     order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
 ) -> tuple[dict[str, Any], int]:
     """Load a router: the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending, and
-    there is a result; the next one ends it at once. Raises SenderTooSlow, SenderFailed."""
-    check_capacity(order.sender.load, len(os.sched_getaffinity(0)))
+    there is a result; the next one ends it at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
     try:
         return asyncio.run(_Load(order, display).run(conditions))
     except asyncio.CancelledError as error:
@@ -339,7 +311,7 @@ class _Load:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.gather(*map(self._read_line, self._senders))
         except TimeoutError as error:
-            raise SenderFailed(f"the senders were not ready within {START_SECONDS:g} s") from error
+            raise LookupdbError(f"the senders were not ready within {START_SECONDS:g} s") from error
         start = time.monotonic() + _LEAD_SECONDS
         self._measured = start + self._plan.warmup
         self._started_at = datetime.now(UTC) + timedelta(seconds=self._measured - time.monotonic())
@@ -369,7 +341,7 @@ class _Load:
         if self._ended_by:
             return {}
         tail = (await sender.stderr.read())[-_TAIL_BYTES:].decode(errors="replace").strip()
-        raise SenderFailed(f"a sender has ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
+        raise LookupdbError(f"a sender has ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
 
     async def _show(self) -> None:
         while True:

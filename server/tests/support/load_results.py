@@ -10,7 +10,6 @@ import orjson
 
 from lookupdb.load.plan import (
     DatasetFacts,
-    KeyDistribution,
     LoadOrder,
     LoadPlan,
     SenderPlan,
@@ -32,7 +31,7 @@ def make_plan(**changes: Any) -> LoadPlan:
         "batch": 1,
         "partial": False,
         "hit_ratio": 1.0,
-        "distribution": KeyDistribution(1.1),
+        "distribution": "zipf:1.1",
         "seed": 1,
         "max_in_flight": 10,
         "processes": 2,
