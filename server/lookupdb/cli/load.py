@@ -116,10 +116,7 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
 @plan_options
 @option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line; or a sample of what answers.")
 @option(
-    "--sample-size",
-    type=click.IntRange(1, MAX_KEYS),
-    default=DEFAULT_SAMPLE,
-    help="Of --keys sample: so many keys.",
+    "--sample-size", type=click.IntRange(1, MAX_KEYS), default=DEFAULT_SAMPLE, help="Of --keys sample: so many keys."
 )
 @option("--sample-from", metavar="FOLDER|gN", help="Of --keys sample: a generation's folder, or another generation.")
 @option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, help="Seconds from a request's intended time.")
@@ -212,12 +209,7 @@ def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: 
         store_url = str(options["data_dir"] / Path(DEFAULT_STORE).name)
     locator = GenerationLocator(store_url, options["cluster_id"], f"{facts.namespace}/{facts.name}", options["uid"])
     return _KeyOptions(
-        options["keys"],
-        options["sample_size"],
-        options["sample_from"],
-        options["seed"],
-        locator,
-        options["dataset"],
+        options["keys"], options["sample_size"], options["sample_from"], options["seed"], locator, options["dataset"]
     )
 
 

@@ -32,15 +32,7 @@ import httptools
 import orjson
 import uvloop
 
-from lookupdb.load.plan import (
-    KeyChooser,
-    SenderPlan,
-    Tally,
-    add_label,
-    clean,
-    intended_times,
-    make_requests,
-)
+from lookupdb.load.plan import KeyChooser, SenderPlan, Tally, add_label, clean, intended_times, make_requests
 
 MAX_KEPT_BYTES: Final = 256 << 20  # of the unfinished answers of one sender
 READ_BYTES: Final = 256_000  # what uvloop reads at once; after a piece of this size more may have arrived already
