@@ -111,7 +111,7 @@ e2e: $(VENV)/.test ## the stories on a real cluster: that of KUBECONFIG, else on
 lock: ## resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --upgrade $(LOCK) --group build -o requirements/run.txt
 	uv pip compile --quiet $(LOCK_OPTIONS) --group report -c requirements/run.txt -o requirements/report.txt
-	uv pip compile --quiet $(LOCK) --group build --group test -c requirements/run.txt -o requirements/test.txt
+	uv pip compile --quiet $(LOCK) --group build --group test -c requirements/run.txt -c requirements/report.txt -o requirements/test.txt
 	uv pip compile --quiet $(LOCK) --group build --group bench -c requirements/test.txt -o requirements/bench.txt
 	uv pip compile --quiet $(LOCK) --group build --group docs -c requirements/test.txt -o requirements/docs.txt
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header

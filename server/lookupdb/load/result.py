@@ -235,7 +235,8 @@ def make_document(
     """The result. Measuring began at ``started_at`` (ISO 8601, UTC), and lasted ``seconds``."""
     load, total, latencies, divisor = order.sender.load, recording.total, recording.latencies, seconds or math.inf
     percentiles = {*PERCENTILES, *(judge.percentile for judge in conditions if judge.percentile is not None)}
-    plan: dict[str, Any] = {"profile": load.profile.segments, "arrivals": load.arrivals, "warmupSeconds": load.warmup}
+    plan: dict[str, Any] = {"profile": [asdict(segment) for segment in load.profile.segments]}
+    plan |= {"arrivals": load.arrivals, "warmupSeconds": load.warmup}
     plan |= {"durationSeconds": round(load.duration, 6), "batch": load.batch, "partial": load.partial}
     plan |= {"keys": len(order.sender.keys), "keySource": order.key_source, "hitRatio": load.hit_ratio}
     plan |= {"distribution": load.distribution, "seed": load.seed, "maxInFlight": load.max_in_flight}
