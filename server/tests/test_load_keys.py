@@ -11,6 +11,7 @@ import orjson
 import pytest
 from support.shards import write_generation
 
+from lookupdb.cli.load_options import read_key_lines
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.load.plan import (
     KeyChooser,
@@ -18,7 +19,6 @@ from lookupdb.load.plan import (
     make_target,
     parse_distribution,
     quote_key,
-    read_key_lines,
     take_sample,
 )
 from lookupdb.load.run import sample_generation

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import click
 import orjson
 
-from lookupdb.cli.load_options import make_plan, plan_options, render_words
+from lookupdb.cli.load_options import SAMPLE, make_plan, plan_options, read_keys, render_words
 from lookupdb.errors import LimitExceeded, UsageError
-from lookupdb.load.plan import LoadPlan, make_target, read_key_lines, take_sample
+from lookupdb.load.plan import LoadPlan, make_target, take_sample
 from lookupdb.load.result import KIND, list_exceeded, parse_condition, render_summary
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
@@ -33,7 +31,6 @@ from lookupdb_operator.plugin.options import (
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views.wording import clean
 
-SAMPLE: Final = "sample"
 _SAMPLING_SECONDS: Final = 600.0
 """For keys to be sampled, and for a pod to end."""
 _RESULT_MARK: Final = f'"kind":"{KIND}"'
@@ -114,7 +111,7 @@ def command(context: click.Context, /, name: str, target: Target, output: str | 
     plan = make_plan(context, options)
     conditions = [parse_condition(text) for text in options["conditions"]]
     make_target("http://router", None, None, options["headers"])  # refused here, and not by a pod
-    keys = _read_keys(options["keys"], plan)
+    keys = None if options["keys"] == SAMPLE else fit_keys(read_keys(options["keys"], plan.seed), plan)
 
     async def measure(session: ClusterSession) -> Mapping[str, Any]:
         dataset = await session.get_dataset(name)
@@ -152,25 +149,6 @@ def _find_largest_shard(dataset: Dataset, generation: str | None) -> int:
         f"{dataset.key} serves nothing yet" if not sampled else f"the store of {dataset.key} has no {sampled}",
         hint="give keys in a file, by --keys",
     )
-
-
-def _read_keys(keys: str, plan: LoadPlan) -> list[str] | None:
-    """The keys that the Job is given; None for a sample of what answers. Of more than fit, a sample is taken."""
-    if keys == SAMPLE:
-        return None
-    if keys == "-":
-        return fit_keys(_read_stream(sys.stdin.buffer, "standard input", plan), plan)
-    try:
-        with Path(keys).open("rb") as stream:
-            return fit_keys(_read_stream(stream, keys, plan), plan)
-    except OSError as error:
-        raise UsageError(
-            f"--keys {keys} cannot be read: {error.strerror}", hint=f"give a file with one key a line, or {SAMPLE}"
-        ) from error
-
-
-def _read_stream(stream: BinaryIO, where: str, plan: LoadPlan) -> list[str]:
-    return read_key_lines(stream, where, plan.seed)
 
 
 def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:

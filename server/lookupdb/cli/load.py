@@ -15,20 +15,12 @@ import click
 
 from lookupdb.cli.addressing import DEFAULT_STORE, GenerationLocator, locator_options
 from lookupdb.cli.interruption import ended_in_time
-from lookupdb.cli.load_options import FileLine, make_plan, plan_options
+from lookupdb.cli.load_options import SAMPLE, FileLine, make_plan, plan_options, read_keys
 from lookupdb.cli.options import option, token_file
 from lookupdb.cli.outcome import say_of_failure
 from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url, is_url
 from lookupdb.errors import LimitExceeded, LookupdbError, UsageError
-from lookupdb.load.plan import (
-    DEFAULT_SAMPLE,
-    MAX_KEYS,
-    DatasetFacts,
-    LoadOrder,
-    SenderPlan,
-    make_target,
-    read_key_lines,
-)
+from lookupdb.load.plan import DEFAULT_SAMPLE, MAX_KEYS, DatasetFacts, LoadOrder, SenderPlan, make_target
 from lookupdb.load.result import list_exceeded, parse_condition, render_summary
 from lookupdb.load.run import LoadDisplay, Preflight, run_load, sample_generation
 from lookupdb.local.trust import Trust
@@ -36,7 +28,6 @@ from lookupdb.manifest import GENERATION
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count, render_json
 
-SAMPLE: Final = "sample"
 _OTHER_KEYS: Final = (
     "give keys in another way: --sample-from FOLDER takes those of a generation's folder, of whatever namespace, and"
     " --keys FILE those of a file"
@@ -65,16 +56,7 @@ class _KeyOptions:
                 scratch.append(Path(folder))
                 keys = sample_generation(generation, Path(folder), self.seed, self.size)
             return keys, f"a sample of {generation.where}"
-        if self.keys == "-":
-            return read_key_lines(sys.stdin.buffer, "standard input", self.seed), "standard input"
-        try:
-            with Path(self.keys).open("rb") as stream:
-                return read_key_lines(stream, self.keys, self.seed), self.keys
-        except OSError as error:
-            raise UsageError(
-                f"--keys {self.keys} cannot be read: {error.strerror}",
-                hint=f"give a file with one key a line, - for standard input, or {SAMPLE}",
-            ) from error
+        return read_keys(self.keys, self.seed), "standard input" if self.keys == "-" else self.keys
 
     def _find(self, facts: DatasetFacts) -> StoredGeneration:
         """The generation that is sampled: the one that answers, unless another is named. Raises UsageError for one of

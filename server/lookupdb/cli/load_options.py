@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import click
 
 from lookupdb.cli.options import F, GenerationAddress, option
 from lookupdb.errors import UsageError
-from lookupdb.load.plan import LoadPlan, make_profile, parse_distribution, parse_ramp
+from lookupdb.load.plan import MAX_KEYS, LoadPlan, make_profile, parse_distribution, parse_ramp, take_sample
 
 # The most that may be sent without FLAG: a typing error must not take a router down.
 MAX_RATE: Final = 1000.0
 MAX_KEYS_PER_SECOND: Final = 100_000.0
 MAX_SECONDS: Final = 60.0  # with the warm-up
 FLAG: Final = "--beyond-default-bounds"
+SAMPLE: Final = "sample"
 DEFAULT_DURATION: Final = 10.0
 _LONGEST: Final = 86_400
+_MAX_LINE_BYTES: Final = 1 << 16  # no key of a record is longer than 511 bytes
+_MAX_FILE_KEY_BYTES: Final = 256 << 20
 
 
 class TextLine(click.ParamType[str]):
@@ -107,6 +112,41 @@ def check_bounds(plan: LoadPlan) -> None:
             f"a load of {', '.join(excess)} has to be asked for explicitly",
             hint=f"give {FLAG} if whoever runs the router knows of it",
         )
+
+
+def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
+    """The keys of ``stream``, one a line. Raises UsageError if they are not UTF-8, or not keys."""
+    keys = take_sample(_decode_lines(stream, where), MAX_KEYS, seed)
+    if not keys:
+        raise UsageError(f"{where} has no keys", hint="give a file with one key a line, or --keys sample")
+    if sum(map(len, keys)) > _MAX_FILE_KEY_BYTES:
+        raise UsageError(f"the keys of {where} take more than {_MAX_FILE_KEY_BYTES >> 20} MiB", hint="give fewer")
+    return keys
+
+
+def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
+    for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE_BYTES + 1), b""), 1):
+        if len(line) > _MAX_LINE_BYTES:
+            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, it is no key")
+        if text := line.rstrip(b"\r\n"):
+            try:
+                yield text.decode()
+            except UnicodeDecodeError as error:
+                raise UsageError(f"line {number} of {where} is not UTF-8: {text[:80]!r}") from error
+
+
+def read_keys(source: str, seed: int) -> list[str]:
+    """The keys of the file ``source``, or of standard input if it is ``-``. Raises UsageError."""
+    if source == "-":
+        return read_key_lines(sys.stdin.buffer, "standard input", seed)
+    try:
+        with Path(source).open("rb") as stream:
+            return read_key_lines(stream, source, seed)
+    except OSError as error:
+        raise UsageError(
+            f"--keys {source} cannot be read: {error.strerror}",
+            hint=f"give a file with one key a line, - for standard input, or {SAMPLE}",
+        ) from error
 
 
 def plan_options(command: F) -> F:

@@ -4,7 +4,7 @@ A rate is a line of segments. The number of requests expected up to an instant i
 on that number (0, 1, 2, … or those of a Poisson process of rate 1), which the integral's inverse turns into instants.
 
 LoadPlan is the whole load, and SenderPlan the part of one process, which reads it as a line of JSON and reports each
-Tally as another. At most ``MAX_KEYS`` are kept; of more, a random sample that depends on the seed alone.
+Tally as another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import orjson
@@ -34,8 +34,6 @@ OTHER_LABELS: Final = "(others)"
 MAX_KEYS: Final = 1_000_000
 DEFAULT_SAMPLE: Final = 100_000
 _MAX_EXPONENT: Final = 10.0
-_MAX_LINE_BYTES: Final = 1 << 16  # no key of a record is longer than 511 bytes
-_MAX_FILE_KEY_BYTES: Final = 256 << 20
 _TRIES: Final = 8  # for each key of a batch until all differ: a skewed choice may hardly ever give more than a few
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_TEXT: Final = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
@@ -334,27 +332,6 @@ def add_label(labels: dict[str, int], label: str, count: int = 1) -> None:
     """Add ``count`` to ``label``, or to the rest if there is no room for it."""
     key = label if label in labels or len(labels) < MAX_LABELS else OTHER_LABELS
     labels[key] = labels.get(key, 0) + count
-
-
-def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
-    """The keys of ``stream``, one a line. Raises UsageError if they are not UTF-8, or not keys."""
-    keys = take_sample(_decode_lines(stream, where), MAX_KEYS, seed)
-    if not keys:
-        raise UsageError(f"{where} has no keys", hint="give a file with one key a line, or --keys sample")
-    if sum(map(len, keys)) > _MAX_FILE_KEY_BYTES:
-        raise UsageError(f"the keys of {where} take more than {_MAX_FILE_KEY_BYTES >> 20} MiB", hint="give fewer")
-    return keys
-
-
-def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
-    for number, line in enumerate(iter(lambda: stream.readline(_MAX_LINE_BYTES + 1), b""), 1):
-        if len(line) > _MAX_LINE_BYTES:
-            raise UsageError(f"line {number} of {where} has more than {_MAX_LINE_BYTES:,} bytes, it is no key")
-        if text := line.rstrip(b"\r\n"):
-            try:
-                yield text.decode()
-            except UnicodeDecodeError as error:
-                raise UsageError(f"line {number} of {where} is not UTF-8: {text[:80]!r}") from error
 
 
 def take_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
