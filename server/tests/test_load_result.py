@@ -153,7 +153,7 @@ def test_a_long_load_has_no_more_points_than_can_be_looked_at() -> None:
         recording.take(0, second, Tally(scheduled=1, answered=1, latencies=[100]))
     recording.finish()
     assert len(recording.points) == 600
-    assert sum(point.answered for point in recording.points) == 2880 == recording.latencies.count
+    assert sum(point["answered"] for point in recording.points) == 2880 == recording.latencies.count
 
 
 def test_what_became_due_before_the_warm_up_s_last_report_counts() -> None:
@@ -163,7 +163,7 @@ def test_what_became_due_before_the_warm_up_s_last_report_counts() -> None:
     recording.take(0, 0.25, Tally(scheduled=1, answered=2, latencies=[100, 400_000], busy=1.0))
     recording.finish()
     assert (recording.total.scheduled, recording.total.answered, recording.latencies.count) == (4, 4, 4)
-    assert recording.points[0].answered == 4
+    assert recording.points[0]["answered"] == 4
     assert recording.total.busy == 1.0, "of the warm-up nothing is counted"
 
 
@@ -172,7 +172,7 @@ def test_a_short_load_has_one_short_point() -> None:
     recording.take(0, -0.25, Tally(busy=1.0))
     recording.take(0, 0.0, Tally(scheduled=4, answered=4, latencies=[1, 2, 3, 4]))
     recording.finish()
-    assert [(point.begin, point.seconds, point.answered) for point in recording.points] == [(0, 0.4, 4)]
+    assert [(point["begin"], point["seconds"], point["answered"]) for point in recording.points] == [(0, 0.4, 4)]
     assert recording.total.busy == 0, "of the warm-up nothing is counted"
 
 

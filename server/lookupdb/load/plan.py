@@ -269,20 +269,6 @@ class LoadOrder:
 
 
 @dataclass(slots=True)
-class GenerationSpan:
-    """The answers from one generation; seconds since measuring began."""
-
-    answers: int
-    first: float
-    last: float
-
-    def extend(self, other: Self) -> None:
-        """Add ``other``."""
-        self.answers += other.answers
-        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
-
-
-@dataclass(slots=True)
 class Tally:
     """What a sender counted since its last report: requests that were due after the warm-up, their latencies in
     microseconds."""
@@ -297,7 +283,8 @@ class Tally:
     unavailable_keys: int = 0
     mixed: int = 0  # answers from several generations
     failures: dict[str, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in FAILURE_KINDS})
-    generations: dict[str, GenerationSpan] = field(default_factory=dict)
+    generations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name: the number of answers; firstSeconds and lastSeconds, since measuring began."""
     latencies: list[int] = field(default_factory=list)
     """From the intended time: until the answer, or until a timeout or an unsent request was given up."""
     failure_latencies: list[int] = field(default_factory=list)
@@ -307,20 +294,15 @@ class Tally:
     def count_generation(self, name: str, instant: float) -> None:
         """Count an answer from the generations that ``name`` lists."""
         key = name if name in self.generations or len(self.generations) < MAX_LABELS else OTHER_LABELS
-        span = self.generations.setdefault(key, GenerationSpan(0, instant, instant))
-        span.answers += 1
-        span.last = instant
+        seconds = round(instant, 3)
+        span = self.generations.setdefault(key, {"answers": 0, "firstSeconds": seconds, "lastSeconds": seconds})
+        span["answers"] += 1
+        span["lastSeconds"] = seconds
 
     @property
     def failed(self) -> int:
         """Requests that were not answered."""
         return sum(sum(labels.values()) for labels in self.failures.values()) + self.timeouts + self.unsent
-
-    @classmethod
-    def from_json(cls, members: dict[str, Any]) -> Self:
-        """What orjson made of one."""
-        spans = {name: GenerationSpan(**span) for name, span in members["generations"].items()}
-        return cls(**{**members, "generations": spans})
 
 
 def clean(text: str) -> str:

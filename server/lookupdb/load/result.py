@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from lookupdb import __version__
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.load.plan import FAILURE_KINDS, GenerationSpan, LoadOrder, Tally, add_label, clean
+from lookupdb.load.plan import FAILURE_KINDS, LoadOrder, Tally, add_label, clean
 from lookupdb.wording import format_count
 
 FORMAT_VERSION: Final = 1
@@ -145,28 +145,6 @@ def thin_curve(histogram: LatencyHistogram, failure_count: int = 0) -> list[tupl
     return [(round(percentile * count / (count + failure_count), 6), value) for percentile, value in curve]
 
 
-@dataclass(slots=True)
-class LoadPoint:
-    """An interval of the load."""
-
-    begin: float  # seconds since measuring began
-    seconds: float
-    scheduled: int = 0
-    answered: int = 0
-    failed: int = 0
-    p50: int | None = None
-    p99: int | None = None
-    highest: int | None = None
-    """Microseconds, as the percentiles. None until the point is closed, and if too few were answered."""
-    failure_count: int = 0  # requests that failed without being late: they count as slower than any answer
-
-    def to_json(self) -> dict[str, Any]:
-        """As the document has it."""
-        times = {"begin": round(self.begin, 3), "seconds": round(self.seconds, 3)}
-        counts = {"scheduled": self.scheduled, "answered": self.answered, "failed": self.failed}
-        return {**times, **counts, "p50": self.p50, "p99": self.p99, "max": self.highest}
-
-
 class Recording:
     """What all senders reported."""
 
@@ -176,9 +154,10 @@ class Recording:
         self._last = max(0, math.ceil(duration / self.width) - 1)
         self.total = Tally()  # without latencies
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
-        self.failure_count = 0  # as ``latencies``, of the closed points
-        self.points: list[LoadPoint] = []  # the closed ones
-        self._open: dict[int, tuple[LoadPoint, LatencyHistogram]] = {}
+        self.failure_count = 0  # of requests that failed without being late: they count as slower than any answer
+        self.points: list[dict[str, Any]] = []  # the closed ones, as the document has them
+        self._open: dict[int, tuple[dict[str, Any], LatencyHistogram]] = {}
+        self._failed: Counter[int] = Counter()  # by point, as ``failure_count``
         self._reached = [0] * processes  # the point that each sender has reached
 
     def take(self, process: int, begin: float, tally: Tally) -> None:
@@ -194,19 +173,22 @@ class Recording:
             for label, count in tally.failures[kind].items():
                 add_label(self.total.failures[kind], label, count)
         for name, span in tally.generations.items():
-            self.total.generations.setdefault(name, GenerationSpan(0, span.first, span.last)).extend(span)
+            known = self.total.generations.setdefault(name, {**span, "answers": 0})
+            known["answers"] += span["answers"]
+            known["firstSeconds"] = min(known["firstSeconds"], span["firstSeconds"])
+            known["lastSeconds"] = max(known["lastSeconds"], span["lastSeconds"])
         self.failure_latencies.record(tally.failure_latencies)
         self.lags.record(tally.lags)
         if tally.scheduled or tally.latencies or tally.failure_latencies:
             if index not in self._open:
-                start = index * self.width
-                self._open[index] = LoadPoint(start, min(self.width, self._duration - start)), LatencyHistogram()
+                seconds = round(min(self.width, self._duration - index * self.width), 3)
+                times = {"begin": round(index * self.width, 3), "seconds": seconds}
+                self._open[index] = {**times, "scheduled": 0, "answered": 0, "failed": 0}, LatencyHistogram()
             point, latencies = self._open[index]
-            point.scheduled += tally.scheduled
-            point.answered += tally.answered
-            point.failed += tally.failed
-            point.failure_count += tally.failed - tally.timeouts - tally.unsent
+            for name in ("scheduled", "answered", "failed"):
+                point[name] += getattr(tally, name)
             latencies.record(tally.latencies)
+            self._failed[index] += tally.failed - tally.timeouts - tally.unsent
         self._close_points(min(self._reached))
 
     def finish(self) -> None:
@@ -215,12 +197,11 @@ class Recording:
 
     def _close_points(self, end: int) -> None:
         for index in sorted(index for index in self._open if index < end):
-            point, latencies = self._open.pop(index)
-            point.p50, point.p99 = latencies.percentiles((50.0, 99.0), point.failure_count)
-            point.highest = latencies.highest
-            self.points.append(point)
+            (point, latencies), failure_count = self._open.pop(index), self._failed.pop(index, 0)
+            p50, p99 = latencies.percentiles((50.0, 99.0), failure_count)
+            self.points.append({**point, "p50": p50, "p99": p99, "max": latencies.highest})
             self.latencies.merge(latencies)
-            self.failure_count += point.failure_count
+            self.failure_count += failure_count
 
 
 def make_document(
@@ -266,12 +247,10 @@ def make_document(
         },
         "failureLatency": recording.failure_latencies.summarize(PERCENTILES),
         "senders": {"lag": recording.lags.summarize((50.0, 99.0)), "busy": round(busy, 3)},
-        "generations": [
-            {"name": name, "answers": span.answers}
-            | {"firstSeconds": round(span.first, 3), "lastSeconds": round(span.last, 3)}
-            for name, span in sorted(total.generations.items(), key=lambda item: item[1].first)
-        ],
-        "points": [point.to_json() for point in recording.points],
+        "generations": sorted(
+            ({"name": name, **span} for name, span in total.generations.items()), key=lambda span: span["firstSeconds"]
+        ),
+        "points": recording.points,
     }
     document["failIf"] = [condition.judge(document) for condition in conditions]
     return document
@@ -414,12 +393,14 @@ def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def render_progress(recording: Recording, seconds: float, duration: float) -> str:
     """A line of progress; rates and latencies are those of the last point."""
-    last, total = recording.points[-1] if recording.points else LoadPoint(0.0, 1.0), recording.total
+    none: dict[str, Any] = {"seconds": 1, "scheduled": 0, "answered": 0, "p50": None, "p99": None}
+    last, total = recording.points[-1] if recording.points else none, recording.total
+    answered, scheduled = (format_rate(last[name] / last["seconds"]) for name in ("answered", "scheduled"))
     failures = list_failures(total.failures, total.timeouts, total.unsent)[:6]
     parts = [
         f"warming up, {-seconds:.0f} s left" if seconds < 0 else f"{min(seconds, duration):.0f} of {duration:g} s",
-        f": {format_rate(last.answered / last.seconds)} answered of {format_rate(last.scheduled / last.seconds)}",
-        f", p50 {format_microseconds(last.p50)}, p99 {format_microseconds(last.p99)}",
+        f": {answered} answered of {scheduled}",
+        f", p50 {format_microseconds(last['p50'])}, p99 {format_microseconds(last['p99'])}",
         *(f", {count:,} {name}" for name, count in failures),
     ]
     return clean("".join(parts))

@@ -324,11 +324,11 @@ class _Load:
     async def _read(self, number: int, sender: asyncio.subprocess.Process) -> None:
         watch = LagWatch()
         while "tally" in (report := await self._read_line(sender)):
-            tally, known = Tally.from_json(report["tally"]), self._recording.total.generations
+            tally, known = Tally(**report["tally"]), self._recording.total.generations
             watch.check(report["begin"], tally.lags)
             for name, span in tally.generations.items():
                 if known and name not in known:
-                    self._display.tell(clean(f"at {span.first:.1f} s: {name} answers for the first time"))
+                    self._display.tell(clean(f"at {span['firstSeconds']:.1f} s: {name} answers for the first time"))
             self._recording.take(number, report["begin"], tally)
 
     async def _read_line(self, sender: asyncio.subprocess.Process) -> dict[str, Any]:

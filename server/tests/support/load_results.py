@@ -55,7 +55,7 @@ def make_recording() -> Recording:
             tally.failures["invalid"] = {"not <xml> & \x1b[2J": 1}
             tally.unavailable_keys = 1
             tally.failure_latencies = [10, 20, 30, 40]
-            recording.take(process, step / 4, Tally.from_json(orjson.loads(orjson.dumps(tally))))
+            recording.take(process, step / 4, Tally(**orjson.loads(orjson.dumps(tally))))
     recording.take(0, 14.9, Tally(timeouts=3, latencies=[5_000_000] * 3))
     recording.finish()
     return recording
