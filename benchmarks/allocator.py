@@ -26,7 +26,7 @@ from typing import Any, Final
 from benchmarks import datasets, generators, memory
 from benchmarks.peers import lookupdb
 from benchmarks.processes import free_port
-from lookupdb.runtime.memory import private_bytes
+from lookupdb.process.memory import private_bytes
 
 _ROWS: Final = 200_000
 _LOOKUPDB: Final = (sys.executable, "-m", "lookupdb")

@@ -23,7 +23,7 @@ from benchmarks import datasets, memory
 from benchmarks.operator_load import __main__ as operator_load
 from benchmarks.operator_load.report import Size
 from benchmarks.processes import Server, free_port
-from lookupdb.runtime.memory import private_bytes
+from lookupdb.process.memory import private_bytes
 
 _ROWS: Final = 100_000
 _HEAD: Final = "Host: x\r\nContent-Type: application/json\r\n"
@@ -162,7 +162,7 @@ _MEASURES: Final[dict[str, Any]] = {"router": _router, "operator": _operator}
 
 def _router_workers(up: Server) -> list[int]:
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in memory.tree(up.pid)}
-    return [pid for pid, command in commands.items() if b"lookupdb.route.worker" in command]
+    return [pid for pid, command in commands.items() if b"lookupdb.router.worker" in command]
 
 
 def _private_megabytes(pid: int) -> float:

@@ -17,23 +17,23 @@ import click
 import yaml
 
 from lookupdb.cli import VERBS, cli, other_verbs
+from lookupdb.process import memory
+from lookupdb.process.supervisor import Supervisor
+from lookupdb.process.worker import Counters
 from lookupdb.resp.commands import CommandTable
-from lookupdb.route import counters as route_counters
-from lookupdb.route import metrics as route_metrics
-from lookupdb.route.resp.commands import COMMANDS as ROUTER_COMMANDS
-from lookupdb.runtime import memory
-from lookupdb.runtime.counters import Counters
-from lookupdb.runtime.supervisor import Supervisor
-from lookupdb.serve import metrics as shard_metrics
-from lookupdb.serve import shard_counters
-from lookupdb.serve.commands import COMMANDS as SHARD_COMMANDS
-from lookupdb.serve.verify import ServedShard
-from lookupdb.sync.figures import SyncFigures
-from lookupdb.sync.status import SyncCollector, SyncState
+from lookupdb.router import counters as route_counters
+from lookupdb.router import router as route_metrics
+from lookupdb.router.resp.exchanges import COMMANDS as ROUTER_COMMANDS
+from lookupdb.shard import limits
+from lookupdb.shard import server as shard_metrics
+from lookupdb.shard.commands import COMMANDS as SHARD_COMMANDS
+from lookupdb.shard.verify import ServedShard
+from lookupdb.sync.keeper import SyncFigures
+from lookupdb.sync.service import SyncCollector, SyncState
 from lookupdb_operator.gateway import service as gateway_service
-from lookupdb_operator.gateway.metrics import GatewayMetrics
+from lookupdb_operator.gateway.limits import GatewayMetrics
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.plan import lifecycle, phase, reasons
+from lookupdb_operator.plan import conditions, lifecycle, reasons
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase, Transition
 from lookupdb_operator.plugin.cli import cli as kubectl_cli
 
@@ -50,11 +50,11 @@ __all__ = [
     "RolloutPhase",
     "Transition",
     "cli",
+    "conditions",
     "kubectl_cli",
     "lifecycle",
     "load_screens",
     "metric_families",
-    "phase",
     "reason_sentences",
     "reasons",
     "verbs",
@@ -117,7 +117,7 @@ def metric_families() -> Mapping[str, list[Family]]:
             "Operator": list(_operator_families()),
         }
     assert route_counters.COUNTERS
-    assert shard_counters.COUNTERS
+    assert limits.COUNTERS
     return collected
 
 

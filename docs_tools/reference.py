@@ -309,8 +309,8 @@ def make_conditions_page() -> str:
     _undescribed.extend(f"{reason} of reason_advice.toml is no reason, or has a remedy" for reason in advice)
     for group, rows in groups.items():
         parts += [f"### {group}", _table(("reason", "means", "do"), rows)]
-    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.phase.PHASES]
-    phases.append((product.phase.PENDING, "none of these; something begins"))
+    phases = [(one.name, _describe(f"phase {one.name}", one.means)) for one in product.conditions.PHASES]
+    phases.append((product.conditions.PENDING, "none of these; something begins"))
     parts += ["## In one word", _PHASES, _table(("phase", "means"), phases)]
     return "\n\n".join(parts) + "\n"
 

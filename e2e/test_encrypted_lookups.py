@@ -15,7 +15,7 @@ from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, kubectl, raw, until
 from e2e.support.story import BRISK, PATIENT, Story
 
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 
 pytestmark = pytest.mark.side_by_side
 

@@ -86,7 +86,9 @@ def read_cargo_lock(path: Path = CARGO_LOCK) -> list[LockedPackage]:
 
 def read_go_mod(path: Path = GO_MOD) -> list[LockedPackage]:
     """Return the modules that a go.mod requires. The checksums of go.sum are of another kind, and left out."""
-    return sorted(LockedPackage("golang", name, version) for name, version in _REQUIRED.findall(path.read_text("utf-8")))
+    return sorted(
+        LockedPackage("golang", name, version) for name, version in _REQUIRED.findall(path.read_text("utf-8"))
+    )
 
 
 def normalize(name: str) -> str:

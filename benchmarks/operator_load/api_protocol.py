@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lookupdb import schema
+from lookupdb.dataset import schema
 from lookupdb_operator import names
-from lookupdb_operator.kinds import DATASET, Kind
+from lookupdb_operator.names import DATASET_KIND, Kind
 
 Object = dict[str, Any]
 
@@ -70,7 +70,7 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
 
 def openapi(crd_schema: Object) -> Object:
     """The document of the group of LookupDatasets, whose CustomResourceDefinition has ``crd_schema``."""
-    kind = {"group": DATASET.group, "version": DATASET.version, "kind": DATASET.name}
+    kind = {"group": DATASET_KIND.group, "version": DATASET_KIND.version, "kind": DATASET_KIND.name}
     named = {"dev.lookupdb.v1alpha1.LookupDataset": {**crd_schema, "x-kubernetes-group-version-kind": [kind]}}
     return {"openapi": "3.0.0", "components": {"schemas": named}}
 

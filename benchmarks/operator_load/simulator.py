@@ -22,12 +22,12 @@ from aiohttp import web
 from benchmarks.operator_load.api_protocol import discovery, merge_patch, parse_path
 from benchmarks.operator_load.controllers import Controllers, managed_fields
 from benchmarks.operator_load.store import Object, Store, Stored
-from lookupdb_operator import kinds, names
-from lookupdb_operator.kinds import Kind
+from lookupdb_operator import names
+from lookupdb_operator.names import Kind
 
 _NAMESPACES: Final = 10
 _BOOKMARK_SECONDS: Final = 60.0
-_KINDS: Final = {(kind.api_version, kind.plural): kind for kind in kinds.ALL}
+_KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
 
 
 def dataset(index: int, shards: int, replicas: int) -> Object:
@@ -64,7 +64,7 @@ class Simulator:
         """Everything below /api and /apis, as the operator asks it."""
         path = parse_path(request.path)
         if path is None:
-            return web.json_response(discovery(request.path, kinds.ALL))
+            return web.json_response(discovery(request.path, names.ALL))
         kind = _KINDS[path.api_version, path.plural]
         if request.method == "GET":
             return await self._read(request, kind, path.namespace, path.name)
@@ -76,7 +76,7 @@ class Simulator:
             return await self._watch(request, kind, namespace)
         if not name:
             return self._list(request, kind, namespace)
-        if kind == kinds.NAMESPACE:
+        if kind == names.NAMESPACE:
             return web.json_response({"metadata": {"name": name, "uid": "cluster-uid"}})
         stored = self._store.objects[kind.name].get((namespace, name))
         return _json(stored.text) if stored else _status(404, "NotFound", f"{name} not found")
@@ -136,7 +136,7 @@ class Simulator:
     ) -> web.Response:
         self._counts[f"{request.method} {kind.name}"] += 1
         self._last_write = time.monotonic()
-        if kind == kinds.EVENT:
+        if kind == names.EVENT:
             return web.json_response({"kind": "Event"}, status=201)
         before = self._store.get(kind.name, namespace, name)
         if request.method == "DELETE":

@@ -13,7 +13,7 @@ from lookupdb_operator import names
 from lookupdb_operator.command import command, options
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.plugin import difference_job, load_job
+from lookupdb_operator.plugin import diff, load
 from network_policy_model import ClusterNetwork, Endpoint, Port
 
 RELEASE_NAMESPACE: Final = "lookups"
@@ -88,8 +88,8 @@ def make_cluster(
         pods += dataset_pods(dataset, objects)
         policies += objects["network-policy"]
     for namespace in ("data", "other"):
-        pods.append(Endpoint(f"{namespace}/diff", namespace, difference_job.LABELS))
-        pods.append(Endpoint(f"{namespace}/load", namespace, load_job.LABELS))
+        pods.append(Endpoint(f"{namespace}/diff", namespace, diff.LABELS))
+        pods.append(Endpoint(f"{namespace}/load", namespace, load.LABELS))
     return Cluster(tuple(pods), tuple(strangers(pods)), tuple(policies))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chart_support import NAMESPACE, Rendered, Values, render
-from lookupdb import schema
+from lookupdb.dataset import schema
 from lookupdb_operator import names
 
 ANNOTATION = "lookupdb.dev/delete-protection"

@@ -9,8 +9,8 @@ import pytest
 from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
 from lookupdb_operator import names
 from lookupdb_operator.command import command as operator
-from lookupdb_operator.gateway.command import command
-from lookupdb_operator.plugin import difference_job, load_job
+from lookupdb_operator.gateway.service import command
+from lookupdb_operator.plugin import diff, load
 
 GATEWAY = "lookupdb-gateway"
 
@@ -202,7 +202,7 @@ def _check_pods_of_datasets(peers: list[dict[str, Any]], where: dict[str, Any]) 
         assert labels[components["key"]] == component
     assert plugin["namespaceSelector"] == where
     (components,) = plugin["podSelector"]["matchExpressions"]
-    for labels in (difference_job.LABELS, load_job.LABELS):
+    for labels in (diff.LABELS, load.LABELS):
         assert plugin["podSelector"]["matchLabels"].items() <= labels.items()
         assert labels[components["key"]] in components["values"]
     assert components["values"] == [names.DIFF, names.LOAD]

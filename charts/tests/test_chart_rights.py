@@ -17,9 +17,9 @@ from operator_support.running import operating, until
 from support.ports import free_port
 
 from chart_support import EXTERNAL, NAMESPACE, NO_GATEWAY, Rendered, Values, parse_arguments, render
-from lookupdb_operator import command, kinds, names
+from lookupdb_operator import command, names
+from lookupdb_operator.cluster import workloads
 from lookupdb_operator.main import OperatorOptions
-from lookupdb_operator.parse import pods
 
 UNUSED = [
     # Of who makes an object with blockOwnerDeletion, where the admission plugin OwnerReferencesPermissionEnforcement
@@ -50,7 +50,7 @@ async def test_the_operator_may_do_what_it_does_and_no_more(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     for name in ("_NODE_AWAY", "_SLOW_KUBELET"):  # minutes, which the operator counts itself
-        monkeypatch.setattr(pods, name, 0.2)
+        monkeypatch.setattr(workloads, name, 0.2)
     rendered = render(values)
     async with serving(tmp_path) as kube, kubelet_of(kube) as kubelet:
         await lived(kube, kubelet, chosen_by(rendered, kubelet))
@@ -142,7 +142,7 @@ async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
 async def tidied(kube: Kube) -> None:
     """What nothing asks for goes, as an operator of another version may leave it, also where nothing ever goes else."""
     left = []
-    for kind in (kinds.DEPLOYMENT, kinds.DAEMON_SET, kinds.AUTOSCALER, kinds.NETWORK_POLICY):
+    for kind in (names.DEPLOYMENT, names.DAEMON_SET, names.AUTOSCALER, names.NETWORK_POLICY):
         like = copy.deepcopy(kube.all(kind.name)[0])
         del like["metadata"]["uid"]
         kube.put({**like, "metadata": {**like["metadata"], "name": "left-over"}})

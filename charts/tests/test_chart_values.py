@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from chart_support import CHART, EXTERNAL, NO_GATEWAY, Values, find_schema_errors, render, render_refused
-from lookupdb import __version__, schema
+from lookupdb import __version__
+from lookupdb.dataset import schema
 
 DIGEST = "sha256:" + "0" * 64
 POD: Values = {

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from chart_support import ROOT, Rendered, find_schema_errors
-from lookupdb import schema
-from lookupdb.spec import parse_resource
+from lookupdb.dataset import schema
+from lookupdb.dataset.spec import parse_resource
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import ObservedDataset

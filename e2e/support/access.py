@@ -10,7 +10,7 @@ from e2e.support import pods
 from e2e.support.certificates import Identity
 from e2e.support.kubectl import Manifest, kubectl, run_in
 
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 
 
 def secret(name: str, data: dict[str, str], kind: str = "Opaque") -> Manifest:

@@ -9,14 +9,14 @@ from typing import Any, Final
 import orjson
 
 from fuzzing.target import Target
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import Manifest
-from lookupdb.route.table.routing_table import InvalidTable, parse_table
-from lookupdb.spec import read_manifest
-from lookupdb.store import layout, lease
+from lookupdb.router.table.routing_table import InvalidTable, parse_table
+from lookupdb.store import layout, publication
 from lookupdb.store.announcement import Announcement, parse_announcement
 from lookupdb.store.bucket import ObjectState
-from lookupdb.store.live_datasets import read_live_datasets, read_retained
+from lookupdb.store.sweep import read_live_datasets, read_retained
 
 _FOLDER: Final = Path(tempfile.mkdtemp(prefix="fuzzing-"))
 
@@ -59,8 +59,8 @@ def check_claim(data: bytes) -> None:
     """What stands in the place of a claim has members, or has none."""
     standing = ObjectState(body=data, version={})  # type: ignore[call-arg,unused-ignore]
     for name in ("attempt", "beat", "manifest"):
-        assert isinstance(lease._read_member(standing, name), str | None)
-    assert isinstance(lease._read_decision(standing), bytes | None)
+        assert isinstance(publication._read_member(standing, name), str | None)
+    assert isinstance(publication._read_decision(standing), bytes | None)
 
 
 def check_live_datasets(data: bytes) -> None:

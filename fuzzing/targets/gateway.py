@@ -6,14 +6,13 @@ import posixpath
 from typing import Final
 
 from fuzzing.target import Target, in_pieces
-from lookupdb.store import gateway_listing
-from lookupdb.store.gateway_listing import BrokenListing, InvalidListing
-from lookupdb.store.gateway_problem import parse_problem
-from lookupdb.tokens.verification import InvalidToken, find_key_id
+from lookupdb.store import gateway
+from lookupdb.store.gateway import BrokenListing, InvalidListing
+from lookupdb.store.gateway_wire import parse_problem
+from lookupdb.tokens import InvalidToken, find_key_id
 from lookupdb_operator.gateway.access import owns_folder, owns_object
-from lookupdb_operator.gateway.problems import RequestProblem
-from lookupdb_operator.gateway.targets import Operation, parse_target
-from lookupdb_operator.gateway.writes import parse_mode, parse_paths
+from lookupdb_operator.gateway.request import Operation, RequestProblem, parse_target
+from lookupdb_operator.gateway.transfers import parse_mode, parse_paths
 
 _CLUSTER, _NAMESPACE, _FOLDER = "cluster", "team-a", "cluster/team-a"
 
@@ -64,10 +63,10 @@ def check_key_id(data: bytes) -> None:
 
 def check_listing(data: bytes) -> None:
     """A listing is the same in any pieces; half of one is none; what it lists is the folder or lies in it."""
-    for read in (gateway_listing.read_objects, gateway_listing.read_folders):
+    for read in (gateway.read_objects, gateway.read_folders):
         whole = _list(read, [data])
         assert whole == _list(read, in_pieces(data))
-        if isinstance(whole, list) and read is gateway_listing.read_objects:
+        if isinstance(whole, list) and read is gateway.read_objects:
             assert all(f"{entry['path']}/".startswith(f"{_FOLDER}/") for entry in whole)
             assert all(posixpath.normpath(entry["path"]) == entry["path"] for entry in whole)
 

@@ -7,14 +7,12 @@ from typing import Any, Final
 
 from fuzzing.target import Target, in_pieces
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey, make_key_encoder, shard_number, shard_numbers
-from lookupdb.route.http import target as request_target
-from lookupdb.route.http.accept import parse_accept
-from lookupdb.route.http.batches import Batches, ListedBatches, choose_batches
-from lookupdb.route.http.limits import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, SLICE_BYTES
-from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.http.request import Request, RequestReader
-from lookupdb.route.lookups.batch_keys import BatchKeys
-from lookupdb.runtime import probe_http
+from lookupdb.process import admin
+from lookupdb.router.batch_keys import BatchKeys
+from lookupdb.router.http import request as request_target
+from lookupdb.router.http.batches import Batches, ListedBatches, choose_batches
+from lookupdb.router.http.problems import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, SLICE_BYTES, HttpProblem
+from lookupdb.router.http.request import Request, RequestReader, parse_accept
 
 _MAX_BODY: Final = 2048
 _MAX_KEYS: Final = 16
@@ -140,10 +138,10 @@ def _is_text(data: bytes) -> bool:
 def check_probe(data: bytes) -> None:
     """The head of a request to an admin port is read, or refused."""
     try:
-        request = probe_http._HeadParser().parse(data)
-    except probe_http._BadRequest:
+        request = admin._HeadParser().parse(data)
+    except admin._BadRequest:
         return
-    probe_http._render_answer(probe_http._status_answer(404), request)
+    admin._render_answer(admin._status_answer(404), request)
 
 
 _HEADS: Final = (

@@ -7,10 +7,9 @@ from typing import Any, Final
 import orjson
 
 from fuzzing.target import Target
-from lookupdb_operator.parse.build_result import parse_build_result
-from lookupdb_operator.parse.dataset import parse_dataset
-from lookupdb_operator.parse.messages import diagnose_warning
-from lookupdb_operator.status_json import to_json
+from lookupdb_operator.cluster.diagnosis import diagnose_warning
+from lookupdb_operator.cluster.parse import parse_build_result, parse_dataset
+from lookupdb_operator.status import to_json
 
 _META: Final = {"namespace": "default", "name": "airports", "uid": "8d3f6b1a", "generation": 1, "resourceVersion": "1"}
 _SPEC: Final = {"source": {"url": "s3://b/f.csv"}, "key": {"columns": ["id"]}, "shards": 2}

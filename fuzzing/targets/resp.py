@@ -8,11 +8,17 @@ import hiredis
 
 from fuzzing.target import Target, in_pieces
 from lookupdb.resp.requests import Command, ProtocolError, RequestParser, keys_of_gets, keys_of_mget
-from lookupdb.route.resp.codec import GETS, ListedCodec, LookupCodec, choose_codec
-from lookupdb.route.resp.limits import ReadLimits
-from lookupdb.route.resp.reader import CommandReader, LookupCommands
-from lookupdb.route.servers.replies import ElementReader, NotResp
-from lookupdb.serve.limits import ServerLimits
+from lookupdb.router.resp.reader import (
+    GETS,
+    CommandReader,
+    ListedCodec,
+    LookupCodec,
+    LookupCommands,
+    ReadLimits,
+    choose_codec,
+)
+from lookupdb.router.servers.connection import ElementReader, NotResp
+from lookupdb.shard.limits import ServerLimits
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
 _ROUTER_LIMITS: Final = ReadLimits(max_arguments=100_001, max_request_bytes=8192, max_inline_bytes=256)

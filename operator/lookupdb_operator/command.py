@@ -14,7 +14,7 @@ from lookupdb.cli.options import log_format, option
 from lookupdb.errors import UsageError
 from lookupdb_operator import config as configuration
 from lookupdb_operator import names
-from lookupdb_operator.plan.turn import turn_queues
+from lookupdb_operator.plan import turns
 
 if TYPE_CHECKING:
     from lookupdb_operator.main import OperatorOptions
@@ -174,13 +174,13 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
 @option(
     "--max-concurrent-builds",
     type=click.IntRange(1, 10_000),
-    default=turn_queues.DEFAULT_LIMIT,
+    default=turns.DEFAULT_LIMIT,
     help="How many datasets build at once; the others wait for their turn.",
 )
 @option(
     "--max-concurrent-rollouts",
     type=click.IntRange(1, 10_000),
-    default=turn_queues.DEFAULT_LIMIT,
+    default=turns.DEFAULT_LIMIT,
     help="How many datasets start servers of something new at once: each needs the room of two until it serves.",
 )
 @log_format
@@ -196,7 +196,7 @@ def command(**values: Any) -> None:
 
     import uvloop
 
-    from lookupdb_operator.api.client import ApiError
+    from lookupdb_operator.cluster.client import ApiError
     from lookupdb_operator.main import run
 
     try:

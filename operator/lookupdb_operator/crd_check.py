@@ -13,14 +13,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lookupdb import __version__, schema
+from lookupdb import __version__
+from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
-from lookupdb_operator import kinds
-from lookupdb_operator.api.client import Api, ApiError
+from lookupdb_operator import names
+from lookupdb_operator.cluster.client import Api, ApiError
 
 log = logging.getLogger(__name__)
 
-_PATH: Final = f"/openapi/v3/apis/{kinds.DATASET.api_version}"
+_PATH: Final = f"/openapi/v3/apis/{names.DATASET_KIND.api_version}"
 _PATIENCE: Final = 10.0
 """Seconds that the document may lag behind a CRD that was applied just now: two or so."""
 _RETRY_SECONDS: Final = 1.0
@@ -57,7 +58,7 @@ async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
 
 def _find_schema(document: Schema) -> Schema | None:
     """Return the schema of one LookupDataset; None where ``document`` has none."""
-    kind = {"group": kinds.DATASET.group, "version": kinds.DATASET.version, "kind": kinds.DATASET.name}
+    kind = {"group": names.DATASET_KIND.group, "version": names.DATASET_KIND.version, "kind": names.DATASET_KIND.name}
     schemas = document.get("components", {}).get("schemas", {}).values()
     return next((item for item in schemas if kind in item.get("x-kubernetes-group-version-kind", ())), None)
 
@@ -86,7 +87,7 @@ def _find_missing(expected: Schema, found: Schema, path: str) -> Iterator[str]:
 
 
 def _make_error(missing: list[str]) -> OutdatedCrd:
-    crd = f"{kinds.DATASET.plural}.{kinds.DATASET.group}"
+    crd = f"{names.DATASET_KIND.plural}.{names.DATASET_KIND.group}"
     named = ", ".join(missing[:_NAMED_AT_MOST]) + (", …" if len(missing) > _NAMED_AT_MOST else "")
     return OutdatedCrd(
         f"the CustomResourceDefinition {crd} of this cluster lacks {len(missing)} of the fields and values that the"

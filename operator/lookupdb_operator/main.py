@@ -15,31 +15,21 @@ from typing import Any, Final, TypeVar
 import kopf
 
 from lookupdb_operator import names
-from lookupdb_operator.account_keys import AccountKeys
-from lookupdb_operator.api.client import Api, ApiError
-from lookupdb_operator.api.cluster import Cluster
-from lookupdb_operator.api.listing import Listing
+from lookupdb_operator.cluster.cache import Key, ObjectCache
+from lookupdb_operator.cluster.client import AccountKeys, Api, ApiError
+from lookupdb_operator.cluster.cluster import Cluster, Listing
+from lookupdb_operator.cluster.reflector import Informers, make_settings
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.crd_check import wait_for_crd
-from lookupdb_operator.health import Health, HealthServer
-from lookupdb_operator.loop.announcements import Announcements
+from lookupdb_operator.live_datasets import GatewayAnnouncer, LiveDatasetsWriter
+from lookupdb_operator.loop.background import Announcements, Resync, RouterPolls, wait_for_api
 from lookupdb_operator.loop.observe import Observer
 from lookupdb_operator.loop.queue import LookQueue, LookWorkers
-from lookupdb_operator.loop.reconcile import Reconciler
-from lookupdb_operator.loop.resync import Resync, wait_for_api
-from lookupdb_operator.loop.router_polls import RouterPolls
-from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
-from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.plan import plan
-from lookupdb_operator.plan.turn import turn_queues
-from lookupdb_operator.plan.turn.turn_queues import TurnQueues
-from lookupdb_operator.store.access import StoreAccessReader
-from lookupdb_operator.store.announcer import GatewayAnnouncer
-from lookupdb_operator.store.credentials import ensure_credentials
-from lookupdb_operator.store.live_datasets import LiveDatasetsWriter
-from lookupdb_operator.store.shard_key import ShardKeyReader
-from lookupdb_operator.watch.cache import Key, ObjectCache
-from lookupdb_operator.watch.informers import Informers, make_settings
+from lookupdb_operator.loop.reconcile import Decide, Reconciler, TurnTaking
+from lookupdb_operator.metrics import Health, HealthServer, Metrics
+from lookupdb_operator.plan import plan, turns
+from lookupdb_operator.plan.turns import TurnQueues
+from lookupdb_operator.store import ShardKeyReader, StoreAccessReader, ensure_credentials
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +62,8 @@ class OperatorOptions:
     port: int = names.OPERATOR_PORT
     resync_seconds: float = 300.0
     workers: int = 4
-    max_concurrent_builds: int = turn_queues.DEFAULT_LIMIT
-    max_concurrent_rollouts: int = turn_queues.DEFAULT_LIMIT
+    max_concurrent_builds: int = turns.DEFAULT_LIMIT
+    max_concurrent_rollouts: int = turns.DEFAULT_LIMIT
     admin_port: int = names.ADMIN_PORT
     """Where routers are asked."""
 

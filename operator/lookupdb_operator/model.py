@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from lookupdb.spec import DatasetSpec
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.store.announcement import Announcement
 from lookupdb_operator.config import StoreAccess
 from lookupdb_operator.status import DatasetStatus

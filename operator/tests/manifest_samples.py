@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from lookupdb import schema
-from lookupdb.spec import parse_resource
+from lookupdb.dataset import schema
+from lookupdb.dataset.spec import parse_resource
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.model import Manifest, ObservedDataset

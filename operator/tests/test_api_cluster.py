@@ -15,8 +15,8 @@ from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from operator_support.authorities import without_authorities
 from operator_support.recording_server import connected, serving
 
-from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import (
+from lookupdb_operator import names
+from lookupdb_operator.cluster.client import (
     Api,
     ApiError,
     Conflict,
@@ -26,10 +26,10 @@ from lookupdb_operator.api.client import (
     Unauthorized,
     Unreachable,
 )
-from lookupdb_operator.api.cluster import Cluster, WarningEvent
+from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
+from lookupdb_operator.cluster.parse import parse_dataset
 from lookupdb_operator.manifests import render_image_probe
 from lookupdb_operator.model import ObjectRef
-from lookupdb_operator.parse import parse_dataset
 from lookupdb_operator.status import DatasetStatus
 
 Json = dict[str, Any]
@@ -301,20 +301,20 @@ async def test_no_credentials_are_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        (kinds.POD, "/api/v1/namespaces/maps/pods/x"),
-        (kinds.DATASET, "/apis/lookupdb.dev/v1alpha1/namespaces/maps/lookupdatasets/x"),
-        (kinds.AUTOSCALER, "/apis/autoscaling/v2/namespaces/maps/horizontalpodautoscalers/x"),
+        (names.POD, "/api/v1/namespaces/maps/pods/x"),
+        (names.DATASET_KIND, "/apis/lookupdb.dev/v1alpha1/namespaces/maps/lookupdatasets/x"),
+        (names.AUTOSCALER, "/apis/autoscaling/v2/namespaces/maps/horizontalpodautoscalers/x"),
     ],
 )
-def test_paths(kind: kinds.Kind, path: str) -> None:
+def test_paths(kind: names.Kind, path: str) -> None:
     assert kind.path("maps", "x") == path
-    assert kinds.find_kind(kind.name) is kind
+    assert names.find_kind(kind.name) is kind
 
 
 def test_what_is_watched() -> None:
-    assert kinds.SECRET not in kinds.WATCHED, "Secrets are never read in the namespaces of datasets"
-    assert kinds.EVENT not in kinds.WATCHED
-    assert set(kinds.OTHERS) < set(kinds.WATCHED)
+    assert names.SECRET not in names.WATCHED, "Secrets are never read in the namespaces of datasets"
+    assert names.EVENT not in names.WATCHED
+    assert set(names.OTHERS) < set(names.WATCHED)
 
 
 class TestImageVolumes:

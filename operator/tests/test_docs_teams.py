@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lookupdb import schema
-from lookupdb_operator.gateway.admission import Admission
-from lookupdb_operator.gateway.command import command as gateway
-from lookupdb_operator.plan.turn.turn_queues import DEFAULT_LIMIT
+from lookupdb.dataset import schema
+from lookupdb_operator.gateway.limits import Admission
+from lookupdb_operator.gateway.service import command as gateway
+from lookupdb_operator.plan.turns import DEFAULT_LIMIT
 
 ROOT = Path(__file__).parents[2]
 TEXT = " ".join((ROOT / "docs" / "operations" / "teams.md").read_text().split())

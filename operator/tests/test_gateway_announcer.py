@@ -12,7 +12,7 @@ from support.buckets import new_bucket, s3_server
 from support.signers import rsa_signer
 
 from lookupdb.store.bucket import Bucket
-from lookupdb.tokens.verification import Caller
+from lookupdb.tokens import Caller
 from lookupdb_operator.gateway.access import Access
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

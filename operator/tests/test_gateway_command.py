@@ -24,8 +24,8 @@ from support.ports import free_port
 from support.signers import AUDIENCE, jwks, rsa_signer
 
 from lookupdb.errors import StoreError, UsageError
-from lookupdb_operator.gateway.command import command
 from lookupdb_operator.gateway.credentials import StoreClient, read_variables
+from lookupdb_operator.gateway.service import command
 
 NEEDED = ["--store", "s3://bucket/path", "--audience", AUDIENCE]
 OBJECT = f"/v1/object/{CLUSTER}/team/people-1a2b3c4d/x"

@@ -15,7 +15,7 @@ from operator_support.running import until
 from lookupdb.store import obstore_objects
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.gateway_wire import STREAM_HEADER
-from lookupdb_operator.gateway.bodies import CHUNK_BYTES
+from lookupdb_operator.gateway.limits import CHUNK_BYTES
 
 pytest_plugins = ["operator_support.gateway_fixtures"]
 
@@ -207,7 +207,7 @@ async def test_a_listing_with_a_delimiter_names_a_folder_once_however_many_pages
     gateway: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are what is in memory: whoever writes in a namespace may make folders by the million."""
-    monkeypatch.setattr("lookupdb_operator.gateway.objects._PAGE", 2)
+    monkeypatch.setattr("lookupdb_operator.gateway.transfers._PAGE", 2)
     for name in ("g1/a", "g1/b", "g1/c", "g1/d", "g2/a", "g3/a", "note"):
         await gateway.ask("PUT", f"{OWN}/{name}", body=b"x")
     folder = f"{CLUSTER}/team/people-1a2b3c4d"

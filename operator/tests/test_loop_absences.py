@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.absences import Absences
+from lookupdb_operator.loop.observe import Absences
 from lookupdb_operator.model import Absence, Observed, ObservedDataset, Pod
 
 DATASET = ObservedDataset("shop", "airports", "u1", "1", 1, {}, None)

@@ -19,10 +19,10 @@ from lookupdb.store import StoreAddress
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement, read_announcement
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.tokens.verification import Caller
-from lookupdb_operator.loop import announcements as loop
-from lookupdb_operator.loop.announcements import Announcements
-from lookupdb_operator.store.announcer import GatewayAnnouncer, NotAnnounced
+from lookupdb.tokens import Caller
+from lookupdb_operator.live_datasets import GatewayAnnouncer, NotAnnounced
+from lookupdb_operator.loop import background as loop
+from lookupdb_operator.loop.background import Announcements
 
 KEY = ("team", "people")
 DUE = Announcement("team", "people", "3f2b9c1e-77aa", "g12", 17, "2026-11-20T02:04:00Z")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.confirmations import Confirmations
+from lookupdb_operator.loop.observe import Confirmations
 from lookupdb_operator.model import Observed, ObservedDataset, Pod, RouterReport
 from lookupdb_operator.status import DatasetStatus, TableStatus
 

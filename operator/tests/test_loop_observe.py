@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.api.client import Unreachable
-from lookupdb_operator.api.cluster import Cluster, WarningEvent
+from lookupdb_operator.cluster.cache import ObjectCache
+from lookupdb_operator.cluster.client import Unreachable
+from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
 from lookupdb_operator.config import StoreAccess
+from lookupdb_operator.loop.background import ReportsPending, RouterPolls
 from lookupdb_operator.loop.observe import ImageVolumes, NamespaceWarnings, Observer
-from lookupdb_operator.loop.router_polls import ReportsPending, RouterPolls
 from lookupdb_operator.model import Observed, Predecessor, RouterReport
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.watch.cache import ObjectCache
 
 KEY = ("maps", "airports")
 BORN = datetime(2026, 3, 1, 12, tzinfo=UTC)

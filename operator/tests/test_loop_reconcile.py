@@ -10,11 +10,10 @@ import pytest
 from operator_support.reconcile_bench import DATASET, STATUS, Bench
 
 from lookupdb_operator import names
-from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
 from lookupdb_operator.config import Config
-from lookupdb_operator.health import Health
 from lookupdb_operator.loop.queue import RequeueRequested
-from lookupdb_operator.metrics import Metrics
+from lookupdb_operator.metrics import Health, Metrics
 from lookupdb_operator.model import Absence, ExistingObject, Manifest, ObjectRef, Observed, Plan, Pod
 from lookupdb_operator.plan import objects
 from lookupdb_operator.status import DatasetStatus

@@ -9,10 +9,10 @@ import pytest
 from operator_support.plan_samples import applied, condition, says, serving
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.loop import repairs
-from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.cluster.workloads import parse_existing
+from lookupdb_operator.loop import reconcile
+from lookupdb_operator.loop.reconcile import Repairs
 from lookupdb_operator.model import Contest, ExistingObject, Manifest, ObjectRef, Observed, ObservedDataset
-from lookupdb_operator.parse import parse_existing
 
 KEY = ("shop", "airports")
 SEEN = Observed(
@@ -47,13 +47,13 @@ def bench() -> Bench:
 
 
 def test_a_few_repairs_are_nobodys_contest(bench: Bench) -> None:
-    assert bench.write(repairs.AT_ONCE) == ()
+    assert bench.write(reconcile.AT_ONCE) == ()
     assert bench.repairs.next_in(KEY) is None
 
 
 def test_then_it_is_left_alone_for_longer_each_time(bench: Bench) -> None:
     waits = []
-    bench.write(repairs.AT_ONCE)
+    bench.write(reconcile.AT_ONCE)
     for _ in range(8):
         (contest,) = bench.write()
         assert (contest.kind, contest.name, contest.is_held, contest.by) == ("Service", "airports", True, "meddler")
@@ -67,7 +67,7 @@ def test_then_it_is_left_alone_for_longer_each_time(bench: Bench) -> None:
 
 def test_peace_is_forgotten_about_what_was_before(bench: Bench) -> None:
     bench.write(9)
-    bench.now += repairs.FORGOTTEN_AFTER
+    bench.now += reconcile.FORGOTTEN_AFTER
     assert bench.repairs.list_contests(KEY) == ()
     assert bench.write() == ()
     bench.repairs.forget(KEY)
@@ -94,10 +94,10 @@ def test_a_routing_table_is_the_same_whatever_its_version_is(bench: Bench) -> No
 
 
 def test_what_the_operator_itself_has_deleted_is_undone_by_nobody(bench: Bench) -> None:
-    for _ in range(3 * repairs.AT_ONCE):
+    for _ in range(3 * reconcile.AT_ONCE):
         assert bench.write() == ()
         bench.repairs.note_deletion(KEY, ObjectRef("Service", "airports", "u-2"))
-    bench.write(repairs.AT_ONCE + 1)
+    bench.write(reconcile.AT_ONCE + 1)
     bench.repairs.note_deletion(KEY, ObjectRef("Service", "another", "u-3"))
     assert len(bench.repairs.list_contests(KEY)) == 1
 

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from lookupdb import spec
+from lookupdb.dataset import spec
+from lookupdb_operator.cluster.cache import Key, ObjectCache
+from lookupdb_operator.cluster.parse import parse_dataset
 from lookupdb_operator.config import Config
-from lookupdb_operator.loop.turn_taking import TurnTaking
+from lookupdb_operator.loop.reconcile import TurnTaking
 from lookupdb_operator.model import Observed, ObservedDataset, Plan
-from lookupdb_operator.parse import parse_dataset
-from lookupdb_operator.plan.turn.turn_queues import TurnQueues
+from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import BuildStatus, DatasetStatus, Ticket
-from lookupdb_operator.watch.cache import Key, ObjectCache
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOMENT = "2026-01-01T12:00:00Z"

@@ -29,7 +29,7 @@ from support.waiting import until
 from lookupdb.cli.image import push as push_verb
 from lookupdb.image.artifact import shard_tag
 from lookupdb_operator import manifests, names
-from lookupdb_operator.manifests import resources
+from lookupdb_operator.manifests import pods
 from lookupdb_operator.manifests.delivery import WAIT_SECONDS
 from lookupdb_operator.model import ObservedDataset
 
@@ -95,7 +95,7 @@ def test_it_waits_for_less_than_its_startup_probe_gives_it() -> None:
 
 def test_nothing_of_a_nodes_disk_is_requested_for_the_shard() -> None:
     of = from_volume()
-    assert resources.server(of.spec, 1 << 40)["requests"]["ephemeral-storage"] == resources.TMP_STORAGE
+    assert pods.server(of.spec, 1 << 40)["requests"]["ephemeral-storage"] == pods.TMP_STORAGE
 
 
 def test_what_is_fetched_is_as_it_was_before_there_was_a_choice() -> None:

@@ -11,7 +11,7 @@ from manifest_samples import BUILD, CONFIG, FULL_CONFIG, airports, everything, g
 
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import digest, stamp
+from lookupdb_operator.manifests.objects import digest, stamp
 
 RESOURCES = {"limits": {"memory": "3Gi"}}
 

@@ -8,7 +8,7 @@ import pytest
 from manifest_samples import BUILD, CONFIG, airports, generation, rollout
 
 from lookupdb_operator import manifests, names
-from lookupdb_operator.manifests.placement import render_placement
+from lookupdb_operator.manifests.pods import render_placement
 
 SELECTOR = {"a": "b"}
 OURS = {"labelSelector": {"matchLabels": SELECTOR}}

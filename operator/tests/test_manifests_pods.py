@@ -22,7 +22,7 @@ from manifest_samples import (
     rollout,
 )
 
-from lookupdb.schema import parse_quantity
+from lookupdb.dataset.schema import parse_quantity
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, ObservedDataset

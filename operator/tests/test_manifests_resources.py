@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from manifest_samples import airports
 
-from lookupdb_operator.manifests import resources
+from lookupdb_operator.manifests import pods
 
 MI = 1 << 20
 Given = dict[str, Any]
@@ -27,7 +27,7 @@ Given = dict[str, Any]
     ],
 )
 def test_a_servers_memory_follows_from_the_generation(workers: int, hot: float, shard: int, expected: str) -> None:
-    server = resources.server(airports(serving={"workers": workers, "hotFraction": hot}).spec, shard)
+    server = pods.server(airports(serving={"workers": workers, "hotFraction": hot}).spec, shard)
     assert {**server["requests"], "ephemeral-storage": ""} == {
         "cpu": "50m",
         "memory": expected,
@@ -41,12 +41,8 @@ def test_a_servers_memory_follows_from_the_generation(workers: int, hot: float, 
 )
 def test_a_servers_disk_follows_from_the_generation(shard: int, expected: str) -> None:
     spec = airports(serving={"hotFraction": 0}).spec
-    server = resources.server(spec, shard)
-    assert (
-        server["requests"]["ephemeral-storage"]
-        == resources.fetcher(server)["requests"]["ephemeral-storage"]
-        == expected
-    )
+    server = pods.server(spec, shard)
+    assert server["requests"]["ephemeral-storage"] == pods.fetcher(server)["requests"]["ephemeral-storage"] == expected
     assert "ephemeral-storage" not in server["limits"], "the volume has one; logs may grow"
 
 
@@ -56,11 +52,11 @@ def test_a_servers_disk_follows_from_the_generation(shard: int, expected: str) -
 def test_the_disk_that_is_asked_for_is_the_users_to_choose(given: Given) -> None:
     (chosen,) = (amounts["ephemeral-storage"] for amounts in given.values())
     for of in (
-        resources.server(airports(serving={"resources": given}).spec, 300 * MI),
-        resources.builder(
+        pods.server(airports(serving={"resources": given}).spec, 300 * MI),
+        pods.builder(
             airports(build={"resources": given | {"limits": {"memory": "1Gi"} | given.get("limits", {})}}).spec
         ),
-        resources.router(airports(router={"resources": given}).spec),
+        pods.router(airports(router={"resources": given}).spec),
     ):
         assert of["requests"]["ephemeral-storage"] == chosen
 
@@ -102,7 +98,7 @@ def test_the_disk_that_is_asked_for_is_the_users_to_choose(given: Given) -> None
     ],
 )
 def test_a_server_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
-    server = resources.server(airports(serving={"resources": given}).spec, 300 * MI)
+    server = pods.server(airports(serving={"resources": given}).spec, 300 * MI)
     assert server == {"requests": requests | {"ephemeral-storage": "364Mi"}, "limits": limits}
 
 
@@ -121,7 +117,7 @@ def test_a_server_gets_what_is_given(given: Given, requests: dict[str, str], lim
     ],
 )
 def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], limits: dict[str, str]) -> None:
-    router = resources.router(airports(router={"resources": given}).spec)
+    router = pods.router(airports(router={"resources": given}).spec)
     assert router == {"requests": requests | {"ephemeral-storage": "64Mi"}, "limits": limits}
 
 
@@ -154,10 +150,10 @@ def test_a_router_gets_what_is_given(given: Given, requests: dict[str, str], lim
     ],
 )
 def test_a_builder_is_told_its_bounds(given: Given, requests: dict[str, str], memory: int, threads: int | None) -> None:
-    builder = resources.builder(airports(build={"resources": given}).spec)
+    builder = pods.builder(airports(build={"resources": given}).spec)
     assert builder["requests"] == requests | {"ephemeral-storage": "10Gi"}, "what its scratch volume may hold"
-    assert resources.builder_memory(builder) == memory
-    assert resources.builder_threads(builder) == threads
+    assert pods.builder_memory(builder) == memory
+    assert pods.builder_threads(builder) == threads
 
 
 def test_a_fetcher_has_all_that_a_quota_asks_of_its_server() -> None:
@@ -165,7 +161,7 @@ def test_a_fetcher_has_all_that_a_quota_asks_of_its_server() -> None:
         "requests": {"cpu": "1", "memory": "8Gi", "ephemeral-storage": "1Gi"},
         "limits": {"cpu": "2", "memory": "8Gi"},
     }
-    assert resources.fetcher(server) == {
+    assert pods.fetcher(server) == {
         "requests": {"cpu": "1", "memory": "128Mi", "ephemeral-storage": "1Gi"},
         "limits": {"cpu": "2", "memory": "256Mi"},
     }
@@ -173,7 +169,7 @@ def test_a_fetcher_has_all_that_a_quota_asks_of_its_server() -> None:
 
 def test_a_shard_on_a_volume_of_its_own_takes_nothing_of_its_nodes_disk() -> None:
     of = airports(serving={"storageClassName": "local-nvme"})
-    server = resources.server(of.spec, 300 * MI)
+    server = pods.server(of.spec, 300 * MI)
     assert server["requests"]["ephemeral-storage"] == "64Mi", "what /tmp may hold"
 
 
@@ -182,4 +178,4 @@ def test_a_shard_on_a_volume_of_its_own_takes_nothing_of_its_nodes_disk() -> Non
     [pytest.param(0, "512Mi", id="a file system's least"), pytest.param(10 << 30, "11776Mi", id="a tenth more")],
 )
 def test_a_volume_of_its_own_has_room_for_its_file_system(shard_bytes: int, size: str) -> None:
-    assert resources.shard_volume(shard_bytes) == size
+    assert pods.shard_volume(shard_bytes) == size

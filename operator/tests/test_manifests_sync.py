@@ -15,9 +15,9 @@ from operator_support.plan_world import SPEC, World
 from lookupdb.cli.sync import command
 from lookupdb.errors import InvalidManifest
 from lookupdb_operator import manifests, names
+from lookupdb_operator.cluster.workloads import parse_existing
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import ObservedDataset
-from lookupdb_operator.parse.workloads import parse_existing
 
 
 def pod_of(of: ObservedDataset, config: Config = GATEWAY_CONFIG) -> dict[str, Any]:

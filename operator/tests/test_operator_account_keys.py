@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.signers import ec_signer, jwks, rsa_signer
 
-from lookupdb_operator.account_keys import MAX_BYTES, AccountKeys
-from lookupdb_operator.api.client import Answer, Unreachable
+from lookupdb_operator.cluster.client import MAX_BYTES, AccountKeys, Answer, Unreachable
 
 
 class Server:

@@ -11,10 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lookupdb import schema
-from lookupdb.naming import to_camel_case
+from lookupdb.dataset import schema
+from lookupdb.dataset.schema import to_camel_case
 from lookupdb_operator import status
 from lookupdb_operator.status import (
+    MOMENTS,
     BuildFailure,
     BuildRecord,
     BuildStatus,
@@ -32,8 +33,8 @@ from lookupdb_operator.status import (
     TablePart,
     TableStatus,
     Ticket,
+    json_name,
 )
-from lookupdb_operator.status_json import MOMENTS, json_name
 
 CRD_STATUS = schema.resource_schema()["properties"]["status"]
 NOW = "2026-01-01T00:00:00Z"

@@ -10,7 +10,7 @@ from operator_support.kube import Kube, Refusal
 from operator_support.kube_story import dataset, seen, step_to_build
 from operator_support.running import Running, operating, options, until
 
-from lookupdb import schema
+from lookupdb.dataset import schema
 from lookupdb_operator import crd_check
 from lookupdb_operator.crd_check import OutdatedCrd, find_missing
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from lookupdb import schema
+from lookupdb.dataset import schema
 
 RULE_BUDGET: Final = 10_000_000
 """Of one rule, wherever it holds; Kubernetes' own limit."""

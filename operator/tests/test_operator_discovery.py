@@ -8,14 +8,14 @@ from operator_support.kube_answers import KINDS
 from operator_support.kube_story import dataset, seen, step_to_build
 from operator_support.running import operating, options, until
 
-from lookupdb_operator import kinds
+from lookupdb_operator import names
 
 pytest_plugins = ["operator_support.cluster_fixtures"]
 
-_ALL = {kind.plural for kind in KINDS if kind.group == kinds.DATASET.group}
+_ALL = {kind.plural for kind in KINDS if kind.group == names.DATASET_KIND.group}
 
 
-@pytest.mark.parametrize("plurals", [{kinds.DATASET.plural}, _ALL], ids=["resource", "group"])
+@pytest.mark.parametrize("plurals", [{names.DATASET_KIND.plural}, _ALL], ids=["resource", "group"])
 async def test_datasets_that_are_not_named_yet_are_waited_for(kube: Kube, plurals: set[str]) -> None:
     kube.undiscovered = plurals
     kube.put(dataset())

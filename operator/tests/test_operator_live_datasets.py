@@ -12,11 +12,19 @@ import orjson
 import pytest
 
 from lookupdb.errors import UsageError
-from lookupdb.store import StoreAddress, live_datasets
-from lookupdb_operator.api.client import Refused
-from lookupdb_operator.api.cluster import Cluster
-from lookupdb_operator.kinds import Kind
+from lookupdb.store import StoreAddress, sweep
+from lookupdb_operator.cluster.cache import ObjectCache
+from lookupdb_operator.cluster.client import Refused
+from lookupdb_operator.cluster.cluster import Cluster
+from lookupdb_operator.live_datasets import (
+    MOST_RETAINED,
+    REFRESH_SECONDS,
+    LiveDatasetsWriter,
+    find_retained,
+    render_live_datasets,
+)
 from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.names import Kind
 from lookupdb_operator.status import (
     BuildStatus,
     DatasetStatus,
@@ -25,14 +33,6 @@ from lookupdb_operator.status import (
     RolloutStatus,
     TableStatus,
 )
-from lookupdb_operator.store.live_datasets import (
-    MOST_RETAINED,
-    REFRESH_SECONDS,
-    LiveDatasetsWriter,
-    find_retained,
-    render_live_datasets,
-)
-from lookupdb_operator.watch.cache import ObjectCache
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()
 GENERATION = GenerationStatus("g4", "content", "print", 1, 1, 1, 1, (), "json", "2030-01-01T00:00:00Z")
@@ -130,15 +130,15 @@ def test_the_sweep_reads_it(tmp_path: Path) -> None:
     file.write_bytes(
         orjson.dumps(render_live_datasets("cluster-uid", (), [dataset("airports", keepGenerations=5)], NOON))
     )
-    (found,) = live_datasets.read_live_datasets(file, "cluster-uid").values()
+    (found,) = sweep.read_live_datasets(file, "cluster-uid").values()
     assert (found.address.namespace, found.address.name, found.keep) == ("shop", "airports", 5)
     assert found.protect == STATUS.protected_generations()
-    assert live_datasets.read_namespaces(file) is None
-    live_datasets.check_age(file, NOON + REFRESH_SECONDS, 3600)
+    assert sweep.read_namespaces(file) is None
+    sweep.check_age(file, NOON + REFRESH_SECONDS, 3600)
     with pytest.raises(UsageError, match=r"2\.0 hours ago"):
-        live_datasets.check_age(file, NOON + 7200, 3600)
+        sweep.check_age(file, NOON + 7200, 3600)
     file.write_bytes(orjson.dumps(render_live_datasets("cluster-uid", ("shop",), [], NOON)))
-    assert live_datasets.read_namespaces(file) == frozenset({"shop"})
+    assert sweep.read_namespaces(file) == frozenset({"shop"})
 
 
 async def test_it_is_written_when_it_changes_or_is_old_and_not_by_another_operator_that_starts() -> None:
@@ -208,9 +208,9 @@ class TestAdopted:
         waiting = replace(dataset("airports"), spec={"adopt": {"uid": uid, "generation": "g7"}}, status=status)
         file = tmp_path / "living.json"
         file.write_bytes(orjson.dumps(render_live_datasets("c", (), [waiting], NOON)))
-        (found,) = live_datasets.read_live_datasets(file, "c").values()
+        (found,) = sweep.read_live_datasets(file, "c").values()
         assert found.predecessor == StoreAddress("c", "shop", "airports", "89abcdef")
-        assert live_datasets.read_retained(file, "c") == frozenset(), "it gets no note"
+        assert sweep.read_retained(file, "c") == frozenset(), "it gets no note"
 
     def test_nothing_when_the_dataset_has_a_generation(self) -> None:
         assert "adopt" not in self.entry({"uid": "89abcdef"}, STATUS)
@@ -287,8 +287,8 @@ class TestRetained:
         gone = {"namespace": "shop", "name": "rivers", "uid": "89abcdef"}
         listed = render_live_datasets("c", (), [dataset("airports", deletionPolicy="Retain")], NOON, [gone])
         file.write_bytes(orjson.dumps(listed))
-        assert [found.retain for found in live_datasets.read_live_datasets(file, "c").values()] == [True]
-        assert [str(address) for address in live_datasets.read_retained(file, "c")] == ["shop/rivers"]
+        assert [found.retain for found in sweep.read_live_datasets(file, "c").values()] == [True]
+        assert [str(address) for address in sweep.read_retained(file, "c")] == ["shop/rivers"]
 
 
 async def test_a_config_map_of_that_name_that_is_somebody_elses_stays_theirs() -> None:

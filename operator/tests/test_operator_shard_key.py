@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.api.client import Refused, Unreachable
-from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.cluster.client import Refused, Unreachable
+from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.store.shard_key import ShardKeyReader
+from lookupdb_operator.store import ShardKeyReader
 
 
 class Secrets:

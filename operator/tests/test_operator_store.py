@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from lookupdb_operator.api.client import Refused, Unreachable
-from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.cluster.client import Refused, Unreachable
+from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.store.access import StoreAccessReader, make_access, merge_secret
-from lookupdb_operator.store.credentials import ensure_credentials
+from lookupdb_operator.store import StoreAccessReader, ensure_credentials, make_access, merge_secret
 
 SALT = "s3://lookupdb 8d3f6b1a"
 

@@ -8,8 +8,8 @@ import pytest
 from operator_support.bodies import condition, job, meta
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.workloads import parse_push, parse_shard_set
 from lookupdb_operator.model import ShardSet
-from lookupdb_operator.parse import parse_push, parse_shard_set
 from lookupdb_operator.plan import reasons
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lookupdb_operator import names
-from lookupdb_operator.parse import diagnose_warning
-from lookupdb_operator.parse.messages import diagnose_scheduling
+from lookupdb_operator.cluster.diagnosis import diagnose_scheduling, diagnose_warning
 from lookupdb_operator.plan import reasons
 
 

@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.parse import parse_build_result
+from lookupdb_operator.cluster.workloads import awaits_images, parse_pod
 from lookupdb_operator.model import Absence, BuildResult, Trouble
-from lookupdb_operator.parse import awaits_images, parse_build_result, parse_pod
 from lookupdb_operator.plan import reasons
 
 IMAGE = "registry.example/lookupdb:0.1.0"

@@ -10,8 +10,8 @@ from operator_support.plan_samples import broken, condition, serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import manifests
+from lookupdb_operator.cluster.parse import parse_build_result
 from lookupdb_operator.model import BuildResult
-from lookupdb_operator.parse.build_result import parse_build_result
 from lookupdb_operator.status import DatasetStatus
 
 OLD = "3f2b9c1e-0000-4000-8000-00000000000a"

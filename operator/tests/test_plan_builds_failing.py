@@ -11,7 +11,7 @@ from operator_support.plan_samples import broken, condition, says, serving, trou
 from operator_support.plan_world import BEGIN, NEVER, World
 
 from lookupdb_operator.model import BuildResult, Plan, Trouble, Turn, Turns
-from lookupdb_operator.plan import clock, retries
+from lookupdb_operator.plan import clock
 
 
 def failing(fault: BuildResult | Trouble, world: World | None = None) -> World:
@@ -136,7 +136,7 @@ class TestAttempts:
 
     @pytest.mark.parametrize(("count", "seconds"), [(1, 30), (2, 60), (3, 120), (7, 1800), (1_000_000, 1800)])
     def test_come_less_and_less_often(self, count: int, seconds: float) -> None:
-        assert retries.retry_delay(count) == seconds
+        assert clock.retry_delay(count) == seconds
 
     def test_that_succeed_leave_nothing_of_the_failure(self) -> None:
         world = failing(broken())

@@ -171,7 +171,7 @@ class TestWaiting:
             assert [manifest["spec"]["replicas"] for manifest in sets] == [replicas] * 4
 
     def test_a_table_that_has_no_room_for_both_names_what_serves_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lookupdb_operator.manifests.routing_table.MAX_ENDPOINT_BYTES", 300)
+        monkeypatch.setattr("lookupdb_operator.manifests.routers.MAX_ENDPOINT_BYTES", 300)
         world = _waiting()
         assert _named(world) == ("g1", ["g1"])
         assert "it cannot be asked, because a routing table has no room" in condition(world.look(), "RolledOut").message

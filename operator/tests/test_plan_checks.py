@@ -11,10 +11,9 @@ import pytest
 from operator_support.plan_samples import broken, says
 from operator_support.plan_world import BEGIN, NEVER, World
 
-from lookupdb.schedule import LONGEST_JITTER
+from lookupdb.dataset.schedule import LONGEST_JITTER
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import clock, retries
-from lookupdb_operator.plan.generation import checks
+from lookupdb_operator.plan import clock, refreshes
 from lookupdb_operator.plan.situation import DesiredSchedule
 from lookupdb_operator.status import DatasetStatus, ScheduleStatus
 
@@ -101,7 +100,7 @@ class TestASlot:
     def test_whose_check_fails_is_tried_again_with_the_back_off_of_builds(self) -> None:
         world = scheduled()
         world.fails = lambda spec: broken()
-        pass_time(world, 3600 + 300 + retries.FIRST_RETRY_DELAY)
+        pass_time(world, 3600 + 300 + clock.FIRST_RETRY_DELAY)
         assert due(world)
         assert world.status.failure is not None
         assert world.status.builds[-1].outcome == "failed"
@@ -398,13 +397,13 @@ def test_the_share_of_a_dataset_is_always_the_same() -> None:
 
 def _due_seconds(expression: str, uid: str) -> int:
     """Seconds from the slot of 2026-01-02, or of that minute, until its check is due."""
-    timetable = checks.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
+    timetable = refreshes.Timetable.from_desired(DesiredSchedule(expression, "UTC", None), uid)
     slot = datetime.fromisoformat("2026-01-02T02:00:00+00:00")
     return int((timetable.due_moment(slot) - slot).total_seconds())
 
 
 def test_the_answer_to_an_older_check_is_none_to_a_newer_one() -> None:
     asked = DatasetStatus(schedule=ScheduleStatus("0 * * * * UTC", "b", due="b"))
-    assert checks.answer_check(asked, "a") == asked
-    assert checks.answer_check(asked, "b") == replace(asked, schedule=ScheduleStatus("0 * * * * UTC", "b"))
-    assert checks.answer_check(asked, "") == asked
+    assert refreshes.answer_check(asked, "a") == asked
+    assert refreshes.answer_check(asked, "b") == replace(asked, schedule=ScheduleStatus("0 * * * * UTC", "b"))
+    assert refreshes.answer_check(asked, "") == asked

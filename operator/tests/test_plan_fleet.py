@@ -46,7 +46,7 @@ def test_without_turns_that_are_given_up_it_would_not() -> None:
     fleet = serving(8, spare=SERVERS + SERVERS // 2)
     fleet.upgrade("lookupdb:2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lookupdb_operator.plan.turn.turns.PATIENCE", 1e9)
+        patch.setattr("lookupdb_operator.plan.turns.PATIENCE", 1e9)
         with pytest.raises(AssertionError, match="not all is settled"):
             fleet.settle(3000, step=20)
 

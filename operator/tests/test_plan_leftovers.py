@@ -10,9 +10,8 @@ from operator_support.plan_samples import condition, serving
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Deletion
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.rollout import leftovers
-from lookupdb_operator.plan.rollout.leftovers import Leftover
+from lookupdb_operator.plan import reasons, windows
+from lookupdb_operator.plan.windows import Leftover
 
 HELD = "airports-r1-s0-0"
 PER_SHARD = {"strategy": "PerShard", "drainSeconds": 5, "progressDeadlineSeconds": 60}
@@ -95,4 +94,4 @@ def test_with_all_shards_at_once_nothing_waits_for_it() -> None:
 )
 def test_who_holds_it(deletion: Deletion | None, told: str) -> None:
     leftover = Leftover("StatefulSet", "airports-r1-s0", "r1", 0, deletion)
-    assert leftovers.describe_holder(leftover, "lookups").startswith(told)
+    assert windows.describe_holder(leftover, "lookups").startswith(told)

@@ -10,8 +10,7 @@ from operator_support.plan_world import World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.generation import loss_advice
+from lookupdb_operator.plan import losses, reasons
 from lookupdb_operator.plan.situation import Situation
 
 _REFRESH = "give the annotation lookupdb.dev/refresh another value; or set spec.generation to g2"
@@ -115,7 +114,7 @@ def _edited() -> World:
 def test_of_each_generation_that_is_lost(make_world: Callable[[], World], advice: str) -> None:
     world = make_world()
     situation = Situation.from_observed(world.observe(), world.config, world.now)
-    told = loss_advice.with_advice(trouble(reasons.CORRUPT_FILE, "it is cut."), "g1", world.status, situation)
+    told = losses.with_loss_advice(trouble(reasons.CORRUPT_FILE, "it is cut."), "g1", world.status, situation)
     assert reasons.write_sentence(told.reason, told.message) == f"it is cut; {advice}."
 
 
@@ -133,14 +132,14 @@ def test_of_another_trouble_nothing() -> None:
     world = serving()
     situation = Situation.from_observed(world.observe(), world.config, world.now)
     other = trouble(reasons.UNSCHEDULABLE)
-    assert loss_advice.with_advice(other, "g1", world.status, situation) == other
+    assert losses.with_loss_advice(other, "g1", world.status, situation) == other
 
 
 def test_a_long_message_leaves_room_for_it() -> None:
     world = _pinned()
     situation = Situation.from_observed(world.observe(), world.config, world.now)
     long = trouble(reasons.CORRUPT_FILE, "x" * 10_000)
-    assert len(loss_advice.with_advice(long, "g1", world.status, situation).message) < 1300
+    assert len(losses.with_loss_advice(long, "g1", world.status, situation).message) < 1300
 
 
 def _lose(world: World, generation: str) -> None:

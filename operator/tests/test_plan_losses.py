@@ -13,7 +13,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Trouble, Turn, Turns
-from lookupdb_operator.plan import reasons, retries
+from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import DatasetStatus
 
@@ -74,8 +74,8 @@ def test_says_what_was_lost_and_when_it_is_built_again(reason: str) -> None:
     assert says(planned)["Built"] == f"False {reason}"
     assert f"It is built again at {planned.status.lost.retry_at}." in condition(planned, "Built").message
     assert planned.next_look_in is not None
-    assert planned.next_look_in <= retries.FIRST_RETRY_DELAY
-    assert retries.remaining_backoff(planned.status.lost.retry_at, world.now) == retries.FIRST_RETRY_DELAY
+    assert planned.next_look_in <= clock.FIRST_RETRY_DELAY
+    assert clock.remaining_backoff(planned.status.lost.retry_at, world.now) == clock.FIRST_RETRY_DELAY
 
 
 def test_one_loss_asks_for_one_build_whichever_write_an_operator_ends_after() -> None:
@@ -153,7 +153,7 @@ def test_a_store_that_loses_all_it_is_given_is_given_less_and_less() -> None:
         world.reconcile()
         assert world.status.lost is not None
         assert (world.status.lost.generation, world.status.lost.count) == (f"g{number}", number)
-        delays.append(retries.remaining_backoff(world.status.lost.retry_at, world.now))
+        delays.append(clock.remaining_backoff(world.status.lost.retry_at, world.now))
         world.settle(600)
     assert delays == pytest.approx([30, 60, 120, 240], abs=2)
     world.annotate("monday")

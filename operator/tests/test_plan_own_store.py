@@ -16,7 +16,7 @@ from operator_support.removals import STORE, RemovingSimulation, make_removing
 
 from lookupdb_operator import names
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.plan.turn import turns
+from lookupdb_operator.plan import turns
 from lookupdb_operator.status import DatasetStatus
 
 pytestmark = pytest.mark.long

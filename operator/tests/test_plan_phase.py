@@ -10,8 +10,9 @@ from docs_tools import reference
 from operator_support.plan_samples import broken, rebuilt, serving, unconfirmed
 from operator_support.plan_world import NEVER, World
 
-from lookupdb import schema
-from lookupdb_operator.plan import phase, reasons
+from lookupdb.dataset import schema
+from lookupdb_operator.plan import conditions as phase
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import BuildFailure, Condition, DatasetStatus, TableStatus
 
 DOCS = reference.pages()["reference/conditions.md"]

@@ -10,7 +10,7 @@ import pytest
 from operator_support.plan_samples import serving
 from operator_support.plan_world import World
 
-from lookupdb_operator.plan.generation import generations, promotion
+from lookupdb_operator.plan import generations
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.status import CandidateStatus, DatasetStatus, RolledBack
 
@@ -34,32 +34,32 @@ def _refreshed(world: World, data: str) -> None:
 class TestMayTakeEffect:
     def test_the_first_generation_of_a_dataset_does_without_anybody(self) -> None:
         world = World()
-        assert promotion.may_take_effect("g1", DatasetStatus(), _desired(world))
+        assert generations.may_take_effect("g1", DatasetStatus(), _desired(world))
 
     def test_a_new_one_does_when_it_is_promoted_and_no_other_one_does(self) -> None:
         world = serving()
-        assert not promotion.may_take_effect("g2", world.status, _desired(world))
-        assert promotion.may_take_effect("g2", world.status, _desired(world, promote="g2"))
-        assert not promotion.may_take_effect("g3", world.status, _desired(world, promote="g2"))
+        assert not generations.may_take_effect("g2", world.status, _desired(world))
+        assert generations.may_take_effect("g2", world.status, _desired(world, promote="g2"))
+        assert not generations.may_take_effect("g3", world.status, _desired(world, promote="g2"))
 
     def test_one_that_is_pinned_does(self) -> None:
         world = serving()
-        assert promotion.may_take_effect("g2", world.status, _desired(world, pinned_generation="g2"))
+        assert generations.may_take_effect("g2", world.status, _desired(world, pinned_generation="g2"))
 
     def test_what_is_in_effect_does_again_from_another_pod_template(self) -> None:
         world = serving()
-        assert promotion.may_take_effect("g1", world.status, _desired(world))
+        assert generations.may_take_effect("g1", world.status, _desired(world))
 
     def test_any_does_with_promotion_auto(self) -> None:
         world = serving()
-        assert promotion.may_take_effect("g2", world.status, replace(_desired(world), promotion="Auto"))
+        assert generations.may_take_effect("g2", world.status, replace(_desired(world), promotion="Auto"))
 
     def test_nothing_does_unasked_while_it_is_not_known_what_serves(self) -> None:
         """The status was lost: to go on with what nobody has looked at would be worse than to wait."""
         world = serving()
         lost = replace(world.status, table=None, generation="")
-        assert not promotion.may_take_effect("g2", lost, _desired(world))
-        assert promotion.may_take_effect("g2", lost, _desired(world, promote="g2"))
+        assert not generations.may_take_effect("g2", lost, _desired(world))
+        assert generations.may_take_effect("g2", lost, _desired(world, promote="g2"))
 
 
 class TestPromotedTooEarly:
@@ -137,7 +137,7 @@ class TestPromotedCandidate:
         world = serving()
         status = replace(world.status, candidate=CandidateStatus("g1", "r1", "2026-01-01T00:00:00Z"))
         world.edit(source={"url": "s3://data/other.csv"})
-        assert promotion.promoted_candidate(status, _desired(world, promote="g1")) is None
+        assert generations.promoted_candidate(status, _desired(world, promote="g1")) is None
 
 
 class TestRejecting:

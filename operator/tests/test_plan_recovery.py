@@ -12,10 +12,9 @@ from operator_support.plan_samples import broken, condition, deleted, serving, u
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
+from lookupdb_operator.cluster.workloads import parse_existing, parse_shard_set
 from lookupdb_operator.model import RouterReport
-from lookupdb_operator.parse import parse_existing, parse_shard_set
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.rollout import rollouts
+from lookupdb_operator.plan import reasons, rollouts
 from lookupdb_operator.status import DatasetStatus
 
 OTHER_SERVERS: dict[str, Any] = {"serving": {"workers": 2}}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lookupdb_operator.plan.rollout import references
+from lookupdb_operator.plan import windows
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus, TablePart, TableStatus
 
 NOW = "2026-01-01T00:00:00Z"
@@ -31,18 +31,18 @@ MIXED = _status(OLD, NEW, parts=(PART,))
 
 
 def test_a_table_routes_to_its_rollout_what_it_does_not_route_to_another_one() -> None:
-    assert references.routed_shards(OLD, MIXED) == {2, 3}
-    assert references.routed_shards(NEW, MIXED) == {0, 1}
-    assert references.routed_shards(_rollout("r3", "g2"), MIXED) == frozenset()
-    assert references.routed_shards(OLD, replace(MIXED, table=None)) == frozenset()
-    assert references.serving_rollouts(MIXED) == (OLD, NEW)
+    assert windows.routed_shards(OLD, MIXED) == {2, 3}
+    assert windows.routed_shards(NEW, MIXED) == {0, 1}
+    assert windows.routed_shards(_rollout("r3", "g2"), MIXED) == frozenset()
+    assert windows.routed_shards(OLD, replace(MIXED, table=None)) == frozenset()
+    assert windows.serving_rollouts(MIXED) == (OLD, NEW)
 
 
 def test_what_starts_is_held_and_awaited_and_no_table_references_it() -> None:
-    assert references.held_shards(NEW, MIXED) == {0, 1, 2}
-    assert references.pending_shards(NEW, MIXED) == {2}
-    assert references.referenced_shards(NEW, MIXED) == {0, 1}
-    assert references.referenced_shards(_rollout("r3", "g2", replicas=0), MIXED) == frozenset()
+    assert windows.held_shards(NEW, MIXED) == {0, 1, 2}
+    assert windows.pending_shards(NEW, MIXED) == {2}
+    assert windows.referenced_shards(NEW, MIXED) == {0, 1}
+    assert windows.referenced_shards(_rollout("r3", "g2", replicas=0), MIXED) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_what_starts_is_held_and_awaited_and_no_table_references_it() -> None:
     ],
 )
 def test_what_drains_is_referenced_by_older_tables_alone(status: DatasetStatus, drains: bool) -> None:
-    assert references.is_draining(status) == drains
+    assert windows.is_draining(status) == drains
 
 
 def test_an_edited_table_that_references_more_than_there_is_makes_no_shard_up() -> None:
     edited = _status(OLD, NEW, parts=(replace(PART, shard_ranges="2-900"),))
-    assert references.pending_shards(NEW, edited) == {2}
+    assert windows.pending_shards(NEW, edited) == {2}

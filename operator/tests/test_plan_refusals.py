@@ -13,8 +13,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Plan, Trouble
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.generation import refusals
+from lookupdb_operator.plan import losses, reasons
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 
@@ -368,6 +367,6 @@ def test_what_is_remembered_and_shown_of_a_message_is_bounded() -> None:
     assert world.status.failure is not None
     world.status = replace(world.status, failure=replace(world.status.failure, message="k" * 4000))
     situation = Situation.from_observed(world.observe(), world.config, world.now)
-    trouble = refusals.with_advice(Trouble(reasons.GATE_CLOSED, "k" * 4000), world.status, situation)
+    trouble = losses.with_refusal_advice(Trouble(reasons.GATE_CLOSED, "k" * 4000), world.status, situation)
     assert len(trouble.message) < 3500
     assert "to let g2 through" in shown(world.look(), "Degraded")

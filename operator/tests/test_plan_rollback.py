@@ -9,7 +9,7 @@ import pytest
 from operator_support.plan_samples import serving, unconfirmed
 from operator_support.plan_world import World
 
-from lookupdb_operator.plan.generation import rollback
+from lookupdb_operator.plan import generations as rollback
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolledBack, TablePart, TableStatus
 
 NOW = "2030-01-01T00:00:00Z"

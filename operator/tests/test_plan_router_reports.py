@@ -13,9 +13,9 @@ from operator_support.plan_world import World
 from operator_support.world_tables import TABLE, read_tables, table_of, written_table
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.loop.reconcile import Repairs
 from lookupdb_operator.model import Observed, RouterReport
-from lookupdb_operator.plan.rollout import router_reports
+from lookupdb_operator.plan import routing_tables
 
 pytestmark = pytest.mark.long  # whole lives
 
@@ -45,14 +45,14 @@ class TestAReport:
     def test_confirms(self, report: RouterReport, confirms: bool, contradicts: bool) -> None:
         world = serving()
         observed, table = _reported(world, report), table_of(world)
-        assert bool(router_reports.find_confirming_routers(observed, table, RIGHT)) == confirms
-        assert bool(router_reports.diagnose_late_routers(observed, table, RIGHT)) != confirms
-        assert router_reports.is_contradicted(observed, table, RIGHT) == contradicts
+        assert bool(routing_tables.find_confirming_routers(observed, table, RIGHT)) == confirms
+        assert bool(routing_tables.diagnose_late_routers(observed, table, RIGHT)) != confirms
+        assert routing_tables.is_contradicted_by_reports(observed, table, RIGHT) == contradicts
 
     def test_is_believed_by_its_version_where_it_is_not_known_what_is_right(self) -> None:
         world = serving()
         observed = _reported(world, RouterReport(1, newest=1, digests=frozenset({WRONG})))
-        assert len(router_reports.find_confirming_routers(observed, table_of(world), "")) == 2
+        assert len(routing_tables.find_confirming_routers(observed, table_of(world), "")) == 2
 
     @pytest.mark.parametrize(
         ("report", "told"),
@@ -67,7 +67,7 @@ class TestAReport:
     )
     def test_tells_what_it_answers_from(self, report: RouterReport, told: str) -> None:
         world = serving()
-        late = router_reports.diagnose_late_routers(_reported(world, report), table_of(world), RIGHT)
+        late = routing_tables.diagnose_late_routers(_reported(world, report), table_of(world), RIGHT)
         assert set(late.values()) == {told}
 
     def test_of_what_was_written_has_the_digest_of_its_text(self) -> None:

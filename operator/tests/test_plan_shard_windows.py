@@ -13,9 +13,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Turn, Turns
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.generation import rollback
-from lookupdb_operator.plan.rollout import references, shard_windows
+from lookupdb_operator.plan import generations, reasons, windows
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 
@@ -50,8 +48,8 @@ def _is_starting(pod: str) -> bool:
 def _routed(world: World) -> dict[str, set[int]]:
     """Rollout → the shards that the newest table routes to it."""
     return {
-        rollout.rollout: set(references.routed_shards(rollout, world.status))
-        for rollout in references.serving_rollouts(world.status)
+        rollout.rollout: set(windows.routed_shards(rollout, world.status))
+        for rollout in windows.serving_rollouts(world.status)
     }
 
 
@@ -169,7 +167,7 @@ def test_what_is_pinned_midway_is_gone_back_to_with_servers_that_stand_at_once_a
 
 
 def test_one_goes_back_from_what_is_being_rolled_out_to_what_it_replaces() -> None:
-    previous = rollback.previous_generation(_halfway().status)
+    previous = generations.previous_generation(_halfway().status)
     assert previous is not None
     assert previous.generation == "g1"
 
@@ -366,9 +364,9 @@ def test_many_wishes_midway_end_in_one_rollout_of_all_shards_at_once() -> None:
     world = _serving(surge=1)
     world.edit(shards=12)
     world.settle()
-    for version in range(shard_windows.MOST_SERVING - 1):
+    for version in range(windows.MOST_SERVING - 1):
         world.edit(source={"url": f"s3://data/w{version}.csv"})
-        _settle_until_routed(world, f"r{world.status.last_rollout + 1}", shard_windows.MOST_SERVING - version)
+        _settle_until_routed(world, f"r{world.status.last_rollout + 1}", windows.MOST_SERVING - version)
     world.edit(source=V3)
     last = world.status.last_rollout + 1
     world.settle(until=lambda: world.status.last_rollout == last)
@@ -381,8 +379,8 @@ def test_the_window_is_as_large_as_the_surge_and_never_larger_than_all() -> None
     world = _serving(surge=9)
     generation = world.status.generations[-1]
     situation = Situation.from_observed(world.observe(), world.config, world.now)
-    assert shard_windows.window_size(generation, world.status, situation) == 4
-    assert shard_windows.first_window(generation, world.status, situation) == {0, 1, 2, 3}
+    assert windows.window_size(generation, world.status, situation) == 4
+    assert windows.first_window(generation, world.status, situation) == {0, 1, 2, 3}
 
 
 def test_of_a_first_rollout_that_no_router_has_taken_up_nothing_is_forgotten_when_another_begins_beside_it() -> None:

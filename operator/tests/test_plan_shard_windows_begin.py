@@ -8,7 +8,7 @@ from operator_support.plan_samples import serving
 from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
-from lookupdb_operator.plan.rollout import references
+from lookupdb_operator.plan import windows
 
 V2 = {"url": "s3://data/v2.csv"}
 V3 = {"url": "s3://data/v3.csv"}
@@ -41,7 +41,7 @@ def test_a_router_that_does_not_leave_what_was_replaced_holds_a_correction_back_
     hangs.table, hangs.ready, hangs.down_until = None, False, begin + timedelta(days=1)
     world.edit(source=V3)
     world.settle(until=lambda: world.status.last_rollout == 3)
-    waited = references.STALE_MOUNT_SECONDS + references.CONFIRMATION_SECONDS
+    waited = windows.STALE_MOUNT_SECONDS + windows.CONFIRMATION_SECONDS
     assert waited <= (world.now - begin).total_seconds() <= waited + 30
     assert [rollout.shard_ranges for rollout in world.status.rollouts[1:]] == ["0", "0"]
 

@@ -18,10 +18,8 @@ from operator_support.simulation import Simulation
 from lookupdb_operator import manifests, names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Absence, Manifest, Observed, Plan, RouterReport
-from lookupdb_operator.plan import clock, plan
-from lookupdb_operator.plan.rollout import references
-from lookupdb_operator.shard_ranges import shorten_shards
-from lookupdb_operator.status import BuildStatus
+from lookupdb_operator.plan import clock, plan, windows
+from lookupdb_operator.status import BuildStatus, shorten_shards
 
 pytestmark = pytest.mark.long
 
@@ -318,7 +316,7 @@ def _stops_what_has_left_the_table(planned: Plan, observed: Observed) -> Plan:
 def _sees_nothing_that_is_left_over(observed: Observed, config: Config, now: datetime) -> Plan:
     """Of shards that have no servers any more by status, it believes them gone."""
     held = {
-        rollout.rollout: references.held_shards(rollout, observed.dataset.status)
+        rollout.rollout: windows.held_shards(rollout, observed.dataset.status)
         for rollout in observed.dataset.status.rollouts
     }
     sets = tuple(one for one in observed.shard_sets if one.shard in held.get(one.rollout, ()))
@@ -334,7 +332,7 @@ def _stops_what_is_replaced_at_once(planned: Plan, observed: Observed) -> Plan:
     status = planned.status
     parts = {part.rollout for part in status.table.parts} if status.table is not None else set()
     routed = {
-        rollout.rollout: references.routed_shards(rollout, status)
+        rollout.rollout: windows.routed_shards(rollout, status)
         for rollout in status.rollouts
         if rollout.rollout in parts
     }
@@ -353,11 +351,11 @@ def _makes_the_next_window_too_early(observed: Observed, config: Config, now: da
     target = status.find_rollout(table.rollout)
     if target is None or target.window:
         return planned
-    missing = frozenset(range(5)) - references.held_shards(target, status)
+    missing = frozenset(range(5)) - windows.held_shards(target, status)
     wider = (
         replace(
             target,
-            shard_ranges=shorten_shards(references.held_shards(target, status) | {min(missing)}, 5),
+            shard_ranges=shorten_shards(windows.held_shards(target, status) | {min(missing)}, 5),
             window=str(min(missing)),
         )
         if missing

@@ -11,7 +11,7 @@ from manifest_samples import CONFIG, airports, generation
 from operator_support.plan_world import World
 
 from lookupdb_operator import manifests
-from lookupdb_operator.manifests import metadata
+from lookupdb_operator.manifests import objects
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.plan.situation import (
     Ingredients,
@@ -42,7 +42,7 @@ def test_the_same_spec_is_rendered_once_whatever_its_status() -> None:
 def test_stamps_are_of_what_would_be_written_without_hashing_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = replace(airports(), renderings={})
     written = manifests.render_shards(dataset, ROLLOUT, GENERATION, 2, CONFIG)
-    monkeypatch.setattr(metadata, "hash_applied_fields", lambda manifest: pytest.fail("nothing is written"))
+    monkeypatch.setattr(objects, "hash_applied_fields", lambda manifest: pytest.fail("nothing is written"))
     assert shard_stamps(Ingredients(dataset, CONFIG), ROLLOUT, GENERATION, 2) == _stamps(*written)
 
 

@@ -14,12 +14,12 @@ from operator_support.plan_samples import applied, condition, deleted, says, ser
 from operator_support.plan_world import NEVER, World
 from operator_support.world_tables import TABLE, read_tables, table_of, written_table
 
-from lookupdb.route.table.succession import describe_contradiction
+from lookupdb.router.table.cutover import describe_contradiction
 from lookupdb_operator import names
-from lookupdb_operator.loop.repairs import Repairs
-from lookupdb_operator.loop.reports import list_event_reports
+from lookupdb_operator.loop.background import list_event_reports
+from lookupdb_operator.loop.reconcile import Repairs
 from lookupdb_operator.model import Observed, Plan, RouterReport
-from lookupdb_operator.plan.rollout import references, router_reports
+from lookupdb_operator.plan import routing_tables, windows
 
 pytestmark = pytest.mark.long  # whole lives
 
@@ -142,7 +142,7 @@ class TestWhatSomebodyHasEdited:
     def test_takes_nothing_from_what_serves_while_an_older_table_drains(self) -> None:
         world = serving(rollout={"drainSeconds": 30})
         world.edit(source={"url": "s3://data/v2.csv"})
-        world.settle(until=lambda: world.status.generation == "g2" and references.is_draining(world.status))
+        world.settle(until=lambda: world.status.generation == "g2" and windows.is_draining(world.status))
         edit_table(world, with_wrong_address)
         world.takes.table = world.takes.slow_table = NEVER
         for _ in range(20):
@@ -433,11 +433,11 @@ class TestARouterThatAnswersFromAnotherGeneration:
         table = table_of(world)
         for generations in (("g7",), ("g1", "g7")):
             observed = _answered_by(world, *generations)
-            assert router_reports.find_confirming_routers(observed, table, "") == frozenset()
-            late = router_reports.diagnose_late_routers(observed, table, "")
+            assert routing_tables.find_confirming_routers(observed, table, "") == frozenset()
+            late = routing_tables.diagnose_late_routers(observed, table, "")
             assert set(late.values()) == {f"it answers from table 1, of {', '.join(generations)}"}
-        assert len(router_reports.find_confirming_routers(_answered_by(world, "g1"), table, "")) == 2
-        assert len(router_reports.find_confirming_routers(_answered_by(world), table, "")) == 2  # an older router
+        assert len(routing_tables.find_confirming_routers(_answered_by(world, "g1"), table, "")) == 2
+        assert len(routing_tables.find_confirming_routers(_answered_by(world), table, "")) == 2  # an older router
 
     def test_is_overtaken(self) -> None:
         world = serving()
@@ -450,11 +450,11 @@ class TestARouterThatHasOtherContent:
     def test_has_not_confirmed(self) -> None:
         world = serving()
         observed, table = _contradicted(world), table_of(world)
-        assert router_reports.find_confirming_routers(observed, table, "") == frozenset()
-        late = router_reports.diagnose_late_routers(observed, table, "")
+        assert routing_tables.find_confirming_routers(observed, table, "") == frozenset()
+        late = routing_tables.diagnose_late_routers(observed, table, "")
         assert [why for why in late.values() if why.startswith("version 1 is in effect with other content")]
-        assert not router_reports.is_contradicted(observed, replace(table, version=2), "")
-        assert not router_reports.is_contradicted(replace(observed, routers={}), table, "")
+        assert not routing_tables.is_contradicted_by_reports(observed, replace(table, version=2), "")
+        assert not routing_tables.is_contradicted_by_reports(replace(observed, routers={}), table, "")
 
     def test_is_given_the_next_version_once(self) -> None:
         world = serving()

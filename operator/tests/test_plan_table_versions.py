@@ -11,12 +11,11 @@ from operator_support.plan_samples import condition, serving
 from operator_support.plan_world import World
 from operator_support.world_tables import read_tables, table_of, written_table
 
-from lookupdb import schema
+from lookupdb.dataset import schema
 from lookupdb_operator import names
 from lookupdb_operator.model import Observed, RouterReport, Trouble
-from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.rollout import table_versions
-from lookupdb_operator.status_json import check_bounds
+from lookupdb_operator.plan import reasons, routing_tables
+from lookupdb_operator.status import check_bounds
 
 BELIEVED = 10**14 - 1
 
@@ -87,15 +86,15 @@ class TestAVersionThatLeavesTooFewAboveIt:
         observed = serving().observe()
         report = RouterReport(2**53, newest=2**53)
         observed = replace(observed, routers={"a": report, "b": RouterReport(7, newest=7)})
-        assert table_versions.newest_read_version(observed) == 7
-        assert table_versions.newest_table_version(observed) == 7
+        assert routing_tables.newest_read_version(observed) == 7
+        assert routing_tables.newest_table_version(observed) == 7
 
     def test_is_believed_where_it_is_the_operators_own(self) -> None:
         """Nobody has edited it: status was lost."""
         world = serving()
         observed = _annotated(world, BELIEVED + 1, changed="")
-        assert table_versions.is_newer_written(world.status, observed)
-        assert not table_versions.is_newer_written(world.status, _annotated(world, BELIEVED + 1, changed="by hand"))
+        assert routing_tables.is_newer_written(world.status, observed)
+        assert not routing_tables.is_newer_written(world.status, _annotated(world, BELIEVED + 1, changed="by hand"))
 
 
 def _annotated(world: World, version: int, *, changed: str) -> Observed:

@@ -10,9 +10,8 @@ import pytest
 from operator_support.plan_world import BEGIN
 
 from lookupdb_operator.model import Turn
-from lookupdb_operator.plan import clock
-from lookupdb_operator.plan.turn import turn_queues, turns
-from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
+from lookupdb_operator.plan import clock, turns
+from lookupdb_operator.plan.turns import Key, TurnQueues
 from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
 A, B, C, D, E = (("shop", name) for name in "abcde")
@@ -105,7 +104,7 @@ class TestATurn:
         made.note(B, waiting(-2), BEGIN)
         assert list_granted(made) == {C}, "what is noted again meanwhile is no better"
         made.note(B, waiting(-9000), BEGIN - timedelta(seconds=7200))
-        assert B in list_granted(made, turn_queues.POSTPONEMENT_SECONDS - 7200 + 1), "the clock was set back"
+        assert B in list_granted(made, turns.POSTPONEMENT_SECONDS - 7200 + 1), "the clock was set back"
 
     def test_of_a_dataset_that_cannot_be_written_keeps_nobody_from_theirs(self) -> None:
         """Its status is refused: it can neither end its turn nor give it up."""

@@ -13,8 +13,7 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Predecessor, Turn, Turns
-from lookupdb_operator.plan import clock, plan
-from lookupdb_operator.plan.turn import turns
+from lookupdb_operator.plan import clock, plan, turns
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Ticket
 
 NOT_NOW = Turn(is_granted=False, ahead=7)

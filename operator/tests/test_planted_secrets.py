@@ -32,9 +32,9 @@ from support.shards import write_generation
 from support.signers import AUDIENCE, claims_of, ec_signer, jwks, rsa_signer
 from support.waiting import until
 
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 from lookupdb_operator import manifests
-from lookupdb_operator.store.access import make_access, merge_secret
+from lookupdb_operator.store import make_access, merge_secret
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lookupdb_operator.plugin import completion
+from lookupdb_operator.plugin import options
 from lookupdb_operator.plugin.cli import cli
 
 
@@ -17,7 +17,7 @@ from lookupdb_operator.plugin.cli import cli
 def test_shells_get_a_script(shell: str) -> None:
     ended = CliRunner().invoke(cli, ["completion", shell])
     assert ended.exit_code == 0
-    assert completion.VARIABLE in ended.output
+    assert options.VARIABLE in ended.output
 
 
 def test_the_programs_are_called_as_kubectl_looks_for_them() -> None:

@@ -22,11 +22,10 @@ from plugin_samples import STATUS, body, dataset, generation
 from test_plugin_difference_job import CANDIDATE, DOCUMENT
 
 from lookupdb_operator import names
-from lookupdb_operator.api.client import Unreachable
+from lookupdb_operator.cluster.client import Unreachable
 from lookupdb_operator.plugin import job_run
-from lookupdb_operator.plugin.job_progress import JobProgress
 from lookupdb_operator.plugin.job_run import Patience
-from lookupdb_operator.plugin.job_template import choose_shard_set
+from lookupdb_operator.plugin.jobs import JobProgress, choose_shard_set
 from lookupdb_operator.plugin.session import ClusterSession
 
 

@@ -17,8 +17,13 @@ from plugin_samples import dataset, generation
 from lookupdb.cli.diff import command as diff_command
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.diff_verb import ComparisonFailed, choose_generations, read_document, render_difference
-from lookupdb_operator.plugin.difference_job import render_difference_job
+from lookupdb_operator.plugin.diff import (
+    ComparisonFailed,
+    choose_generations,
+    read_document,
+    render_difference,
+    render_difference_job,
+)
 
 GENERATIONS = [generation("g11"), generation("g12"), generation("g13", shards=3)]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}

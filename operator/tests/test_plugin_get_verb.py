@@ -15,7 +15,7 @@ from operator_support.loopback import listening
 from plugin_samples import VALUES, answer_lookup
 from test_plugin_cli import Run, _kube, _plugin, _pod
 
-from lookupdb_operator.plugin import port_forward
+from lookupdb_operator.plugin import session
 
 __all__ = ["_kube", "_plugin"]
 
@@ -137,7 +137,7 @@ async def test_a_token_is_shown_to_a_router_itself(
         async with listening(answer, "/v1/lookup") as port:
             yield f"127.0.0.1:{port}"
 
-    monkeypatch.setattr(port_forward, "_forward", forward)
+    monkeypatch.setattr(session, "_forward", forward)
     (tmp_path / "token").write_text("the-token-of-a-client")
     words = "get", "airports", "KJFK", "nowhere", "--generation", "g13", "--token-file", str(tmp_path / "token")
     assert "none is ready" in (await plugin(*words)).err

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
+from lookupdb_operator.plugin.jobs import JobProgress, judge_job
 
 NAME, POD = "airports-diff-1f3a9c00", "airports-diff-1f3a9c00-x7k2p"
 IMAGE = "registry.example/lookupdb:0.1.0"

@@ -13,20 +13,23 @@ from manifest_samples import GATEWAY_CONFIG, everything, rendered
 from plugin_samples import dataset
 
 from lookupdb.cli.load import command as load_command
-from lookupdb.cli.load_options import make_plan, render_words
+from lookupdb.cli.load import make_plan, render_words
 from lookupdb.errors import UsageError
 from lookupdb.load.plan import LoadPlan
 from lookupdb_operator import names
 from lookupdb_operator.plugin.changes import NotPossible
-from lookupdb_operator.plugin.load_job import (
+from lookupdb_operator.plugin.load import (
     KEYS_ANNOTATION,
     LABELS,
     MAX_KEY_BYTES,
+    LoadFailed,
     LoadJobOptions,
     ObjectKey,
+    count_bytes,
+    fit_keys,
+    read_result,
     render_load_job,
 )
-from lookupdb_operator.plugin.load_verb import LoadFailed, count_bytes, fit_keys, read_result
 
 TLS = {"router": {"tls": {"secretName": "airports-tls"}}}
 

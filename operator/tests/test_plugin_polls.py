@@ -16,9 +16,9 @@ from operator_support.running import until
 from plugin_samples import body, generation
 
 from lookupdb_operator import names
-from lookupdb_operator.api.client import Refused, Unauthorized, Unreachable
-from lookupdb_operator.plugin import change_verbs, polls
-from lookupdb_operator.plugin.polls import Polls
+from lookupdb_operator.cluster.client import Refused, Unauthorized, Unreachable
+from lookupdb_operator.plugin import change_verbs, session
+from lookupdb_operator.plugin.session import Polls
 
 DATASET = "/apis/lookupdb.dev/v1alpha1/namespaces/shop/lookupdatasets/airports"
 UNABLE = Refusal(503, "the server is currently unable to handle the request")
@@ -100,7 +100,7 @@ async def test_the_first_request_of_a_verb_fails_at_once(kube: Kube, tmp_path: P
 async def test_an_api_server_that_goes_on_failing_is_told_once_and_at_the_end(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "_TOLD_AFTER", 0.1)
+    monkeypatch.setattr(session, "_TOLD_AFTER", 0.1)
     monkeypatch.setattr(change_verbs, "_SILENCE_SECONDS", 0.2)
     kube.refused = _AfterTheWrite(kube, [UNABLE] * 10_000, lambda: None)
     ended = await _refresh(tmp_path, "--timeout", "500ms")
@@ -116,7 +116,7 @@ async def test_an_api_server_that_goes_on_failing_is_told_once_and_at_the_end(
 async def test_time_is_up_also_while_the_api_server_does_not_answer(
     kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(session, "_LAST_SECONDS", 0.1)
     running = asyncio.ensure_future(_refresh(tmp_path, "--timeout", "1s"))
     await until(lambda: kube.writes or running.done(), "the refresh to be asked for")
     began, kube.closed[DATASET] = time.monotonic(), asyncio.Event()
@@ -140,7 +140,7 @@ async def test_what_fails_again_later_is_told_again(
     looks = Polls("Job x", 60)
     assert await looks.look(_say_nothing) is None
     assert (looks.trouble, looks.answered_seconds, capsys.readouterr().err) == ("Job x: away", 0.0, "")
-    monkeypatch.setattr(polls, "_TOLD_AFTER", 0.0)
+    monkeypatch.setattr(session, "_TOLD_AFTER", 0.0)
     for _ in range(2):
         await looks.look(_say_nothing)
         await looks.look(_say_nothing)

@@ -12,9 +12,8 @@ import pytest_asyncio
 from aiohttp import web
 from operator_support.loopback import listening
 
-from lookupdb_operator.api.client import Unreachable
-from lookupdb_operator.plugin.port_forward import read_through
-from lookupdb_operator.plugin.session import Target
+from lookupdb_operator.cluster.client import Unreachable
+from lookupdb_operator.plugin.session import Target, read_through
 
 KUBECTL = """#!/bin/sh
 echo "$$ $*" > "{told}"

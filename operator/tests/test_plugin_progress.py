@@ -10,7 +10,7 @@ from plugin_samples import HEALTHY, condition, dataset, generation
 
 from lookupdb_operator import names
 from lookupdb_operator.plugin import progress
-from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.changes import Dataset
 
 WITH_G13 = [generation("g12"), generation("g13")]
 CANDIDATE = {"generation": "g13", "rollout": "r35", "since": "2026-01-02T11:00:00Z"}

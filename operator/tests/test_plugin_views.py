@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from plugin_samples import HEALTHY, ROUTERS, SERVERS, condition, dataset, generation, router, server, view
 
-from lookupdb_operator.plugin.dataset import DatasetPods
-from lookupdb_operator.plugin.views import list_view, lookup_view, status_view, top_view, wording
-from lookupdb_operator.plugin.views.lookup_view import AbsentKey, FoundKey, UnavailableKey
-from lookupdb_operator.plugin.views.metric_samples import MetricSample, bound_quantile, rate
+from lookupdb_operator.plugin import status_view, views
+from lookupdb_operator.plugin.changes import DatasetPods
+from lookupdb_operator.plugin.views import AbsentKey, FoundKey, MetricSample, UnavailableKey, bound_quantile, rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "kubectl.md"
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
@@ -289,7 +288,7 @@ def test_everything_for_machines() -> None:
 
 
 def test_all_datasets_are_a_table() -> None:
-    lines = list_view.render([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
+    lines = views.render_list([dataset()], NOW, everywhere=True, namespace="shop").splitlines()
     assert lines[0].split() == [
         "NAMESPACE",
         "NAME",
@@ -304,7 +303,7 @@ def test_all_datasets_are_a_table() -> None:
     ]
     assert lines[1].split() == ["shop", "airports", "True", "Ready", "Healthy", "g12", "2", "h", "2/2", "28,298"]
     assert (
-        list_view.render([], NOW, everywhere=False, namespace="shop")
+        views.render_list([], NOW, everywhere=False, namespace="shop")
         == "There are no LookupDatasets in namespace shop."
     )
 
@@ -347,19 +346,17 @@ PROBLEM = {"Content-Type": "application/problem+json; charset=utf-8"}
     ],
 )
 def test_what_an_answer_says_of_a_key(status: int, headers: dict[str, str], body: bytes, expected: Any) -> None:
-    assert lookup_view.read_answer("k", status, headers, body) == expected
+    assert views.read_answer("k", status, headers, body) == expected
 
 
 def test_values_are_printed_as_they_came() -> None:
     assert (
-        lookup_view.render_line(FoundKey("k", "g1", b'{"a":1e400}', True))
+        views.render_line(FoundKey("k", "g1", b'{"a":1e400}', True))
         == b'{"key":"k","generation":"g1","value":{"a":1e400}}'
     )
-    assert (
-        lookup_view.render_line(FoundKey("k", "g1", b"\xff", False)) == b'{"key":"k","generation":"g1","value":"/w=="}'
-    )
-    assert lookup_view.render_line(AbsentKey("k", "g1", "why")) == b'{"key":"k","generation":"g1","missing":true}'
-    assert lookup_view.render_line(UnavailableKey("k", "why")) == b'{"key":"k","unavailable":"why"}'
+    assert views.render_line(FoundKey("k", "g1", b"\xff", False)) == b'{"key":"k","generation":"g1","value":"/w=="}'
+    assert views.render_line(AbsentKey("k", "g1", "why")) == b'{"key":"k","generation":"g1","missing":true}'
+    assert views.render_line(UnavailableKey("k", "why")) == b'{"key":"k","unavailable":"why"}'
 
 
 def _shard(lookups: int, **more: float) -> MetricSample:
@@ -394,17 +391,17 @@ def test_rates_are_of_the_time_between_two_samples() -> None:
     pods = (SERVERS[0], ROUTERS[0])
     before = {SERVERS[0].name: _shard(100), ROUTERS[0].name: _router(10, 0, 1)}
     after = {SERVERS[0].name: _shard(300), ROUTERS[0].name: _router(30, 4, 5)}
-    top = top_view.measure(pods, before, after, 2.0)
+    top = views.measure(pods, before, after, 2.0)
     (measured,) = top.servers
     assert (measured.lookups, measured.misses, measured.private_bytes, measured.cached_bytes) == (100, 10, 2097152, 250)
     (asked,) = top.routers
     assert (asked.requests, asked.errors, asked.keys, asked.unavailable) == (12, 2, 13, 3)
     assert asked.batch_microseconds == pytest.approx(1500)
-    lines = top_view.render(top).splitlines()
+    lines = views.render_top(top).splitlines()
     assert lines[1].split() == ["0", "airports-r34-s0-0", "100", "10", "2.0", "MiB", "1000", "B", "25", "%", "-"]
     assert asked.batch_p99_seconds == 0.0025
     assert "1.50 ms     ≤ 2.5 ms" in lines[4]
-    assert json.loads(json.dumps(top_view.summarize(top)))["servers"][0]["lookups"] == 100
+    assert json.loads(json.dumps(views.summarize_top(top)))["servers"][0]["lookups"] == 100
 
 
 @pytest.mark.parametrize(
@@ -432,9 +429,9 @@ def test_a_quantile_is_told_as_the_bound_that_holds(
 
 def test_a_server_that_was_started_anew_or_does_not_answer_has_no_rates() -> None:
     assert rate(_shard(300), _shard(5), 2.0, "lookupdb_shard_lookups_total") is None
-    top = top_view.measure(SERVERS[:1], {SERVERS[0].name: _shard(1)}, {SERVERS[0].name: "forbidden"}, 2.0)
+    top = views.measure(SERVERS[:1], {SERVERS[0].name: _shard(1)}, {SERVERS[0].name: "forbidden"}, 2.0)
     assert top.servers[0].problem == "forbidden"
-    assert top_view.render(top).splitlines()[1].split() == ["0", "airports-r34-s0-0", "forbidden"]
+    assert views.render_top(top).splitlines()[1].split() == ["0", "airports-r34-s0-0", "forbidden"]
     assert MetricSample.parse("what is this {").total("x") is None
 
 
@@ -452,14 +449,14 @@ def test_a_server_that_was_started_anew_or_does_not_answer_has_no_rates() -> Non
 )
 def test_ages(seconds: float, text: str) -> None:
     moment = (NOW - timedelta(seconds=seconds)).isoformat()
-    assert wording.format_age(moment, NOW) == text
+    assert views.format_age(moment, NOW) == text
 
 
 def test_a_moment_that_is_none_is_not_an_error() -> None:
-    assert (wording.format_age("", NOW), wording.format_age("soon", NOW), wording.format_until("soon", NOW)) == (
+    assert (views.format_age("", NOW), views.format_age("soon", NOW), views.format_until("soon", NOW)) == (
         "",
         "?",
         "?",
     )
-    assert wording.format_age((NOW + timedelta(hours=1)).isoformat(), NOW) == "0 s", "a clock is behind"
+    assert views.format_age((NOW + timedelta(hours=1)).isoformat(), NOW) == "0 s", "a clock is behind"
     assert router(0).ready

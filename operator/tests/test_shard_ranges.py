@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lookupdb_operator.shard_ranges import format_shards, parse_shards, select_shards, shorten_shards
+from lookupdb_operator.status import format_shards, parse_shards, select_shards, shorten_shards
 
 
 @pytest.mark.parametrize(

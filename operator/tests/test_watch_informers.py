@@ -9,18 +9,16 @@ from typing import Any, cast
 import pytest
 from operator_support.running import until
 
-from lookupdb_operator import kinds, names
-from lookupdb_operator.account_keys import AccountKeys
-from lookupdb_operator.api.client import Api
-from lookupdb_operator.api.listing import Listing
-from lookupdb_operator.health import Health
-from lookupdb_operator.kinds import Kind
+from lookupdb_operator import names
+from lookupdb_operator.cluster.cache import Key, ObjectCache
+from lookupdb_operator.cluster.client import AccountKeys, Api
+from lookupdb_operator.cluster.cluster import Listing
+from lookupdb_operator.cluster.reflector import Informers, make_settings
+from lookupdb_operator.loop.background import Resync
 from lookupdb_operator.loop.queue import LookQueue
-from lookupdb_operator.loop.resync import Resync
-from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.store.access import StoreAccessReader
-from lookupdb_operator.watch.cache import Key, ObjectCache
-from lookupdb_operator.watch.informers import Informers, make_settings
+from lookupdb_operator.metrics import Health, Metrics
+from lookupdb_operator.names import Kind
+from lookupdb_operator.store import StoreAccessReader
 
 Json = dict[str, Any]
 KEY = ("shop", "airports")
@@ -74,12 +72,12 @@ def test_a_watch_ends_after_whole_seconds() -> None:
 
 
 async def test_nothing_is_queued_before_everything_was_listed(bench: Bench) -> None:
-    bench.informers.on_changed(kinds.DATASET, dataset())
-    bench.informers.on_changed(kinds.POD, pod("a"))
+    bench.informers.on_changed(names.DATASET_KIND, dataset())
+    bench.informers.on_changed(names.POD, pod("a"))
     assert bench.queue.depth == 0
     assert bench.progress == 2, "the start gets on"
     bench.informers.open()
-    bench.informers.on_changed(kinds.POD, pod("a", 2, "Running"))
+    bench.informers.on_changed(names.POD, pod("a", 2, "Running"))
     assert bench.queue.depth == 1
     assert bench.progress == 2, "from then on only looks are progress"
 
@@ -87,27 +85,27 @@ async def test_nothing_is_queued_before_everything_was_listed(bench: Bench) -> N
 async def test_what_changes_nothing_that_is_decided_by_wakes_nobody(bench: Bench) -> None:
     bench.informers.open()
     for body in (dataset(), pod("a")):
-        bench.informers.on_changed(kinds.DATASET if "spec" in body else kinds.POD, body)
+        bench.informers.on_changed(names.DATASET_KIND if "spec" in body else names.POD, body)
     bench.queue.done(await bench.queue.take())
-    bench.informers.on_changed(kinds.POD, pod("a", 1))
-    bench.informers.on_changed(kinds.POD, pod("a", 2))
+    bench.informers.on_changed(names.POD, pod("a", 1))
+    bench.informers.on_changed(names.POD, pod("a", 2))
     assert bench.queue.depth == 0
-    bench.informers.on_deleted(kinds.POD, pod("a", 3))
+    bench.informers.on_deleted(names.POD, pod("a", 3))
     assert bench.queue.depth == 1
 
 
 async def test_what_a_list_has_no_more_is_dropped_and_what_nobody_told_of_is_counted(bench: Bench) -> None:
     for name in ("a", "b"):
-        bench.informers.on_changed(kinds.POD, pod(name))
-    bench.informers.on_changed(kinds.DATASET, dataset())
+        bench.informers.on_changed(names.POD, pod(name))
+    bench.informers.on_changed(names.DATASET_KIND, dataset())
     bench.informers.open()
     bench.lists.there = {"Pod": {"uid-b", "uid-c"}}
-    assert await bench.compare(kinds.POD) == 1
+    assert await bench.compare(names.POD) == 1
     assert bench.queue.depth == 1
-    assert set(bench.informers.known_headers(kinds.POD, "")) == {"uid-b"}
-    assert set(bench.informers.known_headers(kinds.POD, "elsewhere")) == set()
-    bench.informers.on_changed(kinds.POD, pod("a", 1))
-    assert set(bench.informers.known_headers(kinds.POD, "")) == {"uid-b"}, "an event that came late"
+    assert set(bench.informers.known_headers(names.POD, "")) == {"uid-b"}
+    assert set(bench.informers.known_headers(names.POD, "elsewhere")) == set()
+    bench.informers.on_changed(names.POD, pod("a", 1))
+    assert set(bench.informers.known_headers(names.POD, "")) == {"uid-b"}, "an event that came late"
 
 
 def resync(bench: Bench, relisted: list[str]) -> tuple[Resync, Metrics]:
@@ -151,7 +149,7 @@ async def test_every_dataset_is_looked_at_once_kopf_has_told_of_all(bench: Bench
     task = asyncio.create_task(made.run())
     await until(lambda: len(bench.lists.asked) >= 2, "two comparisons")
     assert bench.queue.depth == 0
-    bench.informers.on_changed(kinds.DATASET, dataset())
+    bench.informers.on_changed(names.DATASET_KIND, dataset())
     await until(lambda: bench.queue.depth, "the look")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -160,12 +158,12 @@ async def test_every_dataset_is_looked_at_once_kopf_has_told_of_all(bench: Bench
 async def test_each_resync_compares_datasets_and_one_further_kind_in_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb_operator.loop.resync._WATCH_LAG", 0.0)
-    bench.informers.on_changed(kinds.DATASET, dataset())
+    monkeypatch.setattr("lookupdb_operator.loop.background._WATCH_LAG", 0.0)
+    bench.informers.on_changed(names.DATASET_KIND, dataset())
     bench.lists.there = {names.KIND: {"ds-1"}, "Service": {"uid-of-what-no-watch-told"}}
     relisted: list[str] = []
     made, _ = resync(bench, relisted)
-    children = [kind.name for kind in kinds.WATCHED]
+    children = [kind.name for kind in names.WATCHED]
     await running(made, lambda: set(children) <= set(bench.lists.asked), "all kinds")
     assert bench.lists.asked.count(names.KIND) > len(children)
     assert relisted[0] == "Service"

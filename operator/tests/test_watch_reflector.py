@@ -15,12 +15,12 @@ from operator_support.authorities import without_authorities
 from operator_support.loopback import listening
 from operator_support.running import until
 
-from lookupdb_operator import kinds
-from lookupdb_operator.api.client import Api, Refused, Unreachable
-from lookupdb_operator.kinds import Kind
-from lookupdb_operator.parse import Header, parse_header
-from lookupdb_operator.watch import reflector
-from lookupdb_operator.watch.reflector import Reflector
+from lookupdb_operator import names
+from lookupdb_operator.cluster import reflector
+from lookupdb_operator.cluster.client import Api, Refused, Unreachable
+from lookupdb_operator.cluster.parse import Header, parse_header
+from lookupdb_operator.cluster.reflector import Reflector
+from lookupdb_operator.names import Kind
 
 Json = dict[str, Any]
 
@@ -113,7 +113,7 @@ async def serving() -> AsyncIterator[tuple[Server, Api]]:
 
 @contextlib.asynccontextmanager
 async def reflecting(api: Api, sink: Recorder) -> AsyncIterator[Reflector]:
-    made = Reflector(api, kinds.POD, "", "ours", sink, asyncio.Semaphore(1))
+    made = Reflector(api, names.POD, "", "ours", sink, asyncio.Semaphore(1))
     task = asyncio.create_task(made.run())
     try:
         yield made

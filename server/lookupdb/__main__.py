@@ -6,7 +6,7 @@ def main() -> None:
     try:
         from lookupdb import cli
     except KeyboardInterrupt:
-        from lookupdb.runtime.launch import end_interrupted
+        from lookupdb.process.launch import end_interrupted
 
         end_interrupted()
     cli.main()

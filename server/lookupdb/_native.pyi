@@ -51,7 +51,7 @@ class ShardFile:
 
 @final
 class ShardKernel:
-    """A shard file, and what answers lookups from it: ``lookupdb.serve.native_replies`` and ``turn`` use it."""
+    """A shard file, and what answers lookups from it: ``lookupdb.shard.replies`` and ``turn`` use it."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class PackedKeys:
 
     @staticmethod
     def cut(data: bytes, at: int, most: int) -> tuple[int, int, PackedKeys | None]:
-        """See ``lookupdb.route.resp.codec.LookupCodec``."""
+        """See ``lookupdb.router.resp.reader.LookupCodec``."""
 
     @staticmethod
     def from_bytes(keys: list[bytes]) -> PackedKeys:
@@ -170,12 +170,12 @@ class PackedValues:
     def encode_replies_in_pieces(self, is_list: bool, nil: bytes, error: bytes) -> list[bytes]: ...
 
 def select_fields(value: bytes, names: list[bytes]) -> list[bytes | None] | None:
-    """See ``lookupdb.resp.fields.FieldReader``."""
+    """See ``lookupdb.resp.commands.FieldReader``."""
 
 def encode_fields(value: bytes, names: bool, values: bool) -> tuple[int, bytes] | None:
-    """See ``lookupdb.resp.fields.FieldReader``."""
+    """See ``lookupdb.resp.commands.FieldReader``."""
 
-# build/: rows, sorted runs and what shards store. What they do is told by their twins in lookupdb.build.
+# build/: rows, sorted runs and what shards store. What they do is told by their twins in lookupdb.builder.
 
 ZSTD_VERSION: tuple[int, int, int]
 """Of the library that ``Packer`` compresses with."""
@@ -316,7 +316,7 @@ class CsvRows:
         """Whether, in the rows so far, a quoted field had a quote after a backslash, and an unquoted field a quote.
         False if there are escapes."""
 
-# mapped/: a generation in the caller's own process. What it does is told by its twin, lookupdb.mapped.python_view.
+# mapped/: a generation in the caller's own process. Its twin: lookupdb.mapped.python_generation.
 
 @final
 class MappedGeneration:

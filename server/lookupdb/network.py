@@ -6,16 +6,20 @@ obstore's errors show its libraries' view, layer within layer; only their text h
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import ssl
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import BadStatusLine, HTTPException
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from lookupdb.redis_port import begins_redis_reply
+from lookupdb.errors import UsageError
+from lookupdb.shard_name import begins_redis_reply
 from lookupdb.tls_failures import describe_tls_error, find_certificate_refusal, speaks_no_tls
 from lookupdb.wording import strip_secrets
 
@@ -139,3 +143,56 @@ def is_unreachable(error: BaseException) -> bool:
 def _find_host(text: str) -> str:
     url = _URL.search(text)
     return urlsplit(url[0]).netloc.rpartition("@")[2] if url else "the server"
+
+
+# Whose certificates are believed: those of this machine's authorities, and of further ones in a file.
+
+
+def trust_also(ca_file: str | os.PathLike[str] | None, named_by: str) -> ssl.SSLContext:
+    """For a client: this machine's authorities, and those in ``ca_file`` (PEM), if any. Raises UsageError, which says
+    that the file was ``named_by``, if it cannot be used."""
+    context = ssl.create_default_context()
+    if ca_file:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"{named_by} names {os.fspath(ca_file)}, which cannot be used: {error.strerror or error}",
+                hint="give a file with a certificate in PEM: -----BEGIN CERTIFICATE-----",
+            ) from error
+    return context
+
+
+# Requests to this machine, which no proxy of the environment must see.
+
+
+_NO_PROXY: Final = urllib.request.ProxyHandler({})
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the host of ``url`` is this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
+    """Return the handlers with which urllib asks ``url`` directly if it is this machine's, whatever proxy the
+    environment names: that is another machine, which has another 127.0.0.1."""
+    return [_NO_PROXY] if is_loopback(url) else []
+
+
+def proxy_options(url: str) -> dict[str, str]:
+    """Return the options with which obstore asks ``url`` directly if it is this machine's.
+
+    Another host, to which it may be redirected, is asked by the environment's proxy for http: an option puts all that
+    the environment says about proxies out of force.
+    """
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get("http") or proxies.get("all")
+    if not proxy or not is_loopback(url):
+        return {}
+    excluded = [urlsplit(url).hostname or "", *proxies.get("no", "").split(",")]
+    return {"proxy_url": proxy, "proxy_excludes": ",".join(filter(None, excluded))}

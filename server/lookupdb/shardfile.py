@@ -30,7 +30,7 @@ import zstandard
 
 from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
 from lookupdb.errors import CorruptFile
-from lookupdb.resp.replies import prefix_end
+from lookupdb.resp.requests import prefix_end
 from lookupdb.shard_name import FORMAT_VERSION
 from lookupdb.wording import check_path
 

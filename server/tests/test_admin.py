@@ -17,10 +17,8 @@ from typing import Any
 
 import pytest
 
-from lookupdb.runtime import admin, listeners, probe_http
-from lookupdb.runtime.admin import AdminPort
-from lookupdb.runtime.exposition import Collector, MetricFamily, gauge
-from lookupdb.runtime.probe_http import MAX_CONNECTIONS
+from lookupdb.process import admin, service
+from lookupdb.process.admin import MAX_CONNECTIONS, AdminPort, Collector, MetricFamily, gauge
 
 
 class SlowCollector:
@@ -38,10 +36,10 @@ class SlowCollector:
 
 @contextlib.asynccontextmanager
 async def serving(*collectors: Collector, status: Callable[[], Mapping[str, Any]] = dict) -> AsyncIterator[int]:
-    listener = listeners.bind("127.0.0.1", 0)
+    listener = service.bind("127.0.0.1", 0)
     server = await AdminPort(explain_unready=lambda: None, status=status, collectors=collectors).start(listener)
     try:
-        yield listeners.bound_port(listener)
+        yield service.bound_port(listener)
     finally:
         await server.cleanup()
 
@@ -71,7 +69,7 @@ async def test_clients_that_hold_connections_keep_no_probe_away() -> None:
 
 async def test_clients_that_take_no_answers_keep_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 8
-    monkeypatch.setattr(probe_http, "MAX_CONNECTIONS", most)
+    monkeypatch.setattr(admin, "MAX_CONNECTIONS", most)
     async with serving(status=lambda: {"figures": "x" * (8 << 20)}) as port:
         with contextlib.ExitStack() as exit_stack:
             before = open_descriptors()

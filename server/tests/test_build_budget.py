@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from lookupdb.build.budget import BuildBudget, count_packers, min_memory_limit, transaction_bytes
+from lookupdb.builder.options import BuildBudget, count_packers, min_memory_limit, transaction_bytes
 
 pytestmark = pytest.mark.long
 

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from support.build_project import Project
 from support.terminals import run_at_terminal
 
-from lookupdb.build import pipeline, progress_display
-from lookupdb.build.build_report import BuildReport
+from lookupdb.builder import build
+from lookupdb.builder import progress as progress_display
+from lookupdb.builder.options import BuildReport
 from lookupdb.cli.build import command
 from lookupdb.errors import (
     BadSource,
@@ -145,7 +146,7 @@ def test_a_failure_is_reported_in_a_line_that_up_takes(project: Project, monkeyp
     def fail(*_: object) -> None:
         raise BadSource("why " + "\x01" * 2_000_000)
 
-    monkeypatch.setattr(pipeline, "build_generation", fail)
+    monkeypatch.setattr(build, "build_generation", fail)
     (line,) = project.build().stdout.splitlines()
     assert len(line) <= 64 << 10
     assert json.loads(line)["message"].startswith("why \x01")

@@ -20,7 +20,7 @@ import zstandard
 from support.sources import MEMORY, dataset, read, read_file
 
 from lookupdb import native
-from lookupdb.build.budget import MIN_MEMORY_LIMIT
+from lookupdb.builder.options import MIN_MEMORY_LIMIT
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 

@@ -13,13 +13,13 @@ import pytest
 from support.crews import thread_crew
 from support.sources import Read, dataset
 
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.csv_cuts import DialectReader, RowShape, open_csv_reader
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source
+from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.listing import resolve_source
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.slices import DialectReader, RowShape, open_csv_reader
+from lookupdb.dataset.spec import Csv, DatasetSpec
 from lookupdb.errors import LookupdbError
-from lookupdb.spec import Csv, DatasetSpec
 
 __all__ = ["thread_crew"]
 

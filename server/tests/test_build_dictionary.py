@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from lookupdb.build.write.compression import Compressor
-from lookupdb.build.write.dictionary import ROUNDS, choose_dictionary
+from lookupdb.builder.write import ROUNDS, Compressor, choose_dictionary
 from lookupdb.shardfile import frame
 
 SMALL, MEDIUM, LARGE, LARGEST = (size for sizes in ROUNDS for size in sizes)

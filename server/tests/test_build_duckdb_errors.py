@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from lookupdb.build.parse.duckdb_errors import describe_memory_error, describe_value_error
+from lookupdb.builder.parquet_rows import describe_memory_error, describe_value_error
 
 UNKNOWN = "DuckDB cannot read it"
 

@@ -13,10 +13,10 @@ import yaml
 from click.testing import CliRunner
 from support.shards import write_generation
 
-from lookupdb.build import existing_generations
+from lookupdb.builder import existing
 from lookupdb.cli.build import command
 from lookupdb.manifest import FILE_NAME, Manifest
-from lookupdb.serve import server
+from lookupdb.shard import server
 
 
 def build(folder: Path, normalize: list[str], *options: str) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def test_what_other_tables_normalised_is_not_unchanged(
     def built_long_ago(dataset: Any) -> list[Manifest]:
         return [replace(found, unicode="9.0.0") for found in readable(dataset)]
 
-    readable = existing_generations.readable_manifests
-    monkeypatch.setattr(existing_generations, "readable_manifests", built_long_ago)
+    readable = existing.readable_manifests
+    monkeypatch.setattr(existing, "readable_manifests", built_long_ago)
     assert build(tmp_path, normalize, "--unless-fingerprint", fingerprint)["outcome"] == outcome
 
 

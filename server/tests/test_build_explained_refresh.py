@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from lookupdb.build.explained_refresh import describe_refresh
-from lookupdb.refresh import parse_refresh
-from lookupdb.schedule import Schedule
-from lookupdb.spec import LOCAL
+from lookupdb.builder.explain import describe_refresh
+from lookupdb.dataset.schedule import Schedule
+from lookupdb.dataset.spec import LOCAL, parse_refresh
 
 BERLIN: dict[str, Any] = {"schedule": "0 2 * * *", "timeZone": "Europe/Berlin"}
 NOW = datetime(2026, 10, 24, 12, tzinfo=UTC)

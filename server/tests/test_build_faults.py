@@ -25,8 +25,8 @@ from support.waiting import until
 
 from lookupdb import store
 from lookupdb.cli.build import command
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import NotEnoughRoom, StoreError
-from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 from lookupdb.store.stored_generation import find_in_store
 

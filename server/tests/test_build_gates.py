@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lookupdb.build import gates
-from lookupdb.build.gates import (
+from lookupdb.builder import gates
+from lookupdb.builder.gates import (
     CHECKS,
     ActiveGeneration,
     GateFacts,
@@ -17,9 +17,9 @@ from lookupdb.build.gates import (
     describe_closed_gates,
     find_closed_gates,
 )
+from lookupdb.dataset.spec import ExpectedValue, Gates
 from lookupdb.errors import NotEnoughRoom
 from lookupdb.manifest import ExcludedRows, RowSample
-from lookupdb.spec import ExpectedValue, Gates
 
 SERVED = {
     "here": b'{"b": [1, true], "a": "x"}',

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 from lookupdb import store
 from lookupdb.cli import cli
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import GateClosed, GenerationExists
-from lookupdb.spec import read_manifest
 
 
 class Builds:

@@ -20,8 +20,8 @@ from support.up_stack import write_dataset
 from support.waiting import soon, until
 from support.web import QuietHandler, web_server
 
-from lookupdb.local import builds
-from lookupdb.local.up import Up, UpOptions
+from lookupdb.up import builds
+from lookupdb.up.up import Up, UpOptions
 
 pytestmark = pytest.mark.long
 
@@ -124,8 +124,8 @@ def test_a_build_whose_bucket_does_not_answer_is_ended(tmp_path: Path, silent: s
 FORCED = """\
 import os, signal, sys, time
 from pathlib import Path
-from lookupdb.build.scratch import remove_open_folders, scratch_folder
-from lookupdb.cli.interruption import ended_in_time
+from lookupdb.builder.options import remove_open_folders, scratch_folder
+from lookupdb.cli.program import ended_in_time
 
 def clean_up(code):
     remove_open_folders()

@@ -11,14 +11,14 @@ import orjson
 import pytest
 from support.sources import Read, dataset, read, read_file
 
-from lookupdb.build.budget import MIN_MEMORY_LIMIT
-from lookupdb.build.parse import json_document_parser
-from lookupdb.build.parse.columns import ColumnTracker
-from lookupdb.build.parse.json_lines_parser import JsonLinesParser
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source
-from lookupdb.build.source.slices import Slice, SliceFile
+from lookupdb.builder import json_rows
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.json_rows import JsonLinesParser
+from lookupdb.builder.listing import resolve_source
+from lookupdb.builder.options import MIN_MEMORY_LIMIT
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.rows import ColumnTracker
+from lookupdb.builder.slices import Slice, SliceFile
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 FORMATS = ["json", "jsonl"]
@@ -364,7 +364,7 @@ def test_what_is_wrong_in_an_array_is_told_where_it_is_however_much_follows(
 def test_a_row_may_end_behind_what_is_read_at_once_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr(json_document_parser, "_WINDOW", window)
+    monkeypatch.setattr(json_rows, "_WINDOW", window)
     value = r'{"a":[true,false,null,-1.5e-7,"\\","\"","\u00e9\ud83d\ude00"],"b":{}}'
     found = read_file(tmp_path, "f.json", f'[{{"k":"a","v":{value}}} , {{"k":"b","v":{value}}}]', value={"field": "v"})
     assert orjson.loads(found.values["a"]) == orjson.loads(found.values["b"]) == orjson.loads(value)

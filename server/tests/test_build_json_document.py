@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from support.sources import Read, dataset, read
 
-from lookupdb.build.budget import MIN_MEMORY_LIMIT
-from lookupdb.build.parse import json_document_parser
+from lookupdb.builder import json_rows
+from lookupdb.builder.options import MIN_MEMORY_LIMIT
+from lookupdb.dataset.spec import DatasetSpec, parse_resource
 from lookupdb.errors import BadSource, InvalidManifest, NotEnoughRoom
-from lookupdb.spec import DatasetSpec, parse_resource
 
 
 def of_members(folder: Path, url: str = "f.json", normalize: tuple[str, ...] = (), **spec: Any) -> DatasetSpec:
@@ -53,7 +53,7 @@ def test_any_json_is_a_value(tmp_path: Path, value: str) -> None:
 def test_a_number_may_stand_across_the_end_of_what_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
-    monkeypatch.setattr(json_document_parser, "_WINDOW", 4096)
+    monkeypatch.setattr(json_rows, "_WINDOW", 4096)
     for before in range(len(number) + 2):
         padding = " " * (4096 - len('{"a":') - before)
         assert read_members(tmp_path, f'{padding}{{"a":{number},"b":1}}').values == {"a": number, "b": "1"}

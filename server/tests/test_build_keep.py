@@ -14,7 +14,7 @@ from lookupdb import store
 from lookupdb.errors import StoreDenied
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, write_announcement
 from lookupdb.store.directory import DirectoryDataset
-from lookupdb.store.move import copy_generation
+from lookupdb.store.fetch import copy_generation
 
 
 @pytest.fixture

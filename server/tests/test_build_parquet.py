@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from support.sources import Read, dataset, read, read_file
 
-from lookupdb.build.parse import parquet_schema
+from lookupdb.builder import parquet_rows
 from lookupdb.errors import BadSource
 
 
@@ -193,7 +193,7 @@ def test_members_that_differ_in_case_alone_are_refused_where_they_are_needed(tmp
 def test_decimals_that_duckdb_makes_doubles_of_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = parquet(tmp_path, "SELECT 'a' AS k, {'d': [1.5::DECIMAL(38, 9)]} AS v")
     assert read_file(tmp_path, "f.parquet", file).values == {"a": '{"v":{"d":[1.500000000]}}'}
-    monkeypatch.setattr(parquet_schema, "_MAX_DIGITS", 37)
+    monkeypatch.setattr(parquet_rows, "_MAX_DIGITS", 37)
     with pytest.raises(BadSource, match="the column v has decimals of 38 digits, and 37 are read exactly"):
         read_file(tmp_path, "f.parquet", file)
 

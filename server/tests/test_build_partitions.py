@@ -8,7 +8,7 @@ import pytest
 from support.sources import dataset, read
 from test_build_parquet import parquet
 
-from lookupdb.build.parse.rows import read_partitions
+from lookupdb.builder.rows import read_partitions
 from lookupdb.errors import BadSource
 
 

@@ -11,12 +11,12 @@ import yaml
 from click.testing import CliRunner
 
 from lookupdb import store
-from lookupdb.build.build_options import EarlierDataset
+from lookupdb.builder.options import EarlierDataset
 from lookupdb.cli import cli
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import AdoptionFailed, CorruptFile, GateClosed, LookupdbError, UsageError
 from lookupdb.keys import UNICODE_VERSION
 from lookupdb.manifest import FILE_NAME, AdoptedGeneration, Manifest
-from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 
 OLD, NEW = "0f6b1c2d-0000-4000-8000-00000000000a", "5e7a9b3c-0000-4000-8000-00000000000b"

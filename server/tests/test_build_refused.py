@@ -11,13 +11,13 @@ import yaml
 from click.testing import CliRunner
 
 from lookupdb import store
-from lookupdb.build.build_report import GenerationRefused
+from lookupdb.builder.options import GenerationRefused
 from lookupdb.cli import cli
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import GateClosed, GenerationExists, GenerationMissing, UsageError
 from lookupdb.manifest import REFUSED_VERSION
-from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
-from lookupdb.store.superseded import prune
+from lookupdb.store.sweep import prune
 
 
 class Project:

@@ -10,9 +10,9 @@ from support.buckets import new_bucket, s3_server
 from support.generations import in_batches, publish, records, write
 
 from lookupdb import store
-from lookupdb.build import sampled_difference
-from lookupdb.build.gates import SampledDifference
-from lookupdb.build.sampled_difference import choose_halvings, choose_shards, compare_with_active
+from lookupdb.builder import gate_facts
+from lookupdb.builder.gate_facts import choose_halvings, choose_shards, compare_with_active
+from lookupdb.builder.gates import SampledDifference
 from lookupdb.errors import CorruptFile, GenerationMissing
 from lookupdb.keys import make_sampler, shard_number
 from lookupdb.manifest import ShardFile, Totals
@@ -84,7 +84,7 @@ def test_values_are_compared_as_lookups_return_them(
 def test_of_more_a_sample_is_compared_that_is_like_all_of_it(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 600)
+    monkeypatch.setattr(gate_facts, "MAX_KEYS", 600)
     found = comparison.of(before, after)
     assert not found.is_whole
     assert 400 <= found.compared <= 1600
@@ -97,7 +97,7 @@ def test_what_is_counted_is_exactly_what_differs_of_the_sampled_keys(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
     """The keys of the first shards, of which one in 2^k: in either generation, whatever its number of shards."""
-    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 600)
+    monkeypatch.setattr(gate_facts, "MAX_KEYS", 600)
     found = comparison.of(before, after)
     shards = [sum(shard_number(key.encode(), before) == number for key in BEFORE) for number in range(before)]
     chosen = next(count for count in range(1, before + 1) if sum(shards[:count]) >= 600)
@@ -125,8 +125,8 @@ def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
         opened.append(path.name)
         return stored_generation.open_shard(path)
 
-    monkeypatch.setattr(sampled_difference, "ShardReader", open_new)
-    monkeypatch.setattr(sampled_difference, "open_shard", open_old)
+    monkeypatch.setattr(gate_facts, "ShardReader", open_new)
+    monkeypatch.setattr(gate_facts, "open_shard", open_old)
     comparison.of(before, after)
     assert len(opened) == before + after
 
@@ -135,7 +135,7 @@ def test_each_file_is_opened_once_whatever_the_numbers_of_shards(
 def test_long_keys_make_the_sample_smaller_and_never_take_more_memory(
     comparison: Comparison, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
-    monkeypatch.setattr(sampled_difference, "MAX_KEPT_BYTES", 4000)
+    monkeypatch.setattr(gate_facts, "MAX_KEPT_BYTES", 4000)
     found = comparison.of(before, after)
     assert not found.is_whole
     assert 300 <= found.compared - found.added <= 4000 / 2
@@ -167,7 +167,7 @@ class TestBucket:
             copies.append(len(list(tmp_path.glob("*.lmdb"))))
             return opened(path)
 
-        monkeypatch.setattr(sampled_difference, "open_shard", open_shard)
+        monkeypatch.setattr(gate_facts, "open_shard", open_shard)
         found = Comparison(dataset, tmp_path).of(3, 2)
         assert (found.added, found.removed, found.changed, found.same) == (150, 300, 300, 2400)
         assert copies == [1, 1, 1]
@@ -199,7 +199,7 @@ def test_the_generation_with_more_keys_decides_how_many_are_compared(
     after: int,
     is_growing: bool,
 ) -> None:
-    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 300)
+    monkeypatch.setattr(gate_facts, "MAX_KEYS", 300)
     small, large = dict(list(BEFORE.items())[:10]), BEFORE
     old, new = (small, large) if is_growing else (large, small)
     active = publish(dataset, "g1", old, tmp_path, shards=before)

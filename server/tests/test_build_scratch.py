@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.build import scratch
-from lookupdb.build.scratch import remove_open_folders, scratch_folder
+from lookupdb.builder import options
+from lookupdb.builder.options import remove_open_folders, scratch_folder
 from lookupdb.errors import NotEnoughRoom
 
 
@@ -49,7 +49,7 @@ def test_what_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
 def test_another_build_that_removes_its_own_meanwhile_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = scratch._remove_abandoned
+    look = options._remove_abandoned
     calls = []
 
     def remove_once(base: Path) -> None:
@@ -58,7 +58,7 @@ def test_another_build_that_removes_its_own_meanwhile_is_no_failure(
         if len(calls) == 1:
             base.rmdir()
 
-    monkeypatch.setattr(scratch, "_remove_abandoned", remove_once)
+    monkeypatch.setattr(options, "_remove_abandoned", remove_once)
     with scratch_folder(tmp_path / "a") as folder:
         assert folder.is_dir()
     assert len(calls) == 2

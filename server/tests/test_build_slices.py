@@ -20,15 +20,14 @@ from support.process_table import children, is_running
 from support.sources import Read, dataset, read
 from support.waiting import until
 
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.read.crew import MAX_CREW_SLICES, NUMBER
-from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source import slices
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source
-from lookupdb.build.source.slices import Slice
+from lookupdb.builder import slices
+from lookupdb.builder.crew import MAX_CREW_SLICES, NUMBER, SortedRecords
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.listing import resolve_source
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.slices import Slice
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError
-from lookupdb.spec import DatasetSpec
 
 __all__ = ["thread_crew"]
 
@@ -88,15 +87,15 @@ def test_a_small_source_of_several_files_starts_no_process(tmp_path: Path, monke
     names = [f"{number}.jsonl" for number in range(4)]
     for name in names:
         (tmp_path / name).write_text('{"k": "' + name + '"}')
-    monkeypatch.setattr("lookupdb.build.read.sorted_records.Crew", None)
+    monkeypatch.setattr("lookupdb.builder.crew.Crew", None)
     assert read(dataset(tmp_path, names), tmp_path / "scratch", MEMORY).rows == 4
 
 
 def test_more_files_than_a_crew_can_be_given_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here twenty: sixteen thousand take seconds."""
     assert MAX_CREW_SLICES * NUMBER.size <= 1 << 16, "all slice numbers fit into a pipe"
-    monkeypatch.setattr("lookupdb.build.read.sorted_records.MAX_CREW_SLICES", 20)
-    monkeypatch.setattr("lookupdb.build.read.sorted_records.Crew", None)
+    monkeypatch.setattr("lookupdb.builder.crew.MAX_CREW_SLICES", 20)
+    monkeypatch.setattr("lookupdb.builder.crew.Crew", None)
     (tmp_path / "f.jsonl").write_bytes(b'{"k": "a"}\n' * 300)
     spec = dataset(tmp_path, "f.jsonl")
     files = fetch_files(resolve_source(spec, volume=None), tmp_path, SilentProgress()) * 21
@@ -247,9 +246,9 @@ read(dataset(folder, "f.jsonl"), folder / "scratch", parallel_from=2000)
 class TestProcesses:
     def test_a_member_imports_nothing_that_fetches_or_stores(self) -> None:
         """It takes a third of the time in which one starts."""
-        program = "import sys, lookupdb.build.read.crew_member; print(*sys.modules)"
+        program = "import sys, lookupdb.builder.crew_member; print(*sys.modules)"
         imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        assert not {"obstore", "ssl", "lookupdb.store", "lookupdb.build.source.fetch"} & set(imported.split())
+        assert not {"obstore", "ssl", "lookupdb.store", "lookupdb.builder.fetch"} & set(imported.split())
 
     def start(self, folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
         """A build, and the two processes that read its source. On a busy machine it may end before they are seen: then

@@ -16,8 +16,8 @@ import orjson
 import pytest
 from support.sources import dataset, read, read_file
 
-from lookupdb.build.budget import SAMPLE_BYTES
-from lookupdb.build.sort.sorter import SPOOL_BYTES, Sorter
+from lookupdb.builder.options import SAMPLE_BYTES
+from lookupdb.builder.sort import SPOOL_BYTES, Sorter
 from lookupdb.errors import BadSource, NotEnoughRoom
 
 pytestmark = pytest.mark.long
@@ -104,10 +104,10 @@ MEASURED = """
 import re, sys
 from pathlib import Path
 from support.sources import dataset
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.listing import resolve_source
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder.listing import resolve_source
 
 folder = Path(sys.argv[1])
 spec = dataset(folder, "f.jsonl")
@@ -286,7 +286,7 @@ def test_equal_keys_stay_in_order_through_several_passes(tmp_path: Path) -> None
 FEW_DESCRIPTORS = """
 import resource, sys
 from pathlib import Path
-from lookupdb.build.sort.sorter import Sorter
+from lookupdb.builder.sort import Sorter
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 folder = Path(sys.argv[1])
@@ -308,7 +308,7 @@ def test_runs_beyond_the_limit_of_open_files_are_merged_in_passes(tmp_path: Path
 NO_DESCRIPTORS = """
 import os, resource, sys
 from pathlib import Path
-from lookupdb.build.sort.sorter import Sorter
+from lookupdb.builder.sort import Sorter
 from lookupdb.errors import NotEnoughRoom
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -21,14 +21,15 @@ from support.buckets import s3_server, use_server
 from support.sources import MEMORY, dataset, read, read_file
 from support.web import QuietHandler, web_server
 
-from lookupdb.build.budget import BuildBudget
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source import listing, local_files, remote_objects
-from lookupdb.build.source.decompression import decompress
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source, source_fingerprint
-from lookupdb.build.source_columns import describe_columns
+from lookupdb.builder import files as local_files
+from lookupdb.builder import listing
+from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder.explain import describe_columns
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.listing import resolve_source, source_fingerprint
+from lookupdb.builder.options import BuildBudget
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.builder.streams import decompress
 from lookupdb.errors import BadSource, NotEnoughRoom, SourceUnreadable
 
 CSV = b"k,v\na,1\n"
@@ -695,7 +696,7 @@ def found_twice(base: Path, pattern: str, **source: str) -> list[str]:
 def test_patterns_mean_the_same_in_folders_and_buckets(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: str, levels: int
 ) -> None:
-    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "a/x.csv", "a/y-1.csv", "a/é.csv", "a/[1].csv", "a/b/c/x.csv", "b/a+x.csv", "_a=1/x.csv")
     put(tmp_path, bucket, "a/_x.csv", "a/.x.csv", "a/_t/x.csv", "a/_t/.u/x.csv", "a/x.csv._COPYING_", "_SUCCESS")
     if expected:
@@ -717,7 +718,7 @@ def test_of_hidden_names_alone_it_is_said_that_they_were_left_out(tmp_path: Path
 def test_a_folder_is_no_file_and_its_files_are_never_left_out_silently(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, levels: int
 ) -> None:
-    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "out/", "out/part-0", "out/empty/", "out/hadoop_$folder$", "out/hidden/_SUCCESS")
     put(tmp_path, bucket, "day1.csv/deep/part-0.csv", "day2.csv")
     assert found_twice(tmp_path, "out/*", format="csv") == ["out/part-0"]
@@ -782,7 +783,7 @@ def test_what_matches_and_cannot_be_read_is_never_left_out(tmp_path: Path) -> No
 def test_a_tables_files_are_refused(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch, mark: str, pattern: str, levels: int
 ) -> None:
-    monkeypatch.setattr(remote_objects, "_MAX_LEVELS", levels)
+    monkeypatch.setattr(listing, "_MAX_LEVELS", levels)
     put(tmp_path, bucket, "t/a.parquet", "t/c=1/b.parquet", f"t/{mark}")
     for base, prefix in ((tmp_path, ""), (None, "s3://data/")):
         with pytest.raises(BadSource, match=r"(?s)is a file of an? (Delta|Hudi|Iceberg) table at \S+/t, .*export"):

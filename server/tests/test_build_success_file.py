@@ -16,12 +16,12 @@ from support.buckets import create_bucket, s3_server, use_server
 from support.web import QuietHandler, web_file, web_server
 
 from lookupdb import store
-from lookupdb.build import pipeline
-from lookupdb.build.progress import Progress
-from lookupdb.build.source import fetch, listing, success_file
+from lookupdb.builder import build as pipeline
+from lookupdb.builder import fetch, listing
+from lookupdb.builder.progress import Progress
 from lookupdb.cli.build import command
+from lookupdb.dataset.spec import DatasetSpec, parse_resource, read_manifest
 from lookupdb.errors import BadSource
-from lookupdb.spec import DatasetSpec, parse_resource, read_manifest
 
 
 class Project:
@@ -161,7 +161,7 @@ class TestABuild:
         project.source.write_text("id,name\n1,one\n2,tw")
         for arguments in (options, ("--explain", *options)):
             error = project.run(*arguments).exception
-            assert isinstance(error, success_file.SourceNotWhole)
+            assert isinstance(error, listing.SourceNotWhole)
             assert "has changed since the success file _SUCCESS was written" in error.message
         assert project.generations == ["g1", "g2"]
         project.finish()
@@ -178,7 +178,7 @@ class TestABuild:
 
             monkeypatch.setattr(pipeline, function.__name__, noted)
 
-        note("success file", success_file.read_success_file)
+        note("success file", listing.read_success_file)
         note("source", listing.resolve_source)
         project.build()
         assert looked == ["success file", "source", "success file"]
@@ -208,7 +208,7 @@ def spec_of(url: str) -> DatasetSpec:
 
 
 def identity(url: str, volume: Path | None = None) -> str | None:
-    return success_file.read_success_file(spec_of(url), volume=volume, local_files=False)
+    return listing.read_success_file(spec_of(url), volume=volume, local_files=False)
 
 
 class TestItsIdentity:

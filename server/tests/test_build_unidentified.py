@@ -16,12 +16,12 @@ from support.sources import dataset
 from support.web import File, web_file
 
 from lookupdb import store
-from lookupdb.build.progress import SilentProgress
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source, source_fingerprint
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.listing import resolve_source, source_fingerprint
+from lookupdb.builder.progress import SilentProgress
 from lookupdb.cli.build import command
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource
-from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 
 OLD, NEW, LONGER = b"k,v\na,1\n", b"k,v\na,2\n", b"k,v\na,1\nb,2\n"

@@ -15,11 +15,9 @@ import lmdb
 import pytest
 from support.generations import in_batches, records, write
 
-from lookupdb.build.sort.runs import Record, decode_place, encode_place
-from lookupdb.build.write import generation_writer as write_module
-from lookupdb.build.write.compression import Compressor
-from lookupdb.build.write.dictionary import choose_dictionary
-from lookupdb.build.write.duplicates import DuplicateFilter
+from lookupdb.builder import write as write_module
+from lookupdb.builder.sort import Record, decode_place, encode_place
+from lookupdb.builder.write import Compressor, DuplicateFilter, choose_dictionary
 from lookupdb.errors import BadSource
 from lookupdb.keys import shard_number
 from lookupdb.shard_name import file_name

@@ -20,9 +20,14 @@ from support.waiting import until
 from test_serve import admin, connected, metrics
 
 from lookupdb.errors import UsageError
-from lookupdb.route.shards.endpoint import CONNECTIONS_AN_ENDPOINT
-from lookupdb.runtime.capacity import MIN_DESCRIPTORS, RESERVED_DESCRIPTORS, limit_connections, max_client_connections
-from lookupdb.runtime.descriptors import raise_limit
+from lookupdb.process.limits import (
+    MIN_DESCRIPTORS,
+    RESERVED_DESCRIPTORS,
+    limit_connections,
+    max_client_connections,
+    raise_limit,
+)
+from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
 
 pytestmark = pytest.mark.long
 

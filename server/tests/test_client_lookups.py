@@ -16,7 +16,7 @@ from support.shards import write_generation
 import lookupdb
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, UnknownGeneration
 from lookupdb.errors import UsageError
-from lookupdb.redis_port import REDIS_HINT
+from lookupdb.shard_name import REDIS_HINT
 
 pytest_plugins = ["support.client_fixtures"]
 

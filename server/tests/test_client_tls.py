@@ -25,7 +25,7 @@ from support.tls import authority, make_identity
 from lookupdb.client import AsyncClient, Client, InvalidAnswer, RequestRefused, Unavailable
 from lookupdb.client.settings import TlsContexts
 from lookupdb.errors import UsageError
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 
 TOKEN = "the-token-of-the-web-client"
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from lookupdb.cluster_fields import CLUSTER_FIELDS, describe_left_out
-from lookupdb.spec import DatasetSpec, parse_resource
+from lookupdb.dataset.spec import CLUSTER_FIELDS, DatasetSpec, describe_left_out, parse_resource
 
 EACH: dict[str, dict[str, Any]] = {
     "store": {"store": {"url": "s3://team/lookups", "secretName": "people-store"}},

@@ -29,11 +29,10 @@ from lookupdb.manifest import Refusal
 from lookupdb.store import StoreAddress, StoredDataset, directory, open_store, publication
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.lease import CLAIM
-from lookupdb.store.live_datasets import LiveDataset
-from lookupdb.store.move import copy_generation
-from lookupdb.store.object_store import PutMode, Version
-from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, Sweep
+from lookupdb.store.fetch import copy_generation
+from lookupdb.store.objects import PutMode, Version
+from lookupdb.store.publication import CLAIM
+from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, LiveDataset, Sweep
 
 pytestmark = pytest.mark.long
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.runtime.counters import Counters
+from lookupdb.process.worker import Counters
 
 
 def test_a_worker_counts_in_its_own_slot_and_scrapes_see_the_sum() -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from support.generations import publish
 
 from lookupdb import store
-from lookupdb.build import sampled_difference
+from lookupdb.builder import gate_facts
 from lookupdb.cli.diff import command
 from lookupdb.errors import CorruptFile, StoreError, UsageError
 from lookupdb.store import StoreAddress, StoredDataset
@@ -219,7 +219,7 @@ def test_a_sample_counts_what_was_compared_and_shows_keys_alone(dataset: StoredD
 def test_a_sample_of_more_says_that_it_is_one(
     dataset: StoredDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled_difference, "MAX_KEYS", 300)
+    monkeypatch.setattr(gate_facts, "MAX_KEYS", 300)
     publish(dataset, "g1", OLD, tmp_path / "scratch", shards=4)
     publish(dataset, "g2", NEW, tmp_path / "scratch", shards=4)
     found = counted(tmp_path, "g1", "g2", "--sampled")

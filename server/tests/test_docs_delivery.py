@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from lookupdb import schema, shard_name
+from lookupdb import shard_name
+from lookupdb.dataset import schema
 from lookupdb.store.layout import dataset_path
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "delivery.md").read_text()

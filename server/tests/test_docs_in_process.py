@@ -12,10 +12,10 @@ from support.mapped import SyncedDataset
 from support.shards import write_generation
 
 from lookupdb.cli.addressing import DEFAULT_STORE
-from lookupdb.mapped import follower
+from lookupdb.dataset.spec import LOCAL
+from lookupdb.mapped import generation
 from lookupdb.mapped.dataset import REFRESH_SECONDS
 from lookupdb.mapped.location import SYNC_DIR_VARIABLE
-from lookupdb.spec import LOCAL
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "in-process.md").read_text()
 (DEMO,) = re.findall(r"^```python demo\n(.*?)^```$", TEXT, re.M | re.S)
@@ -67,6 +67,6 @@ def test_the_program_beside_the_demo_runs_as_it_stands(
 
 def test_its_figures_are_those_of_the_code() -> None:
     assert f"every `refresh_seconds` ({REFRESH_SECONDS})" in TEXT
-    assert f"after {follower.RETRY_SECONDS[0]} to {follower.RETRY_SECONDS[-1]:.0f} seconds" in TEXT
+    assert f"after {generation.RETRY_SECONDS[0]} to {generation.RETRY_SECONDS[-1]:.0f} seconds" in TEXT
     assert f"`{SYNC_DIR_VARIABLE}`" in TEXT
-    assert f"`{follower.log.name}`" in TEXT
+    assert f"`{generation.log.name}`" in TEXT

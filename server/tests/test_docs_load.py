@@ -16,11 +16,11 @@ from support.routing import table_file
 from support.shards import write_generation
 
 from lookupdb import errors
-from lookupdb.cli import load_options
+from lookupdb.cli import load
 from lookupdb.cli.load import command
 from lookupdb.load.plan import DEFAULT_SAMPLE, MAX_KEYS, parse_distribution
 from lookupdb.load.result import COUNTS, parse_condition
-from lookupdb.local.run_state import RunFolder
+from lookupdb.up.run_state import RunFolder
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "how-to" / "load.md").read_text()
@@ -91,10 +91,10 @@ def test_its_exit_codes_are_those_of_the_errors() -> None:
 
 
 def test_its_bounds_and_defaults_are_those_of_the_program() -> None:
-    assert load_options.FLAG in TEXT
-    for number in (load_options.MAX_RATE, load_options.MAX_KEYS_PER_SECOND, MAX_KEYS, DEFAULT_SAMPLE):
+    assert load.FLAG in TEXT
+    for number in (load.MAX_RATE, load.MAX_KEYS_PER_SECOND, MAX_KEYS, DEFAULT_SAMPLE):
         assert f"{number:,.0f}" in TEXT
-    assert f"{load_options.MAX_SECONDS:g} seconds" in TEXT
+    assert f"{load.MAX_SECONDS:g} seconds" in TEXT
     defaults = {name: parameter.default for parameter in command.params for name in parameter.opts}
     assert (defaults["--keys"], defaults["--timeout"], defaults["--arrivals"]) == ("sample", 5.0, "poisson")
     assert parse_distribution("zipf:1.1") == 1.1

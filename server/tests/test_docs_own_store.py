@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from lookupdb import schema
+from lookupdb.dataset import schema
 from lookupdb.store import credentials
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations" / "own-store.md").read_text()

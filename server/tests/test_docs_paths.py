@@ -97,9 +97,9 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     assert exists("server/tests/test_docs_paths.py", page)
     assert exists("plan/", page)
     assert not exists("plane/", page)
-    assert is_module("lookupdb.build.gates")
-    assert is_module("lookupdb.build.gates.check_min_records")
-    assert not is_module("lookupdb.build.gate")
+    assert is_module("lookupdb.builder.gates")
+    assert is_module("lookupdb.builder.gates.check_min_records")
+    assert not is_module("lookupdb.builder.gate")
     assert is_module("lookupdb.open")
     assert not is_module("lookupdb.close")
     document = tmp_path / "page.md"

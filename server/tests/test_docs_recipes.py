@@ -15,9 +15,9 @@ import pytest
 import urllib3
 from support.http import ScriptedLookups, Server, serving
 
-from lookupdb.route.http import problems
-from lookupdb.route.lookups.batch_keys import BatchKeys
-from lookupdb.route.lookups.waiters import OVERLOADED, BatchWaiter, Problem
+from lookupdb.router.batch_keys import BatchKeys
+from lookupdb.router.http import problems
+from lookupdb.router.lookups import OVERLOADED, BatchWaiter, Problem
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))

@@ -15,7 +15,7 @@ from support.routers import Router, routing
 from support.routing import table_file
 from support.shards import write_generation
 
-from lookupdb.route.resp.commands import COMMANDS
+from lookupdb.router.resp.exchanges import COMMANDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "redis.md").read_text()
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))

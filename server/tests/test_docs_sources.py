@@ -15,7 +15,7 @@ import yaml
 from support.sources import read
 
 from lookupdb import keys
-from lookupdb.spec import parse_resource
+from lookupdb.dataset.spec import parse_resource
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sources.md").read_text()
 RECIPES = re.findall(r"^```text (\S+)\n(.*?)^```\n+```yaml\n(.*?)^```\n+```json\n(.*?)^```$", TEXT, re.M | re.S)

@@ -14,8 +14,8 @@ import click
 import pytest
 import yaml
 
-from lookupdb import schema
 from lookupdb.cli.sync import command
+from lookupdb.dataset import schema
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.store.announcement import parse_announcement
 

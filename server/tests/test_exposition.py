@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from lookupdb.runtime.exposition import (
+from lookupdb.process.admin import (
     MetricFamily,
     counter,
     gauge,

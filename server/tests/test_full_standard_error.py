@@ -13,12 +13,12 @@ from support.up_stack import MANIFEST
 PLUGIN = "from lookupdb_operator.plugin.cli import main; main()"
 SUPERVISOR = """
 import sys
-from lookupdb.runtime import launch
+from lookupdb.process import launch
 from lookupdb.errors import StoreError
 launch.logs.configure_logging("text")
 launch.end_with_error(StoreError("away"))
 """
-INTERRUPTED = "from lookupdb.runtime import launch; launch.end_interrupted()"
+INTERRUPTED = "from lookupdb.process import launch; launch.end_interrupted()"
 
 
 def run_full(*words: str, output: str | None = None) -> subprocess.CompletedProcess[bytes]:

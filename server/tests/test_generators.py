@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks import generators
 
-from lookupdb import spec
+from lookupdb.dataset import spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -25,8 +25,8 @@ from support.routing import entry, table_file
 from support.shards import serving, write_generation
 
 from lookupdb import keys
-from lookupdb.local import client
-from lookupdb.local.run_state import RunFolder, state_file
+from lookupdb.up import client
+from lookupdb.up.run_state import RunFolder, state_file
 
 KEYS = [str(number) for number in range(500)]
 

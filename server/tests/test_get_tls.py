@@ -18,7 +18,7 @@ from support.routing import entry, table_file
 from support.shards import serving, write_generation
 from support.tls import Identity, authority, make_identity
 
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 
 TOKEN = "the-token-of-the-web-client"
 Serve = Callable[..., str]

@@ -17,7 +17,7 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.waiting import until
 
-from lookupdb.runtime.liveness import LivenessLimits
+from lookupdb.process.supervisor import LivenessLimits
 
 pytestmark = pytest.mark.long
 

@@ -24,7 +24,7 @@ from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.image.artifact import ARCHITECTURES, TarFile, plain_manifest, render_layer, shard_tag
 from lookupdb.image.layout import ImageLayout
 from lookupdb.manifest import FILE_NAME, Manifest, Refusal
-from lookupdb.serve.verify import Verification, locate_shard
+from lookupdb.shard.verify import Verification, locate_shard
 from lookupdb.store.stored_generation import find_in_folder
 
 RECORDS = {f"key {number}": os.urandom(50) for number in range(500)}

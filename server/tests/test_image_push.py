@@ -25,8 +25,8 @@ from support.tls import authority, make_identity
 
 from lookupdb.cli.image import command
 from lookupdb.errors import CorruptFile, GateClosed, RegistryDenied, RegistryError, UsageError
+from lookupdb.image import push as client
 from lookupdb.image import push as push_module
-from lookupdb.image import registry as client
 from lookupdb.image.artifact import TarFile
 from lookupdb.image.layout import ImageLayout
 from lookupdb.image.push import PushedImage, push_shard

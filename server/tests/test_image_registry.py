@@ -11,7 +11,7 @@ import pytest
 from support.registry import TRICKLES, Registry, serve_registry
 
 from lookupdb.errors import RegistryError, UsageError
-from lookupdb.image import registry as client
+from lookupdb.image import push as client
 from lookupdb.image.artifact import INDEX_TYPE, Blob, describe_blob
 
 pytest_plugins = ["support.registry_fixtures"]

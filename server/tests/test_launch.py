@@ -19,7 +19,7 @@ from support.shards import serving, write_generation
 
 pytestmark = pytest.mark.long
 
-ROLES = ("lookupdb.serve.server", "lookupdb.route.router")
+ROLES = ("lookupdb.shard.server", "lookupdb.router.router")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def supervisors(generation: Path, *options: str) -> Iterator[list[subprocess.Pop
 def test_a_supervisor_imports_nothing_it_does_not_need(role: str) -> None:
     """Memory is paid for in every pod: what reads options, files of shards, requests and TLS does not belong there."""
     program = (
-        f"from lookupdb.runtime import start; start.leave_out_tls(); import {role}, sys\n"
+        f"from lookupdb.process import start; start.leave_out_tls(); import {role}, sys\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
     command = [sys.executable, "-c", program]
@@ -86,8 +86,8 @@ def test_the_log_format_of_the_command_line_is_that_of_supervisors_and_workers(
         pass
     events = [orjson.loads(line) for line in capfd.readouterr().err.splitlines()]
     loggers = {event["logger"] for event in events}
-    assert {"lookupdb.serve.server", "lookupdb.runtime.service"} <= loggers, "supervisors"
-    assert "lookupdb.route.table.cutover" in loggers, "the router's worker"
+    assert {"lookupdb.shard.server", "lookupdb.process.service"} <= loggers, "supervisors"
+    assert "lookupdb.router.table.cutover" in loggers, "the router's worker"
 
 
 def test_a_supervisor_that_cannot_begin_ends_as_the_command_line_does(generation: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.runtime.liveness import HUNG_SECONDS, STALE_SECONDS, START_SECONDS, Liveness, LivenessVerdict
+from lookupdb.process.supervisor import HUNG_SECONDS, STALE_SECONDS, START_SECONDS, Liveness, LivenessVerdict
 
 
 def has_begun() -> Liveness:

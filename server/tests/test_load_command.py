@@ -29,8 +29,8 @@ from support.shards import write_generation
 from support.tls import authority, make_identity
 from support.waiting import until
 
-from lookupdb.local.run_state import RunFolder
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
+from lookupdb.up.run_state import RunFolder
 
 pytestmark = pytest.mark.long
 

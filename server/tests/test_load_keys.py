@@ -11,7 +11,7 @@ import orjson
 import pytest
 from support.shards import write_generation
 
-from lookupdb.cli.load_options import read_key_lines
+from lookupdb.cli.load import read_key_lines
 from lookupdb.errors import CorruptFile, UsageError
 from lookupdb.load.plan import (
     KeyChooser,

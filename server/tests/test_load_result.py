@@ -11,7 +11,7 @@ import pytest
 from hdrh.histogram import HdrHistogram
 from support.load_results import SCHEMA, make_plan, make_result
 
-from lookupdb.cli.load_options import check_bounds
+from lookupdb.cli.load import check_bounds
 from lookupdb.errors import LookupdbError, UsageError
 from lookupdb.load.plan import SenderPlan, Tally, make_profile, make_target
 from lookupdb.load.report import render_report

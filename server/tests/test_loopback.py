@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.web import QuietHandler, web_server
 
-from lookupdb.build.source import listing
-from lookupdb.loopback import is_loopback, proxy_handlers, proxy_options
+from lookupdb.builder import listing
+from lookupdb.network import is_loopback, proxy_handlers, proxy_options
 
 CONTENT = b"email,title\nada@example.com,Countess\n"
 

@@ -17,9 +17,9 @@ from support.sources import dataset
 
 import lookupdb
 from lookupdb import keys
-from lookupdb.build.build_options import BuildOptions
-from lookupdb.build.pipeline import build_generation
-from lookupdb.build.progress import SilentProgress
+from lookupdb.builder.build import build_generation
+from lookupdb.builder.options import BuildOptions
+from lookupdb.builder.progress import SilentProgress
 from lookupdb.mapped import MappedDataset, open_dataset
 from lookupdb.store import open_store
 

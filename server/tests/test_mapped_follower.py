@@ -17,7 +17,8 @@ from support.shards import write_generation
 from support.waiting import until
 
 from lookupdb.errors import CorruptFile, GenerationMissing, StoreError
-from lookupdb.mapped import MappedDataset, follower, open_dataset
+from lookupdb.mapped import MappedDataset, open_dataset
+from lookupdb.mapped import generation as follower
 from lookupdb.mapped.generation import Opener
 
 pytestmark = pytest.mark.long

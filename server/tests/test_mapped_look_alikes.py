@@ -12,7 +12,7 @@ from support.shards import write_generation
 
 from lookupdb.errors import UsageError
 from lookupdb.mapped import open_dataset
-from lookupdb.mapped.look_alikes import ValueSequence
+from lookupdb.mapped.dataset import ValueSequence
 
 VALUES = [b"value %d" % number for number in range(300)]
 RECORDS = {str(number): value for number, value in enumerate(VALUES)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.waiting import until
 
-from lookupdb.runtime import memory, pagecache
+from lookupdb.process import memory
 
 
 def test_private_bytes_count_what_a_process_owns_and_not_what_it_maps(tmp_path: Path) -> None:
@@ -39,16 +39,16 @@ def test_a_process_that_is_gone_has_no_figures() -> None:
 @pytest.mark.parametrize("cachestat", [True, False])
 def test_resident_bytes_of_a_file(tmp_path: Path, cachestat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cachestat:
-        monkeypatch.setattr(pagecache, "_cachestat", lambda _: None)
-        monkeypatch.setattr(pagecache, "_WINDOW", 1 << 20)
+        monkeypatch.setattr(memory, "_cachestat", lambda _: None)
+        monkeypatch.setattr(memory, "_WINDOW", 1 << 20)
     file = tmp_path / "file"
     file.write_bytes(b"x" * 5_000_001)
-    until(lambda: file.read_bytes() and pagecache.resident_bytes(file) == 5_000_001, "the kernel takes no page of it")
+    until(lambda: file.read_bytes() and memory.resident_bytes(file) == 5_000_001, "the kernel takes no page of it")
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    assert pagecache.resident_bytes(file) == 0
-    assert pagecache.resident_bytes(tmp_path / "none") is None
+    assert memory.resident_bytes(file) == 0
+    assert memory.resident_bytes(tmp_path / "none") is None
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

@@ -15,12 +15,12 @@ from support.examples import SAME
 
 from lookupdb import batch_frames, native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.http.batches import Batches, ListedBatches, PackedBatches
-from lookupdb.route.http.problems import HttpProblem
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys
-from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.servers.connection import ServerConnection
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.http.batches import Batches, ListedBatches, PackedBatches
+from lookupdb.router.http.problems import HttpProblem
+from lookupdb.router.lookups import ServedGeneration
+from lookupdb.router.servers.connection import ServerConnection
 
 KERNELS = native.kernels()
 assert KERNELS is not None, "conftest.py collects this module only where they are"

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from lookupdb import native
-from lookupdb.resp.fields import PythonFields
-from lookupdb.resp.replies import bulk
+from lookupdb.resp.commands import PythonFields
+from lookupdb.resp.requests import bulk
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason="there are no native kernels")
 PYTHON = PythonFields()

@@ -14,8 +14,8 @@ from support.resp import command
 
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.resp.codec import GETS, MGET, OTHER, PART, ListedCodec, LookupCodec, PackedCodec
+from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.resp.reader import GETS, MGET, OTHER, PART, ListedCodec, LookupCodec, PackedCodec
 
 
 def _kernels() -> ModuleType:

@@ -17,9 +17,8 @@ from support.generations import in_batches, records, write
 from test_build_write import people
 
 from lookupdb import native
-from lookupdb.build.sort.runs import Record
-from lookupdb.build.write.dictionary import choose_dictionary
-from lookupdb.build.write.packing import ListPacker, NativePacker, make_packer
+from lookupdb.builder.sort import Record
+from lookupdb.builder.write import ListPacker, NativePacker, choose_dictionary, make_packer
 from lookupdb.errors import UsageError
 from lookupdb.manifest import ShardFile, Totals
 

@@ -19,8 +19,7 @@ from support.lmdb_files import BRANCH, LEAF, OVERFLOW, PAGE, Changes, keys_on, p
 
 from lookupdb import shardfile
 from lookupdb._native import Damaged, ShardFile
-from lookupdb.build.write.packing import sum_items
-from lookupdb.build.write.shard_writer import ShardWriter
+from lookupdb.builder.write import ShardWriter, sum_items
 from lookupdb.shardfile import ShardMeta, ShardReader
 from support import damage_sweep
 

@@ -20,8 +20,8 @@ from test_resp import ODD_KEYS, request
 
 from lookupdb import native
 from lookupdb.resp.requests import RequestParser
-from lookupdb.serve import turn
-from lookupdb.serve.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
+from lookupdb.shard import loop
+from lookupdb.shard.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
 
@@ -227,7 +227,7 @@ def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_who
 ) -> None:
     value, clients = bytes(2 << 20), 30
     path = write_generation(tmp_path, {"large": value}) / file_name(0, 1)
-    monkeypatch.setattr(turn, "TIME_SLICE_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "TIME_SLICE_SECONDS", -1.0)
     with InProcessWorker(path, kernels, ServerLimits(max_held_bytes=1 << 30)) as worker:
         sockets = [worker.connect() for _ in range(clients)]
         worker.take_a_turn()  # the twin makes its tables

@@ -19,9 +19,9 @@ from support.examples import SAME
 from support.sources import Read, dataset, read
 
 from lookupdb import native
-from lookupdb.build.read import native_rows
+from lookupdb.builder import read as native_rows
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError
-from lookupdb.spec import DatasetSpec
 
 __all__ = ["thread_crew"]
 

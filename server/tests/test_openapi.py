@@ -19,7 +19,7 @@ from support.routers import routing
 from support.routing import mixed, table_file
 from support.shards import write_generation
 
-from lookupdb.route.http import problems, routes
+from lookupdb.router.http import exchanges, problems
 
 pytestmark = pytest.mark.long
 
@@ -68,7 +68,7 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def test_it_has_the_router_s_resources_and_methods() -> None:
     known = {
         (path.decode().removesuffix("/") + ("/{key}" if path.endswith(b"/") else ""), method)
-        for path, methods in routes.METHODS.items()
+        for path, methods in exchanges.METHODS.items()
         if path != b"*"
         for method in methods.split(", ")
     }

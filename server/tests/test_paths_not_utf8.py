@@ -16,11 +16,11 @@ from support.build_project import Project
 from support.command_line import run_here
 
 from lookupdb import logs
-from lookupdb.build.scratch import scratch_folder
-from lookupdb.build.source.listing import find_files
+from lookupdb.builder.listing import find_files
+from lookupdb.builder.options import scratch_folder
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import BadSource, InvalidManifest, UsageError
-from lookupdb.runtime.launch import become_supervisor
-from lookupdb.spec import read_manifest
+from lookupdb.process.launch import become_supervisor
 from lookupdb.store.stored_generation import open_shard
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lookupdb import spec
+from lookupdb.dataset import spec
 from lookupdb.errors import InvalidManifest
 
 

@@ -7,18 +7,21 @@ import sys
 
 import pytest
 
-from lookupdb.resp.replies import CRLF, bulk, error, mapping
 from lookupdb.resp.requests import (
+    CRLF,
     GET_ENDS,
     GET_HEADS,
     GET_KEYS,
     Command,
     ProtocolError,
     RequestParser,
+    bulk,
+    error,
     keys_of_gets,
     keys_of_mget,
+    mapping,
 )
-from lookupdb.serve.limits import ServerLimits
+from lookupdb.shard.limits import ServerLimits
 
 
 def request(*words: bytes) -> bytes:

@@ -15,7 +15,7 @@ from support.routers import routing
 from support.routing import table_file
 from support.shards import serving, write_generation
 
-from lookupdb.resp.reads import MAX_REPEATED_BYTES, READS
+from lookupdb.resp.commands import MAX_REPEATED_BYTES, READS
 from lookupdb.resp.requests import LOOKUPS, MANY_KEYS, list_keys
 
 TEXT = 'Zürich "ZRH"\n\U0001f6eb'

@@ -17,14 +17,19 @@ from support.examples import SAME
 from support.signers import Signer, claims_of, ec_signer, jwks, rsa_signer
 from support.waiting import soon
 
-from lookupdb.route.access import watch
-from lookupdb.route.access.accounts import NO_KEYS, ServiceAccounts
-from lookupdb.route.access.authorization import MIN_TOKEN_BYTES, NoToken, read_bearer_token
-from lookupdb.route.access.gatekeeper import NO_TOKENS, Gatekeeper
-from lookupdb.route.access.settings import AccessSettings
-from lookupdb.route.access.subjects import Subjects, is_subject
-from lookupdb.route.access.token_hashes import MAX_HASHES, hash_token, read_token_hashes
-from lookupdb.route.access.verdict import Admitted, Denial, Denied
+from lookupdb.router import access as watch
+from lookupdb.router.access import (
+    MAX_HASHES,
+    MIN_TOKEN_BYTES,
+    NO_TOKENS,
+    AccessSettings,
+    Gatekeeper,
+    NoToken,
+    hash_token,
+    read_bearer_token,
+    read_token_hashes,
+)
+from lookupdb.router.accounts import NO_KEYS, Admitted, Denial, Denied, ServiceAccounts, Subjects, is_subject
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 AUDIENCE = "lookupdb:airports"
@@ -278,7 +283,7 @@ async def test_files_are_taken_up_as_they_change(tmp_path: Path) -> None:
 async def test_clients_that_are_left_out_are_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lookupdb.runtime.watched_files.MAX_FILES", 1)
+    monkeypatch.setattr("lookupdb.process.watched_files.MAX_FILES", 1)
     for name in ("web", "shop", "..data"):
         (tmp_path / name).write_text(hash_token(TOKEN))
     reported: list[dict[str, Any]] = []

@@ -22,7 +22,7 @@ from support.signers import claims_of, ec_signer, jwks
 from support.waiting import until
 
 from lookupdb.cli.route import command
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import hash_token
 from support import launching
 
 AUDIENCE = "lookupdb:airports"
@@ -146,9 +146,9 @@ def test_a_service_account_looks_up_until_its_token_expires(table: Path, tmp_pat
 def test_only_a_worker_that_judges_service_accounts_imports_what_verifies_them() -> None:
     """Sixteen MB in each worker."""
     program = (
-        "from lookupdb.runtime import start; start.leave_out_tls(); import lookupdb.route.worker, sys; "
-        "from lookupdb.route.access.watch import _make_accounts; "
-        "from lookupdb.route.access.settings import AccessSettings; "
+        "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.router.worker, sys; "
+        "from lookupdb.router.access import _make_accounts; "
+        "from lookupdb.router.access import AccessSettings; "
         "_make_accounts(AccessSettings(tokens='x')); print('jwt' in sys.modules, 'cryptography' in sys.modules); "
         "_make_accounts(AccessSettings(keys='x', audience='y', subjects=('a/b',))); print('jwt' in sys.modules); "
         "print('_ssl' in sys.modules)"

@@ -9,12 +9,11 @@ import pytest
 from hiredis import ReplyError
 
 from lookupdb import native
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.lookups.batch_keys import ReplyValues
-from lookupdb.route.lookups.pending import PendingLookup
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.connection import ServerConnection
-from lookupdb.route.shards.batch import ShardBatch
+from lookupdb.router.batch_keys import ReplyValues
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.lookups import PendingLookup, Problem
+from lookupdb.router.servers.connection import ServerConnection
+from lookupdb.router.shards.lane import ShardBatch
 
 PROBLEM = Problem("Unreachable", "gone")
 

@@ -9,7 +9,7 @@ import pytest
 from support.http import ScriptedLookups, eventually, request, serving
 from support.resp import command, serving_resp
 
-from lookupdb.route.http.limits import MAX_PIPELINE
+from lookupdb.router.http.problems import MAX_PIPELINE
 
 
 class BrokenLookups(ScriptedLookups):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.route.budget import (
+from lookupdb.router.budget import (
     CONNECTION_BYTES,
     MIN_BUDGET_BYTES,
     RouterBudget,

@@ -6,7 +6,7 @@ import asyncio
 
 from support.waiting import soon
 
-from lookupdb.route.shards.coalescer import ENOUGH_KEYS, MAX_ITERATIONS, Coalescer
+from lookupdb.router.shards.lane import ENOUGH_KEYS, MAX_ITERATIONS, Coalescer
 
 
 class Sender:

@@ -13,18 +13,18 @@ from support.routing import identity
 from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.connection import (
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.servers.connection import (
+    LARGE_REPLY_BYTES,
     PING,
     PROOF_BYTES,
     READ_BYTES,
     SURPLUS,
     TRANSITIONS,
     Reading,
+    ServerAddress,
     ServerConnection,
 )
-from lookupdb.route.servers.replies import LARGE_REPLY_BYTES
 
 LARGE = b"x" * (LARGE_REPLY_BYTES + 1)
 

@@ -15,9 +15,8 @@ from support.routing import LIMITS, Core, entry, table_file
 from support.shards import write_generation
 from support.waiting import soon
 
-from lookupdb.route.table import cutover
-from lookupdb.route.table.routing_table import digest_table
-from lookupdb.route.table.watcher import TableWatcher
+from lookupdb.router.table import cutover
+from lookupdb.router.table.routing_table import TableWatcher, digest_table
 
 KEYS = [f"k{i}" for i in range(60)]
 

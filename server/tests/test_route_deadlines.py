@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from support.waiting import soon
 
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.lookups.deadlines import Deadlines, RequestDeadlines
-from lookupdb.route.lookups.pending import PendingLookup
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.address import ServerAddress
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.lookups import Deadlines, PendingLookup, Problem, RequestDeadlines
+from lookupdb.router.servers.connection import ServerAddress
 
 
 class Lookup(PendingLookup):

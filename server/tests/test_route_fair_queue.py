@@ -6,10 +6,10 @@ from typing import Any
 
 from support.batches import make_keys
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.lookups.batch_keys import ListedShardKeys
-from lookupdb.route.lookups.scatter_gather import ScatterGather, ShardSlice
-from lookupdb.route.shards.fair_queue import FairQueue
+from lookupdb.router.batch_keys import ListedShardKeys
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.lookups import ScatterGather, ShardSlice
+from lookupdb.router.shards.lane import FairQueue
 
 
 def parts_of(name: str, count: int) -> list[ShardSlice]:

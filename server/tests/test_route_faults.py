@@ -13,8 +13,8 @@ from support.scripted_shard import Script, ScriptedShard, answer, hang_up, hold,
 from support.waiting import soon
 
 from lookupdb.keys import shard_number
-from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookups.waiters import Problem
+from lookupdb.router.budget import RouterLimits
+from lookupdb.router.lookups import Problem
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(500)}
 KEYS = [f"k{i}" for i in range(500)]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lookupdb import schema
 from lookupdb.cli.route import DIRECTIVES, command
+from lookupdb.dataset import schema
+from lookupdb.dataset.spec import Router, parse_resource
 from lookupdb.errors import InvalidManifest, UsageError
-from lookupdb.route.flags import FLAGS, render_flags
-from lookupdb.spec import Router, parse_resource
+from lookupdb.router.flags import FLAGS, render_flags
 
 RESOURCE: dict[str, Any] = {
     "apiVersion": schema.api_version(),

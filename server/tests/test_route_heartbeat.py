@@ -24,8 +24,8 @@ from support.shards import Running, write_generation
 from support.waiting import soon, until
 
 from lookupdb.keys import shard_number
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.heartbeat import Heartbeat
+from lookupdb.router.lookups import Problem
+from lookupdb.router.servers.connection import Heartbeat
 
 RECORDS = {b"k%d" % i: b"v%d" % i for i in range(100)}
 

@@ -30,9 +30,9 @@ from support.shards import write_generation
 from support.waiting import soon
 
 from lookupdb import shard_name, shardfile
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.shards.lane import Lane
+from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.lookups import Problem
+from lookupdb.router.shards.lane import Lane
 
 pytestmark = pytest.mark.long
 

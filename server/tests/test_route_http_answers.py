@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lookupdb.keys import make_key_encoder
-from lookupdb.route.http.answers import Answers
-from lookupdb.route.http.limits import MAX_GENERATIONS
-from lookupdb.route.lookups.generation import ServedGeneration
+from lookupdb.router.http.problems import MAX_GENERATIONS, Answers
+from lookupdb.router.lookups import ServedGeneration
 
 
 def _generation(number: int) -> ServedGeneration:

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.clients import front, service
-from lookupdb.route.clients.life import ClientPhase
-from lookupdb.route.clients.limits import HIGH_WATER_BYTES
-from lookupdb.route.http.connection import HttpConnection
-from lookupdb.route.http.limits import MAX_PIPELINE
-from lookupdb.route.lookups.waiters import Waiter
+from lookupdb.router.clients import front, life
+from lookupdb.router.clients.life import HIGH_WATER_BYTES, ClientPhase
+from lookupdb.router.http.connection import HttpConnection
+from lookupdb.router.http.problems import MAX_PIPELINE
+from lookupdb.router.lookups import Waiter
 
 BIG = b'"' + b"x" * 500_000 + b'"'
 
@@ -29,7 +28,7 @@ BIG = b'"' + b"x" * 500_000 + b'"'
 def _frequent_sweeps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(service, "LINGER_SECONDS", 0.3)
+        patch.setattr(life, "LINGER_SECONDS", 0.3)
         yield
 
 

@@ -12,7 +12,7 @@ from support.http import Client, ScriptedLookups, Server, generation, serving
 
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.batch_frames import decode
-from lookupdb.route.counters import REQUESTS
+from lookupdb.router.counters import REQUESTS
 
 KENNEDY = b'{"name": "John F Kennedy International Airport", "elevation": 13}'
 ODD_KEYS = {

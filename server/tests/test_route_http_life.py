@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.clients import front, life, service
-from lookupdb.route.clients.life import TRANSITIONS, ClientPhase
-from lookupdb.route.http import connection as connection_module
-from lookupdb.route.http import protocol
-from lookupdb.route.http.connection import INVARIANTS, HttpConnection
-from lookupdb.route.http.limits import SLICE_BYTES
+from lookupdb.router.clients import front, life
+from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
+from lookupdb.router.http import connection as connection_module
+from lookupdb.router.http import connection as protocol
+from lookupdb.router.http.connection import INVARIANTS, HttpConnection
+from lookupdb.router.http.problems import SLICE_BYTES
 
 GET = request("/v1/lookup/a")
 HELD = request("/v1/lookup/held")
@@ -84,7 +84,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
         watch(event)
     monkeypatch.setattr(protocol, "HttpConnection", WatchedConnection)
     monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(service, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(life, "LINGER_SECONDS", 0.3)
     return record
 
 
@@ -98,7 +98,7 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
     if edge in SCENARIOS and SCENARIOS[edge] not in ([Stage.read_all], [receive, Stage.read_all]):
         limits = dict.fromkeys(limits, 60)  # no deadline passes between two steps
     if edge == (ClientPhase.LINGERING, ClientPhase.CLOSING):
-        monkeypatch.setattr(service, "LINGER_SECONDS", 60)
+        monkeypatch.setattr(life, "LINGER_SECONDS", 60)
     with serving(lookups, **limits, write_timeout_seconds=getattr(request, "param", 60)) as server:
         yield server
 

@@ -9,15 +9,10 @@ from contextlib import ExitStack
 import pytest
 from support.http import Client, Response, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.budget import MAX_ANSWER_BYTES
-from lookupdb.route.clients import service
-from lookupdb.route.clients.limits import MAX_LINGERING_REFUSED
-from lookupdb.route.http.limits import (
-    MAX_CHUNK_OVERHEAD_BYTES,
-    MAX_HEAD_BYTES,
-    MAX_TARGET_BYTES,
-    SLICE_BYTES,
-)
+from lookupdb.router.budget import MAX_ANSWER_BYTES
+from lookupdb.router.clients import life
+from lookupdb.router.clients.life import MAX_LINGERING_REFUSED
+from lookupdb.router.http.problems import MAX_CHUNK_OVERHEAD_BYTES, MAX_HEAD_BYTES, MAX_TARGET_BYTES, SLICE_BYTES
 
 MAX_BODY = 50_000
 MEBIBYTE = b'"' + b"x" * ((1 << 20) - 2) + b'"'
@@ -170,7 +165,7 @@ class TestConnections:
                 assert admitted.get("/v1/lookup/a").status == 200
 
     def test_far_too_many_are_reset(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(service, "LINGER_SECONDS", 60.0)  # none goes by itself
+        monkeypatch.setattr(life, "LINGER_SECONDS", 60.0)  # none goes by itself
         with serving(max_connections=1) as server, ExitStack() as stack:
             for _ in range(300):
                 stack.enter_context(server.connect())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.route.clients.plain_records import MAX_HELLO_BYTES, PlainRecords
+from lookupdb.router.clients.tls import MAX_HELLO_BYTES, PlainRecords
 
 HELLO, FINISHED, CHANGE, DATA = 1, 20, 0x14, 0x17
 

@@ -16,13 +16,11 @@ import pytest
 from support.http import LIMITS, ScriptedLookups, generation, request
 
 from lookupdb.batch_frames import MEDIA_TYPE
-from lookupdb.route.access.gatekeeper import Gatekeeper
-from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
-from lookupdb.route.clients.life import ClientPhase
-from lookupdb.route.counters import NAMES
-from lookupdb.route.http.connection import INVARIANTS, HttpConnection
-from lookupdb.route.http.repeated import RepeatedBatch, RepeatedLookup
-from lookupdb.route.http.service import HttpService
+from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
+from lookupdb.router.clients.life import ClientPhase
+from lookupdb.router.counters import NAMES
+from lookupdb.router.http.connection import INVARIANTS, HttpConnection
+from lookupdb.router.http.exchanges import HttpService, RepeatedBatch, RepeatedLookup
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 from support.http import Client, ScriptedLookups, Server, eventually, request, serving
 
-from lookupdb.route.http.limits import MAX_PIPELINE
+from lookupdb.router.http.problems import MAX_PIPELINE
 
 BATCH = b'{"keys": ["a"]}'
 FOUND_A = b'{"generation":"g1","found":{"a":1},"missing":[]}'

@@ -25,9 +25,9 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.tls import Identity, TlsSocket, authority, client_context, make_identity, server_identity
 
-from lookupdb.route.clients import certificates
-from lookupdb.route.clients.certificates import TlsFiles, find_period
-from lookupdb.runtime.memory import private_bytes
+from lookupdb.process.memory import private_bytes
+from lookupdb.router.clients import certificates
+from lookupdb.router.clients.certificates import TlsFiles, find_period
 from support import tls
 
 LOOKUP = request("/v1/lookup/a")
@@ -226,7 +226,7 @@ class TestBounds:
             client.raw.close()
 
     def test_largest_answer_is_smaller_because_it_is_copied(self) -> None:
-        from lookupdb.route.budget import RouterBudget
+        from lookupdb.router.budget import RouterBudget
 
         assert RouterBudget(30 << 20, is_encrypted=True).answer_bytes == 10 << 20
         assert RouterBudget(30 << 20).answer_bytes == 15 << 20

@@ -11,15 +11,13 @@ import pytest
 from support.routing import identity
 from support.waiting import soon
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, INDEX, NAMES
-from lookupdb.route.lookups.pending import SingleKey
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.link import LinkSettings
-from lookupdb.route.shards import lane
-from lookupdb.route.shards.lane import Lane
-from lookupdb.route.shards.settings import EndpointSettings
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.counters import BATCH_BUCKETS, BATCH_MICROSECONDS, INDEX, NAMES
+from lookupdb.router.lookups import Problem, SingleKey
+from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.servers.link import LinkSettings
+from lookupdb.router.shards import lane
+from lookupdb.router.shards.lane import EndpointSettings, Lane
 
 
 class Connection:

@@ -12,12 +12,10 @@ from support.routing import identity
 from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.servers.connection import ServerConnection
-from lookupdb.route.servers.heartbeat import Heartbeat
-from lookupdb.route.servers.link import Link, LinkSettings
-from lookupdb.route.servers.link_state import TRANSITIONS, LinkEvent, LinkState
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.servers.connection import Heartbeat, ServerConnection
+from lookupdb.router.servers.link import TRANSITIONS, Link, LinkEvent, LinkSettings, LinkState
 
 NEVER = float("-inf")
 

@@ -13,9 +13,9 @@ from support.scripted_shard import ScriptedShard
 from support.waiting import soon
 
 from lookupdb import keys
-from lookupdb.route.counters import BATCH_BUCKETS, BATCH_MICROSECONDS
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.lookups.waiters import Problem
+from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.counters import BATCH_BUCKETS, BATCH_MICROSECONDS
+from lookupdb.router.lookups import Problem
 
 SHARDS = 4
 

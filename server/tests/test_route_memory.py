@@ -22,9 +22,9 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.waiting import until
 
-from lookupdb.route import budget
-from lookupdb.runtime import descriptors
-from lookupdb.runtime.memory import private_bytes
+from lookupdb.process import limits
+from lookupdb.process.memory import private_bytes
+from lookupdb.router import budget
 
 pytestmark = pytest.mark.long
 
@@ -44,7 +44,7 @@ def value(name: str) -> bytes:
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("memory")
-    descriptors.raise_limit()
+    limits.raise_limit()
     records = {name: value(name) for name in LARGE} | {f"small{number}": b"%d" % number for number in range(100)}
     generation = write_generation(home, records, shards=2, value_format="json")
     with fleet(generation) as shards:

@@ -19,10 +19,10 @@ from support.scripted_shard import Script, ScriptedShard, answer, hang_up
 from support.waiting import soon
 
 from lookupdb import keys
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.table.live_table import RoutedGeneration
-from lookupdb.route.table.routing_table import RoutingTable
+from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.lookups import ServedGeneration
+from lookupdb.router.table.cutover import RoutedGeneration
+from lookupdb.router.table.routing_table import RoutingTable
 
 SHARDS = 4
 KEYS = [f"k{number}" for number in range(40)]

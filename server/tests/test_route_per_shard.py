@@ -20,7 +20,7 @@ from support.waiting import soon, until
 
 from lookupdb.errors import LookupFailed
 from lookupdb.keys import shard_number
-from lookupdb.local import client
+from lookupdb.up import client
 
 pytestmark = pytest.mark.long
 

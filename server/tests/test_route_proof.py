@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from support.routing import identity
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.connection import SURPLUS, ServerConnection
-from lookupdb.route.servers.identity import QUESTION
-from lookupdb.route.servers.proof import NotProven, connect
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.servers.connection import SURPLUS, ServerAddress, ServerConnection
+from lookupdb.router.servers.proof import QUESTION, NotProven, connect
 
 LINES = "".join(f"{name}:{value}\r\n" for name, value in identity().members().items()).encode()
 PROOF = b"$%d\r\n%b\r\n" % (len(LINES), LINES)

@@ -11,17 +11,14 @@ from collections.abc import Callable
 import pytest
 from support.waiting import soon
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.pending import PendingLookup
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.link import LinkSettings
-from lookupdb.route.servers.link_state import LinkState
-from lookupdb.route.shards import replicas as replicas_module
-from lookupdb.route.shards.replicas import ShardReplicas
-from lookupdb.route.shards.settings import EndpointSettings
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.lookups import PendingLookup, Problem, ServedGeneration
+from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.servers.link import LinkSettings, LinkState
+from lookupdb.router.shards import replicas as replicas_module
+from lookupdb.router.shards.lane import EndpointSettings
+from lookupdb.router.shards.replicas import ShardReplicas
 
 LOST = Problem("Unreachable", "lost")
 

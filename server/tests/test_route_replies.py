@@ -7,7 +7,7 @@ from typing import Any
 import hiredis
 import pytest
 
-from lookupdb.route.servers.replies import SKIPPED, ElementReader, NotResp
+from lookupdb.router.servers.connection import SKIPPED, ElementReader, NotResp
 
 
 class Waiting:

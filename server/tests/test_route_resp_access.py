@@ -12,10 +12,9 @@ from support.http import ScriptedLookups, eventually
 from support.resp import RespClient, RespServer, command, serving_resp
 from support.signers import claims_of, ec_signer, jwks
 
-from lookupdb.route.access.accounts import ServiceAccounts
-from lookupdb.route.access.gatekeeper import Gatekeeper
-from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
-from lookupdb.route.clients import front
+from lookupdb.router.access import Gatekeeper, hash_token, read_token_hashes
+from lookupdb.router.accounts import ServiceAccounts
+from lookupdb.router.clients import front
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 AUDIENCE = "lookupdb:airports"

@@ -29,8 +29,8 @@ from support.waiting import until
 
 from lookupdb.cli.route import command as route_command
 from lookupdb.keys import shard_number
-from lookupdb.route.access.token_hashes import hash_token
-from lookupdb.route.resp.commands import COMMANDS
+from lookupdb.router.access import hash_token
+from lookupdb.router.resp.exchanges import COMMANDS
 
 pytestmark = pytest.mark.long
 

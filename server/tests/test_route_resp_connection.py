@@ -14,10 +14,10 @@ import pytest
 from support.http import ScriptedLookups, eventually
 from support.resp import RespClient, RespServer, command, left_in_order, serving_resp, sweeping_often
 
-from lookupdb.route.clients.limits import HIGH_WATER_BYTES
-from lookupdb.route.lookups.waiters import Waiter
-from lookupdb.route.resp.connection import RedisClientConnection
-from lookupdb.route.resp.limits import GROUP_KEYS, TURN_BYTES, TURN_COMMANDS
+from lookupdb.router.clients.life import HIGH_WATER_BYTES
+from lookupdb.router.lookups import Waiter
+from lookupdb.router.resp.connection import RedisClientConnection
+from lookupdb.router.resp.reader import GROUP_KEYS, TURN_BYTES, TURN_COMMANDS
 
 BIG = b"v" * 100_000
 VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "big": BIG, "held": b"4", "empty": b"", "late": b"5"}

@@ -14,11 +14,11 @@ import pytest
 from support.http import ScriptedLookups, eventually
 from support.resp import RespClient, RespServer, command, serving_resp
 
-from lookupdb.route.clients import front, service
-from lookupdb.route.clients.life import TRANSITIONS, ClientPhase
-from lookupdb.route.resp import protocol
-from lookupdb.route.resp.connection import INVARIANTS, RedisClientConnection
-from lookupdb.route.resp.limits import TURN_BYTES
+from lookupdb.router.clients import front, life
+from lookupdb.router.clients.life import TRANSITIONS, ClientPhase
+from lookupdb.router.resp import connection as protocol
+from lookupdb.router.resp.connection import INVARIANTS, RedisClientConnection
+from lookupdb.router.resp.reader import TURN_BYTES
 
 GET = command("GET", "a")
 HELD = command("GET", "held") * 2
@@ -75,7 +75,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
         watch(event)
     monkeypatch.setattr(protocol, "RedisClientConnection", WatchedConnection)
     monkeypatch.setattr(front, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(service, "LINGER_SECONDS", 0.3)
+    monkeypatch.setattr(life, "LINGER_SECONDS", 0.3)
     return record
 
 
@@ -88,7 +88,7 @@ def server(record: Record, request: pytest.FixtureRequest, monkeypatch: pytest.M
     if edge in SCENARIOS and SCENARIOS[edge] not in ([Stage.read_all], [receive, Stage.read_all]):
         limits = dict.fromkeys(limits, 60)  # no deadline passes between two steps
     if edge == (ClientPhase.LINGERING, ClientPhase.CLOSING):
-        monkeypatch.setattr(service, "LINGER_SECONDS", 60)
+        monkeypatch.setattr(life, "LINGER_SECONDS", 60)
     with serving_resp(lookups, **limits, write_timeout_seconds=60) as server:
         yield server
 

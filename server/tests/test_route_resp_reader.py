@@ -9,9 +9,16 @@ import pytest
 from support.resp import command
 
 from lookupdb.resp.requests import ProtocolError, RequestParser
-from lookupdb.route.resp.codec import GETS, MGET, choose_codec
-from lookupdb.route.resp.limits import GROUP_KEYS, SLICE_BYTES, ReadLimits
-from lookupdb.route.resp.reader import CommandReader, LookupCommands
+from lookupdb.router.resp.reader import (
+    GETS,
+    GROUP_KEYS,
+    MGET,
+    SLICE_BYTES,
+    CommandReader,
+    LookupCommands,
+    ReadLimits,
+    choose_codec,
+)
 
 LIMITS = ReadLimits(max_arguments=100_001, max_request_bytes=2048, max_inline_bytes=256)
 NARROW = ReadLimits(max_arguments=64, max_request_bytes=2048, max_inline_bytes=256)

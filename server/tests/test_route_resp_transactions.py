@@ -18,8 +18,8 @@ from support.routing import table_file
 from support.shards import write_generation
 from support.waiting import soon
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.resp import exchanges
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.resp import exchanges
 
 VALUES = {"a": b"1", "b": b'{"x": 2}', "é": b"3", "large": b"x" * 100_000}
 PIPELINE = (("GET", "a"), ("HGET", "b", "x"), ("MGET", "a", "none", "away"), ("EXISTS", "a", "a"), ("PING",))

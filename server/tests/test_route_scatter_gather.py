@@ -9,12 +9,18 @@ import pytest
 from hiredis import ReplyError
 from support.batches import list_values, make_keys
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE
-from lookupdb.route.lookups.scatter_gather import LARGE_SLICE_KEYS, ScatterGather, ShardSlice
-from lookupdb.route.lookups.waiters import OVERLOADED, Problem, make_endpoint_problem
-from lookupdb.route.servers.address import ServerAddress
+from lookupdb.router.batch_keys import UNAVAILABLE
+from lookupdb.router.budget import RouterBudget
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.lookups import (
+    LARGE_SLICE_KEYS,
+    OVERLOADED,
+    Problem,
+    ScatterGather,
+    ShardSlice,
+    make_endpoint_problem,
+)
+from lookupdb.router.servers.connection import ServerAddress
 
 LOST = Problem("Unreachable", "lost")
 DAMAGED = Problem("Damaged", "damaged")

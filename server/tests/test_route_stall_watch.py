@@ -6,7 +6,7 @@ import asyncio
 
 from support.waiting import soon
 
-from lookupdb.route.shards.stall_watch import PROGRESS_BYTES, StallWatch
+from lookupdb.router.shards.lane import PROGRESS_BYTES, StallWatch
 
 
 class Wire:

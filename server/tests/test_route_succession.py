@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.routing import entry, mixed, table
 
-from lookupdb.route.table.routing_table import RoutingTable
-from lookupdb.route.table.succession import (
+from lookupdb.router.table.cutover import (
     awaited_shards,
     describe_contradiction,
     diagnose_refusal,
@@ -14,6 +13,7 @@ from lookupdb.route.table.succession import (
     may_still_ask_for_previous,
     tells_contradiction,
 )
+from lookupdb.router.table.routing_table import RoutingTable
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 OTHER = {"namespace": "default", "name": "sample", "uid": "made again"}

@@ -12,9 +12,8 @@ import pytest
 from support.routing import entry, table_file
 from support.waiting import soon
 
-from lookupdb.route.table import watcher
-from lookupdb.route.table.routing_table import RoutingTable
-from lookupdb.route.table.watcher import TableWatcher
+from lookupdb.router.table import routing_table
+from lookupdb.router.table.routing_table import RoutingTable, TableWatcher
 
 A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 
@@ -44,7 +43,7 @@ async def seen(path: Path) -> Any:
 
 
 def test_a_change_is_noticed_within_a_second() -> None:
-    assert watcher.POLL_SECONDS <= 0.5
+    assert routing_table.POLL_SECONDS <= 0.5
 
 
 async def test_a_rename_over_the_file_is_noticed(path: Path, seen: Seen) -> None:
@@ -58,7 +57,7 @@ async def test_a_change_in_place_is_noticed_even_of_same_size_and_time(
     path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it comes soon after the one before. Here a minute is soon: a busy machine is late."""
-    monkeypatch.setattr(watcher, "_SETTLED_SECONDS", 60.0)
+    monkeypatch.setattr(routing_table, "_SETTLED_SECONDS", 60.0)
     about = path.stat()
     path.write_bytes(table_file(entry([[A]]), version=2))
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))

@@ -24,8 +24,8 @@ from support.shards import write_generation
 from support.tls import TlsSocket, server_identity
 from support.waiting import soon, until
 
-from lookupdb import schema
 from lookupdb.cli import route
+from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
 
 pytestmark = pytest.mark.long
@@ -222,7 +222,7 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(table: Pat
 
 def test_a_worker_imports_nothing_it_does_not_need() -> None:
     """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
-    program = "from lookupdb.runtime import start; start.leave_out_tls(); import lookupdb.route.worker, sys; "
+    program = "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.router.worker, sys; "
     program += "print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert {"hiredis", "httptools", "uvloop"} <= set(loaded)

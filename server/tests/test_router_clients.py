@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lookupdb import spec
+from lookupdb.dataset import spec
 from lookupdb.errors import InvalidManifest
 
 

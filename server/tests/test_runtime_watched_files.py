@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.waiting import soon
 
-from lookupdb.runtime import watched_files
-from lookupdb.runtime.watched_files import MAX_FILE_BYTES, Content, Folder, WatchedFiles
+from lookupdb.process import watched_files
+from lookupdb.process.watched_files import MAX_FILE_BYTES, Content, Folder, WatchedFiles
 
 DEADLINE_SECONDS = 5.0
 

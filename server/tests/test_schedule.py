@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
+from lookupdb.dataset.schedule import Schedule
 from lookupdb.errors import InvalidManifest
-from lookupdb.schedule import Schedule
 
 BERLIN = "Europe/Berlin"
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from lookupdb import keys, schema, spec
-from lookupdb.build.source import file_kinds, listing
+from lookupdb import keys
+from lookupdb.builder import listing, streams
+from lookupdb.dataset import schema, spec
 from lookupdb.errors import InvalidManifest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -398,7 +399,7 @@ def test_normalisation_steps_are_those_of_the_code() -> None:
 
 def test_compressions_are_those_of_the_code() -> None:
     properties = schema.resource_schema()["properties"]["spec"]["properties"]
-    assert properties["source"]["properties"]["compression"]["enum"] == ["none", *file_kinds.ENDINGS]
+    assert properties["source"]["properties"]["compression"]["enum"] == ["none", *streams.ENDINGS]
 
 
 def _nodes(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

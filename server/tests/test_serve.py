@@ -27,7 +27,7 @@ from support.waiting import until
 
 from lookupdb import native
 from lookupdb.cli import serve
-from lookupdb.serve import commands
+from lookupdb.shard import commands
 
 RECORDS = {f"key {number}": b"value %d" % number for number in range(500)}
 
@@ -234,7 +234,7 @@ def test_status_says_what_is_served_and_how_the_workers_are(server: Running) -> 
 
 def test_a_worker_imports_nothing_it_does_not_need() -> None:
     """Memory is paid for in every worker: neither the command line nor builders nor admin ports belong there."""
-    program = "from lookupdb.runtime import start; start.leave_out_tls(); import lookupdb.serve.worker, sys; "
+    program = "from lookupdb.process import start; start.leave_out_tls(); import lookupdb.shard.worker, sys; "
     program += "print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
     assert {"lmdb", "zstandard"} <= set(loaded)

@@ -20,14 +20,12 @@ from support.waiting import until
 from test_serve import request
 
 from lookupdb import native
-from lookupdb.runtime import listeners, pagecache
-from lookupdb.serve import shard_counters
-from lookupdb.serve.connection import CLOSED, DRAIN_READING, HALF_CLOSED, READING
-from lookupdb.serve.identity import ServerIdentity
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.loop import WorkerLoop
-from lookupdb.serve.poller import BUSY, READ
-from lookupdb.serve.session import WorkerContext
+from lookupdb.process import memory, service
+from lookupdb.shard import limits
+from lookupdb.shard.commands import WorkerContext
+from lookupdb.shard.connection import BUSY, CLOSED, DRAIN_READING, HALF_CLOSED, READ, READING
+from lookupdb.shard.limits import ServerIdentity, ServerLimits
+from lookupdb.shard.loop import WorkerLoop
 from lookupdb.shardfile import ShardReader
 
 pytestmark = pytest.mark.long
@@ -173,12 +171,12 @@ class ServedShard:
     """A worker's loop in a thread of this process, whose data is cold or not as the test says."""
 
     def __init__(self, shard: ShardReader) -> None:
-        self.slot = memoryview(bytearray(8 * len(shard_counters.NAMES) + 8)).cast("Q")
+        self.slot = memoryview(bytearray(8 * len(limits.NAMES) + 8)).cast("Q")
         identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
         self.worker = WorkerContext(shard=shard, identity=identity, limits=ServerLimits(), slot=self.slot)
-        self._listener = listeners.bind("127.0.0.1", 0)
+        self._listener = service.bind("127.0.0.1", 0)
         self._listener.listen()
-        self.port = listeners.bound_port(self._listener)
+        self.port = service.bound_port(self._listener)
         self.loop = WorkerLoop(self.worker, self._listener)
         self._orders: list[Callable[[], None]] = []
         self._is_running = True
@@ -248,7 +246,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
                 served.use(is_cold := not is_cold)
                 time.sleep(0.02)
             assert wrong == []
-            assert served.slot[shard_counters.LOOKUPS] > 0
+            assert served.slot[limits.LOOKUPS] > 0
 
         def test_answers_others_while_one_waits_for_a_disk(
             self, served: ServedShard, monkeypatch: pytest.MonkeyPatch
@@ -336,7 +334,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
         def test_answers_some_of_many_that_can_be_answered_and_then_others(
             self, shard: ShardReader, served: ServedShard, monkeypatch: pytest.MonkeyPatch
         ) -> None:
-            monkeypatch.setattr("lookupdb.serve.loop.TIME_SLICE_SECONDS", 0.0)
+            monkeypatch.setattr("lookupdb.shard.loop.TIME_SLICE_SECONDS", 0.0)
             answered: list[int] = []
 
             class Parked:
@@ -410,7 +408,7 @@ if native.kernels() is not None:  # Python's kernels park nothing
             for _ in range(10):
                 with serving(generation, "--warm", "never") as server, redis.Redis(port=server.ports[0]) as client:
                     # Where the file system is in memory alone, everything stays there.
-                    is_on_disk = (pagecache.resident_bytes(file) or 0) < file.stat().st_size / 2
+                    is_on_disk = (memory.resident_bytes(file) or 0) < file.stat().st_size / 2
                     look_up_all(client)
                 is_cold = "pages are read from disk" in capfd.readouterr().err
                 if is_cold or not is_on_disk:

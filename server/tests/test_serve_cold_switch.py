@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.serve.cold_switch import COLD_FAULTS, SECONDS, WARM_READS, ColdSwitch, Usage
+from lookupdb.shard.cold import COLD_FAULTS, SECONDS, WARM_READS, ColdSwitch, Usage
 
 START = Usage(seconds=1000.0, faults=5000, reads=70_000, cpu=20.0, waited=30.0)
 """What a process took to start does not count."""

@@ -14,10 +14,11 @@ from support.lone_connection import LoneConnection, keep_turns_going, moment
 from support.shards import write_generation
 from test_serve import request
 
-from lookupdb.serve import connection as connections
-from lookupdb.serve.commands import execute
-from lookupdb.serve.connection import (
+from lookupdb.shard import connection as connections
+from lookupdb.shard.commands import execute
+from lookupdb.shard.connection import (
     ANSWERING,
+    BROKEN,
     CLOSED,
     CLOSING,
     DRAIN_ANSWERING,
@@ -25,13 +26,14 @@ from lookupdb.serve.connection import (
     DRAIN_SENDING,
     EVENTS,
     HALF_CLOSED,
+    READ,
     READING,
     SENDING,
     TRANSITIONS,
+    WRITE,
     RespState,
 )
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.poller import BROKEN, READ, WRITE
+from lookupdb.shard.limits import ServerLimits
 from lookupdb.shardfile import ShardReader
 
 BIG = request(b"GET", b"big")

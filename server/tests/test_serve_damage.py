@@ -17,9 +17,9 @@ from test_serve import await_growth, await_silence, connect, connected, metrics,
 
 from lookupdb import shard_name, shardfile
 from lookupdb.errors import CorruptFile
-from lookupdb.serve.damage import DAMAGED
+from lookupdb.shard.replies import DAMAGED
 from lookupdb.shardfile import MAX_VALUE_BYTES, frame
-from lookupdb.store import inspection
+from lookupdb.store import difference
 
 pytestmark = pytest.mark.long
 
@@ -297,4 +297,4 @@ def test_a_reader_of_the_file_is_told_of_a_damaged_value(tmp_path: Path) -> None
         with pytest.raises(CorruptFile, match="does not decompress"):
             shard.find(BAD.encode())
         with pytest.raises(CorruptFile, match=r"shard-00000-of-00001.lmdb: a stored value is damaged"):
-            inspection.sample_records([shard], count=500)
+            difference.sample_records([shard], count=500)

@@ -18,7 +18,7 @@ from support.shards import Running, serving, write_generation
 from support.waiting import until
 from test_serve import admin, connect, connected, exchange, metrics, request
 
-from lookupdb.serve.limits import BEFORE_AUTH_BYTES, ServerLimits
+from lookupdb.shard.limits import BEFORE_AUTH_BYTES, ServerLimits
 
 pytestmark = pytest.mark.long
 

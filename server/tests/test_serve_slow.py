@@ -11,9 +11,9 @@ from support.lone_connection import LoneConnection, keep_turns_going, moment
 from support.shards import write_generation
 from test_serve import request
 
-from lookupdb.serve import connection as connections
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.poller import READ
+from lookupdb.shard import connection as connections
+from lookupdb.shard.connection import READ
+from lookupdb.shard.limits import ServerLimits
 from lookupdb.shardfile import ShardReader
 
 VALUE = b"v" * 60_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lookupdb.runtime.process import WorkerState
-from lookupdb.runtime.service import _explain_unready
+from lookupdb.process.service import _explain_unready
+from lookupdb.process.supervisor import WorkerState
 
 
 def worker(index: int, state: WorkerState, **report: Any) -> SimpleNamespace:

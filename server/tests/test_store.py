@@ -31,7 +31,7 @@ from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.stored_generation import find_in_store
-from lookupdb.store.superseded import prune
+from lookupdb.store.sweep import prune
 from support import gateways
 
 ADDRESS = StoreAddress("local", "default", "things", "local")
@@ -297,7 +297,7 @@ class TestDirectory:
         command = [sys.executable, "-c", program, str(tmp_path)]
         loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
         assert "lookupdb.store.directory" in loaded
-        assert {"urllib3", "lookupdb.store.gateway_client"}.isdisjoint(loaded)
+        assert {"urllib3", "lookupdb.store.gateway"}.isdisjoint(loaded)
 
     def test_a_store_that_cannot_be_written(self, tmp_path: Path, scratch: Path) -> None:
         (tmp_path / "store").write_text("a file, not a folder")

@@ -21,8 +21,8 @@ from lookupdb.store.announcement import (
     read_announcement,
     write_announcement,
 )
-from lookupdb.store.move import copy_generation
-from lookupdb.store.superseded import prune, remove_superseded
+from lookupdb.store.fetch import copy_generation
+from lookupdb.store.sweep import prune, remove_superseded
 
 pytest_plugins = ["support.sweep_fixtures"]
 

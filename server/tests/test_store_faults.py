@@ -12,14 +12,13 @@ from support.buckets import read_object
 from support.faults import Fault, Request, is_read, telling_numbers
 from support.sites import Site, attempt, site, site_servers
 
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
-from lookupdb.spec import DatasetSpec
 from lookupdb.store.bucket import Bucket
-from lookupdb.store.lease import CLAIM
-from lookupdb.store.live_datasets import LiveDataset
-from lookupdb.store.shard_fetch import ShardFetch
-from lookupdb.store.sweep import MARK_NOTE, Sweep
+from lookupdb.store.fetch import ShardFetch
+from lookupdb.store.publication import CLAIM
+from lookupdb.store.sweep import MARK_NOTE, LiveDataset, Sweep
 
 pytestmark = pytest.mark.long
 

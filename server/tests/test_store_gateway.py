@@ -17,12 +17,18 @@ from support.faults import Fault, Proxy, Request, faulty_proxy
 from support.gateways import TOKEN, FakeGateway, Refusal, fake_gateway, gateway_bucket, use_token
 
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable, UsageError
-from lookupdb.store import StoreAddress, gateway_client, open_store
+from lookupdb.store import StoreAddress, open_store
+from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.gateway_answer import GatewayAnswer
-from lookupdb.store.gateway_problem import TransientFailure
-from lookupdb.store.gateway_wire import CA_FILE_VARIABLE, MAX_CONDITIONAL_BYTES, MAX_DELETED_PATHS, TOKEN_FILE_VARIABLE
+from lookupdb.store.gateway import GatewayAnswer
+from lookupdb.store.gateway_wire import (
+    CA_FILE_VARIABLE,
+    MAX_CONDITIONAL_BYTES,
+    MAX_DELETED_PATHS,
+    TOKEN_FILE_VARIABLE,
+    TransientFailure,
+)
 
 FOLDER = "local/default/things-local"
 PATH = f"{FOLDER}/g1/manifest.json"

@@ -18,8 +18,8 @@ from lookupdb.errors import StoreUnreachable
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import StoreAddress, open_store
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.lease import CLAIM
-from lookupdb.store.superseded import prune
+from lookupdb.store.publication import CLAIM
+from lookupdb.store.sweep import prune
 
 PEOPLE = """
 apiVersion: lookupdb.dev/v1alpha1

@@ -17,9 +17,9 @@ from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.gateway_wire import MAX_CONDITIONAL_BYTES
-from lookupdb.store.lease import _read_member
-from lookupdb.store.object_store import folder_names
+from lookupdb.store.objects import folder_names
 from lookupdb.store.obstore_objects import ObstoreObjects
+from lookupdb.store.publication import _read_member
 from lookupdb.store.sweep import MARK_NOTE
 
 pytest_plugins = ["support.sweep_fixtures"]
@@ -82,7 +82,7 @@ def test_a_manifest_of_many_source_files_is_one(dataset: BucketDataset, tmp_path
 def test_a_manifest_that_nobody_could_read_is_not_published(
     dataset: BucketDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lookupdb.store.lease.MAX_CONDITIONAL_BYTES", 500)
+    monkeypatch.setattr("lookupdb.store.publication.MAX_CONDITIONAL_BYTES", 500)
     with pytest.raises(StoreError, match=r"its manifest takes [0-9]+ bytes of the claim, expected at most 500"):
         publish(dataset, "g1", {"a": b"1"}, tmp_path, shards=1)
     assert dataset.bucket.files(dataset.address.path) == {}
@@ -191,7 +191,7 @@ class TestSweep:
         one, other = (s3_place.publish(s3_place.dataset(name), "g1", "g2") for name in ("one", "other"))
         one.write_note(MARK_NOTE, b" " * 5000)
         s3_place.living(one, other, keep=1, protect=("g2",))
-        monkeypatch.setattr("lookupdb.store.object_store.MAX_CONDITIONAL_BYTES", 4000)
+        monkeypatch.setattr("lookupdb.store.objects.MAX_CONDITIONAL_BYTES", 4000)
         result = run(s3_place)
         assert "swept.json: it has 5000 bytes, expected at most 4000" in str(result.exception)
         assert (one.generations(), other.generations()) == (("g1", "g2"), ("g2",))
@@ -211,5 +211,5 @@ class TestSweep:
         people = s3_place.publish(s3_place.dataset("people"), "g1", "g2")
         s3_place.put(f"{people.address.path}/g1/{FILE_NAME}", b" " * 5000)
         s3_place.living(people, keep=3, protect=("g2",))
-        monkeypatch.setattr("lookupdb.store.object_store.MAX_CONDITIONAL_BYTES", 4000)
+        monkeypatch.setattr("lookupdb.store.objects.MAX_CONDITIONAL_BYTES", 4000)
         assert swept(s3_place)[0] == ["team/people (3f2b9c1e): removed g1"]

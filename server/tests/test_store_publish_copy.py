@@ -18,17 +18,18 @@ from support.generations import publish
 from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
-from lookupdb.build import predecessor
-from lookupdb.build.build_options import BuildOptions, EarlierDataset
-from lookupdb.build.predecessor import make_copy
-from lookupdb.build.progress import SilentProgress
+from lookupdb.builder import existing
+from lookupdb.builder.existing import make_copy
+from lookupdb.builder.options import BuildOptions, EarlierDataset
+from lookupdb.builder.progress import SilentProgress
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, StoreUnreachable
 from lookupdb.manifest import FILE_NAME
-from lookupdb.spec import DatasetSpec
-from lookupdb.store import Store, StoreAddress, StoredDataset, gateway_client, obstore_objects, open_store
+from lookupdb.store import Store, StoreAddress, StoredDataset, obstore_objects, open_store
+from lookupdb.store import gateway as gateway_client
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.lease import CLAIM
+from lookupdb.store.publication import CLAIM
 
 pytestmark = pytest.mark.long
 
@@ -257,7 +258,7 @@ def adopt(site: Site, spec: DatasetSpec, bucket: Bucket) -> str:
     """Adopt g1 of the dataset ``old`` as g1 of ``spec``, whose uid is ``new``; the outcome."""
     options, new = BuildOptions(site.scratch(), generation="g1"), replace(spec, uid="new")
     store, old = Store(bucket.url, "local", bucket), EarlierDataset("old")
-    return predecessor.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
+    return existing.adopt_predecessor(new, store, old, options, SilentProgress()).outcome
 
 
 Objects = dict[str, bytes]

@@ -35,13 +35,13 @@ from lookupdb.errors import (
     UsageError,
 )
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
-from lookupdb.serve.verify import locate_shard
+from lookupdb.shard.verify import locate_shard
 from lookupdb.shardfile import ShardReader
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import verify_shard_file
 from lookupdb.store.directory import DirectoryDataset, store_errors
-from lookupdb.store.shard_fetch import ShardFetch
+from lookupdb.store.fetch import ShardFetch
 
 ADDRESS = StoreAddress("c1", "team", "things", "3f2b9c1e-77aa")
 CONTENT = {f"key-{number}": b"%d" % number * 50 for number in range(3000)}

@@ -16,7 +16,7 @@ from support.sweeps import HOUR, Clock, Place, run, swept
 from lookupdb.errors import StoreError
 from lookupdb.manifest import Refusal
 from lookupdb.store.bucket import ObjectState
-from lookupdb.store.lease import Lease
+from lookupdb.store.publication import Lease
 from lookupdb.store.sweep import MARK_NOTE, Sweep
 
 pytestmark = pytest.mark.long
@@ -83,7 +83,7 @@ class TestLiving:
         clock.ahead = 25 * HOUR
         machine = SimpleNamespace(time=lambda: time.time() + 25 * HOUR)
         monkeypatch.setattr("lookupdb.store.bucket_dataset.time", machine)
-        monkeypatch.setattr("lookupdb.store.lease.Lease._await_expiry", _fail_to_wait)
+        monkeypatch.setattr("lookupdb.store.publication.Lease._await_expiry", _fail_to_wait)
         monkeypatch.setattr("lookupdb.store.sweep._MOST_REMAINS", 8)
         assert [swept(place)[1]["removedRemains"] for _ in range(3)] == [8, 3, 0]
         assert people.unfinished_generations() == {}

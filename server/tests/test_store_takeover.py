@@ -15,15 +15,15 @@ from support.generations import in_batches, manifest, publish, records, write
 from support.sites import Site, attempt, site, site_servers
 from support.waiting import until
 
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import LookupdbError, StoreError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader
-from lookupdb.spec import DatasetSpec
 from lookupdb.store import StoreAddress
 from lookupdb.store.bucket import Bucket, ObjectState
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.store.lease import CLAIM, Lease
-from lookupdb.store.object_store import PutMode
+from lookupdb.store.objects import PutMode
+from lookupdb.store.publication import CLAIM, Lease
 
 pytestmark = pytest.mark.long
 

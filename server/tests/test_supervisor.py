@@ -19,13 +19,9 @@ from support.waiting import soon, until
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, LookupdbError
-from lookupdb.runtime import listeners
-from lookupdb.runtime.counters import Counters
-from lookupdb.runtime.liveness import LivenessLimits
-from lookupdb.runtime.process import Fleet, WorkerState
-from lookupdb.runtime.restarts import LONGEST_DELAY, Restarts
-from lookupdb.runtime.supervisor import Supervisor
-from lookupdb.runtime.worker import BEAT_SECONDS
+from lookupdb.process import service
+from lookupdb.process.supervisor import LONGEST_DELAY, Fleet, LivenessLimits, Restarts, Supervisor, WorkerState
+from lookupdb.process.worker import BEAT_SECONDS, Counters
 
 TESTS = str(Path(__file__).parent)
 
@@ -39,7 +35,7 @@ def fleet(
     liveness: LivenessLimits = LivenessLimits(),  # noqa: B008 - it cannot change
     **config: str,
 ) -> Fleet:
-    sockets = [listeners.bind("127.0.0.1", 0) for _ in range(workers)]
+    sockets = [service.bind("127.0.0.1", 0) for _ in range(workers)]
     for listener in sockets:
         listener.listen(8)
     return Fleet(

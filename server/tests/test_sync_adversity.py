@@ -27,11 +27,11 @@ from support.waiting import soon
 from lookupdb import disk
 from lookupdb.errors import GenerationMissing
 from lookupdb.store.directory import DirectoryDataset
-from lookupdb.sync import announcement_look
+from lookupdb.sync import keeper
 from lookupdb.sync import keeper as keepers
-from lookupdb.sync.dataset_folder import DatasetFolder
+from lookupdb.sync.feeds import StoreFeed
+from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.service import SyncService
-from lookupdb.sync.store_feed import StoreFeed
 
 pytest_plugins = ["support.sync_fixtures"]
 pytestmark = pytest.mark.usefixtures("hastened")
@@ -82,7 +82,7 @@ class TestHangingStore:
         for generation in ("g1", "g2", "g3"):
             publish(url, generation)
         monkeypatch.setattr(keepers, "STORE_SECONDS", 0.05)
-        monkeypatch.setattr(announcement_look, "WAIT_SECONDS", 0.05)
+        monkeypatch.setattr(keeper, "WAIT_SECONDS", 0.05)
         hangs, answers = False, threading.Event()
         find, look = DirectoryDataset.find_manifest, StoreFeed.look_for_announcement
 

@@ -16,7 +16,7 @@ from support.routing import entry, table_file
 from support.syncing import CLUSTER, OTHER_UID, UID, announce, names, publish, read_current, sync_process
 from support.waiting import until
 
-from lookupdb.runtime.memory import private_bytes
+from lookupdb.process.memory import private_bytes
 from lookupdb.store import Store
 
 pytestmark = pytest.mark.long

@@ -19,7 +19,7 @@ from support.syncing import names
 from lookupdb import disk
 from lookupdb.errors import FolderDenied, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME
-from lookupdb.sync.dataset_folder import DatasetFolder
+from lookupdb.sync.folder import DatasetFolder
 
 
 @pytest.fixture

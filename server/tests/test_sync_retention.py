@@ -11,7 +11,7 @@ import pytest
 from support.generations import manifest
 
 from lookupdb.manifest import ShardFile, Totals
-from lookupdb.sync.retention import FoundGeneration, find_superseded
+from lookupdb.sync.folder import FoundGeneration, find_superseded
 
 START = datetime.datetime(2026, 11, 21, tzinfo=datetime.UTC)
 DAY = 24 * 3600

@@ -37,8 +37,8 @@ from lookupdb.errors import StoreError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.store import Store, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
-from lookupdb.sync.dataset_folder import DatasetFolder
-from lookupdb.sync.status import SyncCollector, describe_state, explain_unready
+from lookupdb.sync.folder import DatasetFolder
+from lookupdb.sync.service import SyncCollector, describe_state, explain_unready
 
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
 pytestmark = pytest.mark.usefixtures("hastened")

@@ -21,9 +21,8 @@ from lookupdb.manifest import Refusal
 from lookupdb.store import Store, StoreAddress, open_store
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.sync import store_feed
-from lookupdb.sync.store_feed import NamespaceListings, StoreFeed
-from lookupdb.sync.target import SyncTarget
+from lookupdb.sync import feeds as store_feed
+from lookupdb.sync.feeds import NamespaceListings, StoreFeed, SyncTarget
 
 REFUSED = Refusal(("too few",), "gates", "g1")
 

@@ -10,10 +10,10 @@ from lookupdb.errors import UsageError
 from lookupdb.manifest import Manifest, ShardFile, Totals
 from lookupdb.store import StoreAddress
 from lookupdb.store.announcement import Announcement
-from lookupdb.sync.subscription import Subscription
-from lookupdb.sync.target import (
+from lookupdb.sync.feeds import (
     FIRST_PAUSE_SECONDS,
     LONGEST_LOOK_PAUSE_SECONDS,
+    Subscription,
     SyncTarget,
     diagnose_manifest,
     diagnose_succession,

@@ -34,9 +34,8 @@ from support.waiting import soon
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.store import Store
 from lookupdb.store.bucket import Bucket
-from lookupdb.sync.generation_fetch import GenerationFetch
-from lookupdb.sync.service import SyncService
-from lookupdb.sync.status import describe_state, explain_unready
+from lookupdb.sync.folder import GenerationFetch
+from lookupdb.sync.service import SyncService, describe_state, explain_unready
 
 pytest_plugins = ["support.s3_fixtures", "support.sync_fixtures"]
 pytestmark = pytest.mark.usefixtures("hastened")

@@ -11,7 +11,7 @@ from support.routers import Router, routing
 from support.routing import entry, table_file
 from support.shards import serving, write_generation
 
-from lookupdb.route.access.token_hashes import hash_token, read_token_hashes
+from lookupdb.router.access import hash_token, read_token_hashes
 
 
 def test_a_token_is_made_with_its_hash_and_the_command_that_keeps_it() -> None:

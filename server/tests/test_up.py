@@ -36,8 +36,8 @@ from support.web import web_file
 
 import lookupdb
 from lookupdb.errors import LookupFailed, Unavailable
-from lookupdb.local import client
-from lookupdb.local.run_state import state_file
+from lookupdb.up import client
+from lookupdb.up.run_state import state_file
 
 pytestmark = pytest.mark.long
 

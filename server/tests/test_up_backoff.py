@@ -2,7 +2,7 @@
 
 import pytest
 
-from lookupdb.local.backoff import LONGEST_PERSISTENT_SECONDS, LONGEST_SECONDS, Backoff
+from lookupdb.up.rebuilds import LONGEST_PERSISTENT_SECONDS, LONGEST_SECONDS, Backoff
 
 
 class Clock:

@@ -16,7 +16,7 @@ from support.waiting import soon
 from support.web import QuietHandler, web_server
 
 from lookupdb.errors import InvalidManifest, LookupdbError
-from lookupdb.local import builds
+from lookupdb.up import builds
 
 __all__ = ["people"]
 

@@ -17,7 +17,7 @@ import pytest
 from support.process_table import is_running
 from support.up_stack import build_people, write_dataset
 
-from lookupdb.local.child import Child, ChildFailed
+from lookupdb.up.child import Child, ChildFailed
 
 pytestmark = pytest.mark.long
 

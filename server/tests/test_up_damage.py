@@ -14,10 +14,10 @@ from support.up_stack import MANIFEST, Stack, build_people, people, write_people
 from support.up_watch import damage, kill_server, watching
 from support.waiting import soon
 
-from lookupdb.local import backoff
-from lookupdb.local.damage import FAILED_STARTS, DamageWatch
-from lookupdb.local.environment import SERVER_VARIABLES, child_environment
 from lookupdb.manifest import Manifest
+from lookupdb.up import rebuilds
+from lookupdb.up.child import SERVER_VARIABLES, child_environment
+from lookupdb.up.serving import FAILED_STARTS, DamageWatch
 
 pytestmark = pytest.mark.long
 
@@ -167,7 +167,7 @@ async def test_what_is_damaged_gives_way_though_the_router_dies_with_its_servers
 async def test_what_was_before_and_does_not_start_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
+    monkeypatch.setattr(rebuilds, "FIRST_PERSISTENT_SECONDS", 0.2)
     async with watching(tmp_path) as watch:
         write_people(tmp_path, ada="Duchess")
         await watch.says("cut over to g2")
@@ -175,7 +175,7 @@ async def test_what_was_before_and_does_not_start_is_tried_again(
         await watch.says("a gate refused it; g2 keeps serving")
         broken = {**child_environment(SERVER_VARIABLES), "PYTHONHOME": "/nowhere"}
         with monkeypatch.context() as patch:
-            patch.setattr("lookupdb.local.child.child_environment", lambda _: broken)
+            patch.setattr("lookupdb.up.child.child_environment", lambda _: broken)
             damage(tmp_path, "g2")
             kill_server(watch)
             await watch.says(
@@ -191,7 +191,7 @@ async def test_servers_that_cannot_start_for_another_reason_have_nothing_built(
         active = watch.up._serving._active
         assert active is not None
         broken = {**child_environment(SERVER_VARIABLES), "PYTHONHOME": "/nowhere"}
-        monkeypatch.setattr("lookupdb.local.child.child_environment", lambda _: broken)
+        monkeypatch.setattr("lookupdb.up.child.child_environment", lambda _: broken)
         kill_server(watch)
         await soon(lambda: active.failed_starts() > [FAILED_STARTS], "starts that fail")
         looked_at = active.damage_watch._due

@@ -1,6 +1,6 @@
 """What `lookupdb up` passes on to its child processes."""
 
-from lookupdb.local.environment import BUILDER_VARIABLES, SERVER_VARIABLES, child_environment
+from lookupdb.up.child import BUILDER_VARIABLES, SERVER_VARIABLES, child_environment
 
 GIVEN = {
     "PATH": "/bin",

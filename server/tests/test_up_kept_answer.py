@@ -10,9 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from lookupdb.local.kept_answer import FILE, KeptAnswer, parse_answer
-from lookupdb.local.rebuilds import SuccessFileAnswer
-from lookupdb.local.run_state import RunFolder
+from lookupdb.up.rebuilds import SuccessFileAnswer
+from lookupdb.up.run_state import FILE, KeptAnswer, RunFolder, parse_answer
 
 SUCCESS_FILE, FINGERPRINT, CONTENT, GATES = "5" * 32, "f" * 32, "c" * 32, "a" * 32
 ANSWER = SuccessFileAnswer(SUCCESS_FILE, FINGERPRINT)

@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from lookupdb.local.output_pipe import open_output_pipe
+from lookupdb.up.child import open_output_pipe
 
 
 def count_descriptors() -> int:

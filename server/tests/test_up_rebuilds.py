@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lookupdb.local.backoff import LONGEST_SECONDS
-from lookupdb.local.rebuilds import (
+from lookupdb.up.rebuilds import (
+    LONGEST_SECONDS,
     MAX_UNSETTLED_LOOKS,
     Decision,
     DesiredInputs,

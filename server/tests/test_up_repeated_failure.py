@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lookupdb.errors import SourceUnreadable
-from lookupdb.local.builds import BuildFailed
-from lookupdb.local.repeated_failure import RepeatedFailure
+from lookupdb.up.builds import BuildFailed, RepeatedFailure
 
 
 def test_those_in_a_row_that_fail_alike_are_counted() -> None:

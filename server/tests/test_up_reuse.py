@@ -7,7 +7,8 @@ import pytest
 from support.shards import write_generation
 
 from lookupdb import store
-from lookupdb.build.source.success_file import SourceNotWhole
+from lookupdb.builder.listing import SourceNotWhole
+from lookupdb.dataset.spec import parse_resource
 from lookupdb.errors import (
     BadSource,
     CorruptFile,
@@ -18,14 +19,13 @@ from lookupdb.errors import (
     SourceUnreadable,
     StoreUnreachable,
 )
-from lookupdb.local.builds import BuilderKilled, BuildFailed, SourceNotReady, find_reusable_generation
-from lookupdb.local.child import ChildFailed
-from lookupdb.local.first_generation import answer_failure
-from lookupdb.local.rebuilds import SuccessFileAnswer
-from lookupdb.local.router import CutoverFailed
-from lookupdb.local.run_state import NotWritten
-from lookupdb.spec import parse_resource
 from lookupdb.store import StoredDataset
+from lookupdb.up.builds import BuilderKilled, BuildFailed, SourceNotReady, find_reusable_generation
+from lookupdb.up.child import ChildFailed
+from lookupdb.up.rebuilds import SuccessFileAnswer
+from lookupdb.up.run_state import NotWritten
+from lookupdb.up.serving import CutoverFailed
+from lookupdb.up.up import answer_failure
 
 SPEC = parse_resource(
     {

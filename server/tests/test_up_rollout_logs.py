@@ -10,7 +10,7 @@ from support.up_stack import write_people
 from support.up_watch import watching
 from support.waiting import soon
 
-from lookupdb.local.rollout_logs import KEPT_ROLLOUTS, find_old_logs, remove_old_logs
+from lookupdb.up.serving import KEPT_ROLLOUTS, find_old_logs, remove_old_logs
 
 
 def files(**moments: float) -> dict[str, float]:

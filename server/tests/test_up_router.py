@@ -14,11 +14,11 @@ from support.up_stack import write_dataset
 from support.waiting import soon
 from support.web import QuietHandler, web_server
 
-from lookupdb.local import router
-from lookupdb.local.router import CutoverFailed, LocalRouter
-from lookupdb.local.run_state import RunFolder
-from lookupdb.local.up import Up, UpOptions
-from lookupdb.spec import read_manifest
+from lookupdb.dataset.spec import read_manifest
+from lookupdb.up import serving
+from lookupdb.up.run_state import RunFolder
+from lookupdb.up.serving import CutoverFailed, LocalRouter
+from lookupdb.up.up import Up, UpOptions
 
 CONFIRMED = b'{"workers": [{"report": {"tableVersion": 7}}, {"report": {"tableVersion": 8}}]}'
 
@@ -56,10 +56,10 @@ async def test_where_another_takes_the_redis_port_that_was_free_the_next_is_trie
     write_dataset(tmp_path)
     lines: list[str] = []
     up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, None, False, 1, None, None), lines.append)
-    with socket.create_server((router.HOST, 0)) as other:
+    with socket.create_server((serving.HOST, 0)) as other:
         taken = other.getsockname()[1]
         found = iter([taken, taken])
-        monkeypatch.setattr(router, "find_free_port", lambda _, **__: next(found, 0))
+        monkeypatch.setattr(serving, "find_free_port", lambda _, **__: next(found, 0))
         running = asyncio.create_task(up.run())
         await soon(lambda: running.done() or "Ctrl-C stops it all" in "".join(lines), "the banner")
         assert not running.done(), lines
@@ -80,7 +80,7 @@ async def test_it_has_once_every_worker_has(tmp_path: Path) -> None:
 async def test_a_router_that_ends_amid_each_answer_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, respond: Callable[[QuietHandler], None]
 ) -> None:
-    monkeypatch.setattr(router, "CONFIRM_SECONDS", 1.0)
+    monkeypatch.setattr(serving, "CONFIRM_SECONDS", 1.0)
     with pytest.raises(
         CutoverFailed, match="the router does not say within 1 s whether it has taken over routing table 7: "
     ):
@@ -98,13 +98,13 @@ async def test_one_that_has_ended_is_asked_again_once_it_is_started_again(tmp_pa
 
 
 async def test_of_one_that_does_not_it_is_told_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "CONFIRM_SECONDS", 0.5)
     with pytest.raises(CutoverFailed, match=r"did not take over routing table 7 within 0 s, it has \[6\]\n"):
         await confirm(tmp_path, answer(b'{"workers": [{"report": {"tableVersion": 6}}]}'))
 
 
 async def test_of_one_that_does_not_answer_it_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "CONFIRM_SECONDS", 0.5)
     ended = threading.Event()
     try:
         with pytest.raises(CutoverFailed, match=r"routing table 7 .*(its admin port does not answer|in time)\n"):

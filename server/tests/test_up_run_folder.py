@@ -21,11 +21,11 @@ from support.up_stack import DEADLINE_SECONDS, Stack, eventually, people, write_
 from support.waiting import soon
 
 from lookupdb.errors import Unavailable, UsageError
-from lookupdb.local import rollout, serving
-from lookupdb.local.router import CutoverFailed, LocalRouter
-from lookupdb.local.run_state import RunFolder, is_locked, run_directory
-from lookupdb.local.up import Up, UpOptions
-from lookupdb.runtime import ready_file
+from lookupdb.process import launch
+from lookupdb.up import serving
+from lookupdb.up.run_state import RunFolder, is_locked, run_directory
+from lookupdb.up.serving import CutoverFailed, LocalRouter
+from lookupdb.up.up import Up, UpOptions
 
 pytestmark = pytest.mark.long
 
@@ -121,7 +121,7 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
     lines: list[str] = []
     up = Up(UpOptions(tmp_path / "people.yaml", tmp_path / "data", 0, 0, True, 0.1, None, None), lines.append)
     is_disk_full = False
-    write = ready_file.write
+    write = launch.write
 
     def write_if_there_is_room(path: Path, members: dict[str, Any]) -> None:
         if is_disk_full:
@@ -133,7 +133,7 @@ async def test_a_candidate_serves_until_the_table_without_it_is_written(
         is_disk_full = True
         raise CutoverFailed("not confirmed")
 
-    monkeypatch.setattr(ready_file, "write", write_if_there_is_room)
+    monkeypatch.setattr(launch, "write", write_if_there_is_room)
     monkeypatch.setattr(LocalRouter, "wait_until_confirmed", fill_the_disk)
     running = asyncio.create_task(up.run())
     try:
@@ -172,7 +172,7 @@ def test_a_look_at_the_lock_keeps_no_up_from_its_folder(tmp_path: Path, monkeypa
     folder.path.mkdir(parents=True)
     look = (folder.path / "lock").open("a")
     fcntl.flock(look, fcntl.LOCK_SH)
-    monkeypatch.setattr("lookupdb.local.run_state.time.sleep", lambda _: look.close())
+    monkeypatch.setattr("lookupdb.up.run_state.time.sleep", lambda _: look.close())
     with folder.lock():
         assert is_locked(folder.path)
 
@@ -235,7 +235,7 @@ async def test_a_run_folder_that_cannot_be_looked_at_ends_nothing(
 @asynccontextmanager
 async def watching(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[asyncio.Task[None], Path]]:
     """An `up` in this process, which is not patient with servers that hang, as a task with its run folder."""
-    monkeypatch.setattr(rollout, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "STOP_SECONDS", 0.5)
     write_dataset(directory)
     lines: list[str] = []
     up = Up(UpOptions(directory / "people.yaml", directory / "data", 0, 0, True, 0.1, None, None), lines.append)

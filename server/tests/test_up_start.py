@@ -18,8 +18,8 @@ from support.up_stack import write_people
 from support.waiting import until
 
 from lookupdb.cli import cli
-from lookupdb.local.builds import BuilderKilled
-from lookupdb.local.router import RESP_PORT, find_free_port
+from lookupdb.up.builds import BuilderKilled
+from lookupdb.up.serving import RESP_PORT, find_free_port
 
 pytestmark = pytest.mark.long
 

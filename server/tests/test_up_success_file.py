@@ -15,10 +15,10 @@ from support.up_watch import Watch, damage, during_the_next_build, kill_server, 
 from support.waiting import soon
 from support.web import File, web_file
 
-from lookupdb.build.source.success_file import read_success_file
-from lookupdb.local import backoff, builds
-from lookupdb.local.observer import SourceObserver
-from lookupdb.local.rebuilds import DesiredInputs, SuccessFileAnswer
+from lookupdb.builder.listing import read_success_file
+from lookupdb.up import builds, rebuilds
+from lookupdb.up.observer import SourceObserver
+from lookupdb.up.rebuilds import DesiredInputs, SuccessFileAnswer
 
 pytestmark = pytest.mark.long
 
@@ -65,7 +65,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         identities.append(read_success_file(*arguments, **options))  # type: ignore[arg-type]
         return identities[-1]
 
-    monkeypatch.setattr("lookupdb.local.observer.read_success_file", note)
+    monkeypatch.setattr("lookupdb.up.observer.read_success_file", note)
     return identities
 
 
@@ -124,7 +124,7 @@ async def test_the_next_batch_is_not_read_under_a_success_file_whose_source_had_
 async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was_bad(
     tmp_path: Path, looks: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
+    monkeypatch.setattr(rebuilds, "FIRST_PERSISTENT_SECONDS", 0.2)
     async with nights(tmp_path, looks) as people:
         await people.finish_half_a_file()
         people.write(ada="Duchess", alan="Reader")

@@ -22,19 +22,19 @@ from support.up_watch import (
 from support.waiting import soon
 from support.web import web_file
 
-from lookupdb.local import backoff, builds, observer
-from lookupdb.local.child import ChildFailed
-from lookupdb.local.run_state import NotWritten
-from lookupdb.local.serving import Serving
-from lookupdb.spec import DatasetSpec, read_manifest
+from lookupdb.dataset.spec import DatasetSpec, read_manifest
+from lookupdb.up import builds, observer, rebuilds
+from lookupdb.up.child import ChildFailed
+from lookupdb.up.run_state import NotWritten
+from lookupdb.up.serving import Serving
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_PERSISTENT_SECONDS", 0.2)
-    monkeypatch.setattr(backoff, "LONGEST_PERSISTENT_SECONDS", 0.4)
+    monkeypatch.setattr(rebuilds, "FIRST_PERSISTENT_SECONDS", 0.2)
+    monkeypatch.setattr(rebuilds, "LONGEST_PERSISTENT_SECONDS", 0.4)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_what_is_put_back_while_the_builder_starts_and_comes_again_is_buil
 async def test_what_cannot_be_served_though_it_is_whole_does_not_fill_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(rebuilds, "LONGEST_SECONDS", 0.05)
 
     async def fail(_self: Serving, generation: str, _spec: object) -> None:
         raise ChildFailed(f"{generation} has no process")

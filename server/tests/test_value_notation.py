@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from lookupdb.cli.value_notation import render_line, render_member
+from lookupdb.cli.output import render_line, render_member
 from lookupdb.store.difference import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 
 

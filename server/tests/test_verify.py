@@ -17,10 +17,10 @@ from support.shards import serving, write_generation
 from support.waiting import until
 
 from lookupdb.errors import CorruptFile, NotEnoughRoom, UsageError
-from lookupdb.runtime import pagecache
-from lookupdb.runtime.memory import private_bytes
-from lookupdb.serve.limits import WarmPolicy
-from lookupdb.serve.verify import Verification, locate_shard
+from lookupdb.process import memory
+from lookupdb.process.memory import private_bytes
+from lookupdb.shard.limits import WarmPolicy
+from lookupdb.shard.verify import Verification, locate_shard
 
 RECORDS = {f"key {number}": os.urandom(500) for number in range(5000)}
 
@@ -54,7 +54,7 @@ def test_an_intact_file_is_read_through_and_stays_in_memory(generation: Path) ->
     assert verification.done_bytes == size
 
     def stays() -> bool:
-        return verify(generation).keeps_pages and pagecache.resident_bytes(shard_file(generation)) == size
+        return verify(generation).keeps_pages and memory.resident_bytes(shard_file(generation)) == size
 
     until(stays, "all of it is in memory, of which a kernel may take some pages at any time")
 
@@ -64,7 +64,7 @@ def test_a_file_not_to_be_warmed_leaves_memory_as_it_was(generation: Path) -> No
     with file.open("rb") as stream:
         os.fsync(stream.fileno())  # a page that is not yet on disk cannot be dropped
     assert not verify(generation, warm="never").keeps_pages
-    resident = pagecache.resident_bytes(file)
+    resident = memory.resident_bytes(file)
     assert resident is not None
     assert resident < file.stat().st_size / 2
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from support.build_project import Project
 
-from lookupdb.local.run_state import DATA_DIRECTORY, state_file
+from lookupdb.up.run_state import DATA_DIRECTORY, state_file
 
 pytestmark = pytest.mark.long
 

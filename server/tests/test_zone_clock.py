@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from lookupdb.zone_clock import first_moment, last_change, next_change, wall_time
+from lookupdb.dataset.schedule import first_moment, last_change, next_change, wall_time
 
 BERLIN, CHATHAM = ZoneInfo("Europe/Berlin"), ZoneInfo("Pacific/Chatham")
 SPRING, AUTUMN = datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from typing import Final
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.gateway_wire import is_object_path
 from lookupdb.store.layout import StoreAddress
-from lookupdb.tokens.verification import Caller
+from lookupdb.tokens import Caller
 
 _ANNOUNCEMENT_SEGMENTS: Final = 4
 

@@ -6,36 +6,37 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from lookupdb import __version__
-from lookupdb.runtime import capacity, descriptors, listeners
-from lookupdb.runtime.admin import AdminPort
-from lookupdb.runtime.memory import private_bytes
-from lookupdb.runtime.probe_http import ProbeServer
+from lookupdb.cli.options import Size, log_format, option
+from lookupdb.errors import UsageError
+from lookupdb.process import limits, service
+from lookupdb.process.admin import AdminPort, ProbeServer
+from lookupdb.process.memory import private_bytes
 from lookupdb.store.layout import check_cluster_id
-from lookupdb.tokens.verification import Caller, TokenCache
+from lookupdb.store.objects import PART_BYTES
+from lookupdb.tokens import Caller, TokenCache
 from lookupdb.wording import strip_secrets
-from lookupdb_operator.api.client import Api, ApiError
-from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.cluster.client import Api, ApiError
+from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.gateway.access import Access
-from lookupdb_operator.gateway.admission import Admission
-from lookupdb_operator.gateway.bodies import IDLE_SECONDS, SHORT_SECONDS
-from lookupdb_operator.gateway.budget import Budget
-from lookupdb_operator.gateway.credentials import StoreClient
-from lookupdb_operator.gateway.handlers import Handlers
-from lookupdb_operator.gateway.keys import Keys
-from lookupdb_operator.gateway.metrics import GatewayMetrics
-from lookupdb_operator.gateway.objects import PART_BYTES, Objects
-from lookupdb_operator.gateway.reads import Reads
-from lookupdb_operator.gateway.room import Room
-from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Server
-from lookupdb_operator.gateway.writes import Writes
+from lookupdb_operator.gateway.credentials import Keys, StoreClient
+from lookupdb_operator.gateway.limits import IDLE_SECONDS, SHORT_SECONDS, Admission, Budget, GatewayMetrics, Room
+from lookupdb_operator.gateway.server import KEEPALIVE_SECONDS, Handlers, Server
+from lookupdb_operator.gateway.transfers import Objects, Reads, Writes
+
+if TYPE_CHECKING:
+    pass
+
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,8 @@ class Gateway:
         self.short_budget = Budget(short)
         self.budget = Budget(options.memory - short)
         self._cluster = options.cluster and check_cluster_id(options.cluster)
-        self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
-        self.admin_port = listeners.bound_port(self._admin_listener)
+        self._admin_listener = service.bind_admin(options.host, options.admin_port)
+        self.admin_port = service.bound_port(self._admin_listener)
         self.server: Server | None = None
         self._probes: ProbeServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,9 +131,9 @@ class Gateway:
             handlers.handle,
             host=options.host,
             port=options.port,
-            max_connections=capacity.limit_connections(
+            max_connections=limits.limit_connections(
                 _CONNECTIONS_PER_REQUEST * options.max_requests,
-                descriptors.raise_limit() - 2 * options.max_requests,  # to the store, two for an upload
+                limits.raise_limit() - 2 * options.max_requests,  # to the store, two for an upload
             ),
             keepalive_seconds=options.keepalive_seconds,
         )
@@ -257,3 +258,118 @@ async def _wait_first(event: Any, task: asyncio.Future[None]) -> None:
         await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+
+
+# ``lookupdb gateway``: its options, each also an environment variable.
+
+
+_STORES: Final = ("s3://", "gs://", "az://")
+_ACCOUNT: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
+_LEAST_MEMORY: Final = 192 << 20
+"""An eighth of what files have of it must do for two parts of an upload."""
+
+
+@click.command()
+@option("--store", required=True, help="URL of the store: s3://bucket/path, gs://… or az://…")
+@option(
+    "--credentials",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of the mounted Secret with the store's credentials: a file for each environment variable "
+    "(AWS_ACCESS_KEY_ID, …). It is read again when it changes.  [default: the environment alone]",
+)
+@option(
+    "--audience",
+    "audiences",
+    multiple=True,
+    required=True,
+    help="The audience of the tokens that are accepted: lookupdb-store:NAMESPACE/RELEASE; may be repeated.",
+)
+@option(
+    "--announcer",
+    default="",
+    metavar="NAMESPACE/SERVICEACCOUNT",
+    help="The operator's service account, which may write what is announced of datasets (active.json), in all"
+    " namespaces, and do nothing else.  [default: nobody may]",
+)
+@option("--cluster-id", default="", help="This cluster's part of the store.  [default: uid of namespace kube-system]")
+@option(
+    "--reads",
+    type=click.Choice(["stream", "redirect"]),
+    default="stream",
+    help="Whether shard files go through the gateway, or clients are sent to the store with a URL for one file.",
+)
+@option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
+@option("--port", type=click.IntRange(0, 65535), default=7071, help="The port for clients; 0 takes a free one.")
+@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option(
+    "--max-requests",
+    type=click.IntRange(2, 100_000),
+    default=256,
+    help="Requests that are worked on at once. Transfers of files leave a quarter of them to what is short, and one "
+    "namespace has half of what others leave.",
+)
+@option(
+    "--body-memory",
+    type=Size(),
+    default="256MiB",
+    help="Memory for what is on its way through, shared as requests are. Give the container 128 MiB more.",
+)
+@log_format
+def command(**values: Any) -> None:
+    """Stand before the store: let every namespace of the cluster reach its own part, and nothing else.
+
+    Clients show a token of their service account, made for --audience. The gateway verifies it by the cluster's public
+    keys, which it reads from the API server as the pod's service account, or by KUBECONFIG. The namespace in the token
+    is the part of the store that the client may read and write. Only the gateway has the store's credentials.
+
+    The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, finish what is in flight, end.
+    """
+    parsed = options(**values)
+
+    import uvloop
+
+    from lookupdb_operator.cluster.client import ApiError
+
+    try:
+        uvloop.run(run(parsed))
+    except ApiError as error:
+        raise UsageError(str(error)) from error
+
+
+def _parse_announcer(text: str) -> Caller | None:
+    """Raises UsageError."""
+    if not text:
+        return None
+    namespace, slash, account = text.partition("/")
+    if not (slash and namespace and account) or not _ACCOUNT.fullmatch(text):
+        raise UsageError(
+            f"--announcer {text[:200]!r} is no service account", hint="give NAMESPACE/SERVICEACCOUNT: lookupdb/lookupdb"
+        )
+    return Caller(namespace, account)
+
+
+def options(**values: Any) -> GatewayOptions:
+    """The options in ``values``, checked. Raises UsageError."""
+
+    if not values["store"].startswith(_STORES):
+        raise UsageError(
+            f"--store {values['store']} is no store that pods share", hint=f"give one of {', '.join(_STORES)}"
+        )
+    if not all(values["audiences"]):
+        raise UsageError("--audience is empty", hint="as in --audience lookupdb-store:lookupdb/lookupdb")
+    if values["body_memory"] < _LEAST_MEMORY:
+        raise UsageError(f"--body-memory is {values['body_memory']} bytes, {_LEAST_MEMORY} are the least")
+    return GatewayOptions(
+        announcer=_parse_announcer(values["announcer"]),
+        store=values["store"],
+        audiences=values["audiences"],
+        credentials=values["credentials"],
+        cluster=values["cluster_id"] and check_cluster_id(values["cluster_id"]),
+        redirects=values["reads"] == "redirect",
+        host=values["host"],
+        port=values["port"],
+        admin_port=values["admin_port"],
+        max_requests=values["max_requests"],
+        memory=values["body_memory"],
+    )

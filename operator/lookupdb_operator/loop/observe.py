@@ -8,19 +8,20 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.api.client import ApiError
-from lookupdb_operator.api.cluster import Cluster, WarningEvent
+from lookupdb_operator.cluster.cache import CachedObject, Key, ObjectCache
+from lookupdb_operator.cluster.client import ApiError
+from lookupdb_operator.cluster.cluster import Cluster, WarningEvent
+from lookupdb_operator.cluster.diagnosis import diagnose_warning
 from lookupdb_operator.config import StoreAccess
-from lookupdb_operator.loop.router_polls import RouterPolls
+from lookupdb_operator.loop.background import RouterPolls
 from lookupdb_operator.manifests import uses_images
-from lookupdb_operator.model import BuildJob, ExistingObject, ObjectRef, Observed, Pod, ShardSet, Trouble
-from lookupdb_operator.parse import diagnose_warning
-from lookupdb_operator.watch.cache import CachedObject, Key, ObjectCache
+from lookupdb_operator.model import Absence, BuildJob, ExistingObject, ObjectRef, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.plan import routing_tables, windows
 
 log = logging.getLogger(__name__)
 
@@ -189,3 +190,115 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
             for other in observed.other_objects
         ),
     )
+
+
+# How long this process has seen that a pod is not ready, and is being deleted, by a clock that nobody sets.
+#
+# A pod whose kubelet counts as lost is deleted by force: it drains nothing, and what it is asked meanwhile is lost. The
+# moments that stand in a pod are of other machines' clocks. A clock on the wall that is minutes ahead of theirs would
+# have each pod that drains taken for lost at once. So only the seconds count that this process has seen pass. An
+# operator that starts waits anew: a lost pod stays a little longer then, and none goes too early.
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    mark: str
+    """``Pod.unready_since``: another one is of a pod that was ready in between, though no look was at it."""
+    unready_since: float
+    deleting_since: float | None
+    """None: it was not being deleted yet."""
+
+
+class Absences:
+    """From when on each pod that is not ready was seen so, by its uid: of the last look at each dataset."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds that only grow."""
+        self._clock = clock
+        self._sightings: dict[Key, dict[str, _Sighting]] = {}
+
+    def measure(self, observed: Observed) -> Mapping[str, Absence]:
+        """Of each pod that is not ready, for how long this was seen. To be called at each look."""
+        now, key = self._clock(), observed.dataset.key
+        before = self._sightings.pop(key, {})
+        seen = {pod.uid: _see(pod, before.get(pod.uid), now) for pod in observed.pods if not pod.ready}
+        if seen:
+            self._sightings[key] = seen
+        return {uid: _measure(sighting, now) for uid, sighting in seen.items()}
+
+    def forget(self, key: Key) -> None:
+        """The dataset ``key`` is gone."""
+        self._sightings.pop(key, None)
+
+
+def _see(pod: Pod, before: _Sighting | None, now: float) -> _Sighting:
+    unready_since = before.unready_since if before is not None and before.mark == pod.unready_since else now
+    deleting_since = None if before is None else before.deleting_since
+    if pod.deleting and deleting_since is None:
+        deleting_since = now
+    return _Sighting(pod.unready_since, unready_since, deleting_since)
+
+
+def _measure(sighting: _Sighting, now: float) -> Absence:
+    deleting_since = now if sighting.deleting_since is None else sighting.deleting_since
+    return Absence(unready=now - sighting.unready_since, deleting=now - deleting_since)
+
+
+# How long this process has known that a dataset's routing table is confirmed, by a clock that nobody sets.
+#
+# Servers that only an older table references are stopped once their drain time has passed. By the clock on the wall it
+# may seem to have passed at once: somebody sets that clock forward, or another operator, whose clock is behind, has
+# written when it began. So a drain counts only the seconds that this process has seen pass. An operator that starts
+# begins each drain anew: it lasts a little longer then, and never less.
+#
+# So does a router that is seen to answer from an older table meanwhile: lookups that it has just begun end, too. This
+# is known here, and not only from status, because the write of a status may be refused. One that comes up, or comes
+# back, may have answered from an older table for less than the time between two looks. That counts for as long as an
+# older table may be mounted, so that routers that come back one after the other hold no drain up for ever.
+
+
+_Mark = tuple[str, int, str]
+"""A dataset's uid, its table's version, and when that was confirmed, as status says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirmation:
+    mark: _Mark
+    first: float
+    """When it began, or a router was last seen behind."""
+    since: float
+    """From when on seconds count: the same, or when another router was first seen to have the table."""
+    routers: frozenset[str] | None
+    """Those that had the table when they were last asked, by uid; None: they were not asked yet."""
+
+
+class Confirmations:
+    """The moment from which on each dataset was seen with the confirmed table that it has."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds that only grow."""
+        self._clock = clock
+        self._confirmations: dict[Key, _Confirmation] = {}
+
+    def seconds_confirmed(self, observed: Observed) -> float:
+        """For how long the dataset has been seen with the table that it has, confirmed, and no router behind or just
+        back; 0 when that is not confirmed. To be called at each look: a table that is opened again begins anew."""
+        dataset, table = observed.dataset, observed.dataset.status.table
+        if table is None or not table.confirmed_at:
+            self.forget(dataset.key)
+            return 0.0
+        mark = dataset.uid, table.version, table.confirmed_at
+        known, now = self._confirmations.get(dataset.key), self._clock()
+        # By versions alone: a router that has other content under this one opens the table again, which begins anew.
+        routers = routing_tables.find_confirming_routers(observed, table, "") if observed.routers else None
+        if known is None or known.mark != mark or routing_tables.is_router_behind(observed, table):
+            known = _Confirmation(mark, now, now, routers)
+        has_another = known.routers is not None and not (routers or frozenset()) <= known.routers
+        since = now if has_another and now - known.first < windows.STALE_MOUNT_SECONDS else known.since
+        routers = known.routers if routers is None else routers
+        self._confirmations[dataset.key] = _Confirmation(mark, known.first, since, routers)
+        return now - since
+
+    def forget(self, key: Key) -> None:
+        """The dataset ``key`` is gone, or its table is not confirmed."""
+        self._confirmations.pop(key, None)

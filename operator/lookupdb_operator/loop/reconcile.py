@@ -10,28 +10,212 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from lookupdb_operator import kinds
+from lookupdb_operator import manifests, names
 from lookupdb_operator import manifests as manifests_of
-from lookupdb_operator.api.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
-from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.cluster.cache import Key, ObjectCache
+from lookupdb_operator.cluster.client import ApiError, Conflict, NamespaceTerminating, NotFound, Refused, Unreachable
+from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.loop.absences import Absences
-from lookupdb_operator.loop.announcements import Announcements
-from lookupdb_operator.loop.confirmations import Confirmations
-from lookupdb_operator.loop.observe import Observer
+from lookupdb_operator.loop.background import (
+    Announcements,
+    EventBudget,
+    EventReport,
+    ProgressWrites,
+    list_event_reports,
+)
+from lookupdb_operator.loop.observe import Absences, Confirmations, Observer
 from lookupdb_operator.loop.queue import LookDeferred, RequeueRequested
-from lookupdb_operator.loop.repairs import Repairs
-from lookupdb_operator.loop.reports import EventBudget, EventReport, ProgressWrites, list_event_reports
-from lookupdb_operator.loop.turn_taking import Decide, TurnTaking
 from lookupdb_operator.metrics import Metrics
-from lookupdb_operator.model import Manifest, ObjectRef, Observed, ObservedDataset, Plan, Unattended
-from lookupdb_operator.plan import objects, reasons, standstill
+from lookupdb_operator.model import (
+    Contest,
+    ExistingObject,
+    Manifest,
+    ObjectRef,
+    Observed,
+    ObservedDataset,
+    Plan,
+    ShardSet,
+    Unattended,
+)
+from lookupdb_operator.plan import conditions, objects, reasons
+from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus
-from lookupdb_operator.watch.cache import Key, ObjectCache
+
+# A brake on repairs: an object that drifted is written again at once, unless somebody changes it back each time.
+#
+# The first few repairs are made at once. After each further one the object is left alone for longer, so that two
+# writers who do not agree do not write as fast as the API server answers. A change on our side is written at once all
+# the same.
+
+
+KindAndName = tuple[str, str]
+"""Kind and name."""
+
+AT_ONCE: Final = 3
+"""Writes of the same manifest that are made at once, the first one included."""
+FIRST_DELAY: Final = 10.0
+LONGEST_DELAY: Final = 300.0
+FORGOTTEN_AFTER: Final = 600.0
+"""Seconds without a write after which an object is no longer contested."""
+_PACED_ELSEWHERE: Final = frozenset({names.SECRET.name, names.POD.name})
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """The last write of one object, and how many in a row were the same."""
+
+    mark: str
+    count: int
+    moment: float
+    by: str
+
+
+class Repairs:
+    """The recent writes of each dataset's objects."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._writes: dict[Key, dict[KindAndName, _Write]] = {}
+
+    def list_contests(self, key: Key) -> tuple[Contest, ...]:
+        """The objects of ``key`` that somebody keeps changing back."""
+        writes = self._remembered(key)
+        return tuple(
+            Contest(*name, mark=write.mark, is_held=self._wait(write) > 0, by=write.by)
+            for name, write in sorted(writes.items())
+            if write.count > AT_ONCE
+        )
+
+    def note_write(self, observed: Observed, manifest: Manifest) -> None:
+        """Note that ``manifest`` was written for the dataset ``observed``."""
+        name = manifest["kind"], manifest["metadata"]["name"]
+        if name[0] in _PACED_ELSEWHERE:
+            return
+        mark = manifests.write_mark(manifest)
+        writes = self._remembered(observed.dataset.key)
+        before = writes.get(name)
+        is_repeated = before is not None and before.mark == mark
+        by = _find_changer(observed, name)
+        count, known = (before.count, before.by) if before is not None and is_repeated else (0, "")
+        writes[name] = _Write(mark, count + 1, self._clock(), by or known)
+        self._writes[observed.dataset.key] = writes
+
+    def note_deletion(self, key: Key, ref: ObjectRef) -> None:
+        """Note that the operator has itself deleted an object of ``key``: who writes it again undoes nobody's work."""
+        self._remembered(key).pop((ref.kind, ref.name), None)
+
+    def next_in(self, key: Key) -> float | None:
+        """Seconds until an object of ``key`` may be written again, or is no longer contested; None when none is."""
+        now = self._clock()
+        waits = (
+            self._wait(write) or write.moment + FORGOTTEN_AFTER - now
+            for write in self._remembered(key).values()
+            if write.count > AT_ONCE
+        )
+        return min(waits, default=None)
+
+    def forget(self, key: Key) -> None:
+        """The dataset is gone."""
+        self._writes.pop(key, None)
+
+    def _remembered(self, key: Key) -> dict[KindAndName, _Write]:
+        oldest = self._clock() - FORGOTTEN_AFTER
+        writes = {name: write for name, write in self._writes.pop(key, {}).items() if write.moment > oldest}
+        if writes:
+            self._writes[key] = writes
+        return writes
+
+    def _wait(self, write: _Write) -> float:
+        if write.count <= AT_ONCE:
+            return 0.0
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(write.count - AT_ONCE - 1, 16))
+        return max(0.0, write.moment + delay - self._clock())
+
+
+def _find_changer(observed: Observed, name: KindAndName) -> str:
+    """The manager that changed the object last; empty when that is unknown, or the object is absent."""
+    objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+    return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")
+
+
+# Looks at single datasets meet the queues that know all of them: each look is planned with the dataset's turns, and a
+# dataset whose turn has come is looked at.
+
+
+Decide = Callable[[Observed, Config, datetime], Plan]
+
+
+class TurnTaking:
+    """Reads from the statuses in ``cache``, once, which datasets have a turn; then each look notes what it saw and
+    planned."""
+
+    def __init__(
+        self, queues: TurnQueues, *, cache: ObjectCache, config: Config, wake: Callable[[Key], None] = lambda key: None
+    ) -> None:
+        """``wake`` is called with each dataset whose turn has come."""
+        self._queues = queues
+        self._cache = cache
+        self._config = config
+        self._wake = wake
+        self._is_loaded = False
+        self._granted: frozenset[Key] = frozenset()
+
+    def use_config(self, config: Config) -> None:
+        """Plan with other settings from now on."""
+        self._config = config
+
+    def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
+        """What ``decide`` plans for ``observed`` with its turns. Nothing else runs before the plan is noted: no turn is
+        granted twice."""
+        self._load(now)
+        dataset = observed.dataset
+        self._note(dataset, dataset.status, now)
+        turns = self._queues.find_turns(dataset.key, dataset.status, now)
+        try:
+            plan = decide(replace(observed, turns=turns), self._config, now)
+        except Exception:
+            self.forget(dataset.key, now)  # nothing comes of its turn: others have it until the next look
+            raise
+        self._note(dataset, plan.status, now)
+        self._wake_granted(now)
+        return plan
+
+    def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
+        """Note that the plan for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it
+        cannot be written, others come before it for a while."""
+        self._note(dataset, dataset.status, now)
+        if postpone:
+            self._queues.postpone(dataset.key, now)
+        self._wake_granted(now, skipped=dataset.key)
+
+    def forget(self, key: Key, now: datetime) -> None:
+        """The dataset ``key`` is gone."""
+        self._queues.forget(key)
+        self._wake_granted(now)
+
+    def _load(self, now: datetime) -> None:
+        if not self._is_loaded:
+            self._is_loaded = True
+            for dataset in self._cache.datasets():
+                self._note(dataset, dataset.status, now)
+
+    def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
+        """A dataset that is not ours to act on, or whose spec cannot be used, has no turn: it would never end."""
+        if dataset.parsed is None or conditions.why_idle(dataset, self._config):
+            self._queues.forget(dataset.key)
+        else:
+            self._queues.note(dataset.key, status, now)
+
+    def _wake_granted(self, now: datetime, skipped: Key | None = None) -> None:
+        granted = self._queues.list_granted(now)
+        for key in granted - self._granted - {skipped}:
+            self._wake(key)
+        self._granted = granted
+
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +406,7 @@ class Reconciler:
             written = await self._cluster.write_status(dataset, status)
         except NotFound:
             return False
-        self._cache.put(kinds.DATASET.name, written)
+        self._cache.put(names.DATASET_KIND.name, written)
         self._progress.note_write(dataset.key)
         for report in list_event_reports(dataset.status, status):
             await self._post(dataset, report)
@@ -231,7 +415,7 @@ class Reconciler:
     async def _report_unattended(self, dataset: ObservedDataset) -> None:
         """Post, once, that nothing is done about ``dataset``: of two operators that both run, the one that does not act
         on it does not say so again and again."""
-        unattended = None if dataset.deleting else standstill.diagnose_unattended(dataset, self._config)
+        unattended = None if dataset.deleting else conditions.diagnose_unattended(dataset, self._config)
         before = self._unattended.get(dataset.key)
         if unattended is None:
             self._unattended.pop(dataset.key, None)
@@ -272,7 +456,7 @@ class Reconciler:
                 # What is not known to be ours may be somebody else's: it is not taken from them.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:
-                if kind == kinds.POD.name and _is_gone(error):
+                if kind == names.POD.name and _is_gone(error):
                     log.info("%s/%s: Pod %s: %s", *observed.dataset.key, name, error.message)
                     continue
                 if isinstance(error, Conflict) and (kind, name) in ours:
@@ -281,7 +465,7 @@ class Reconciler:
                 is_terminating = isinstance(error, NamespaceTerminating)
             else:
                 self._repairs.note_write(observed, manifest)
-                if kind != kinds.SECRET.name:
+                if kind != names.SECRET.name:
                     self._cache.put(kind, answer, is_own_write=True)
                 continue
             log.warning("%s/%s: %s %s: refused: %s", *observed.dataset.key, kind, name, refused[kind, name])

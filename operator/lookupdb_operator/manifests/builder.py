@@ -8,8 +8,8 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import pods, resources, store_access
-from lookupdb_operator.manifests.metadata import digest_of_all, drop_empty, render_metadata, stamp
+from lookupdb_operator.manifests import access, pods
+from lookupdb_operator.manifests.objects import digest_of_all, drop_empty, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus
@@ -85,7 +85,7 @@ def _render_metadata(dataset: ObservedDataset, build: BuildStatus) -> dict[str, 
 
 
 def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Config) -> dict[str, Any]:
-    source, amounts = dataset.spec["source"], resources.builder(dataset.spec)
+    source, amounts = dataset.spec["source"], pods.builder(dataset.spec)
     volumes: list[dict[str, Any]] = [
         {"name": "dataset", "configMap": {"name": names.build(dataset.name, build.generation)}},
         {"name": "scratch", "emptyDir": {"sizeLimit": str(dataset.spec["build"]["scratchSize"])}},
@@ -113,9 +113,9 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
         {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            "containers": [store_access.grant(container, dataset, config)],
+            "containers": [access.grant(container, dataset, config)],
         },
-        [*volumes, *store_access.render_volumes(dataset, config)],
+        [*volumes, *access.render_volumes(dataset, config)],
         spreads=False,
         takes_volumes=not source.get("volume"),
     )
@@ -133,10 +133,10 @@ def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, An
     return {"configMap": {"name": volume["configMapName"], **optional}}
 
 
-def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: resources.Resources) -> list[str]:
+def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amounts: pods.Resources) -> list[str]:
     flags = {
         "--file": f"{names.DATASET_PATH}/{names.DATASET_FILE}",
-        "--store": store_access.find_url(dataset, config),
+        "--store": access.find_url(dataset, config),
         "--cluster-id": config.cluster,
         "--generation": build.generation,
         "--build-id": build.started_at or None,
@@ -146,8 +146,8 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
         "--unless-success-file": build.unless_success_file or None,
         "--unless-refused": build.unless_refused or None,
         "--adopt": build.adopt or None,
-        "--memory-limit": resources.builder_memory(amounts),
-        "--threads": resources.builder_threads(amounts),
+        "--memory-limit": pods.builder_memory(amounts),
+        "--threads": pods.builder_threads(amounts),
         "--scratch": names.SCRATCH_PATH,
         "--volume": names.SOURCE_PATH if _source_volume(dataset, build) else None,
         "--progress": "plain",

@@ -3,15 +3,200 @@ pods of their component."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lookupdb.dataset.schema import parse_quantity
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests.metadata import drop_empty, drop_unsaid
-from lookupdb_operator.manifests.placement import render_placement
-from lookupdb_operator.manifests.resources import TMP_STORAGE, Resources
+from lookupdb_operator.manifests.objects import drop_empty, drop_unsaid
 from lookupdb_operator.model import ObservedDataset
+
+# Where pods run, and as whom: what a dataset says of the pods of one component, and our own where it says nothing.
+
+
+Placement = dict[str, Any]
+"""Members of a pod's spec."""
+
+_MEMBERS: Final = ("nodeSelector", "tolerations", "priorityClassName", "serviceAccountName")
+_POD_TERMS: Final = ("podAffinity", "podAntiAffinity")
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def render_placement(
+    scheduling: Mapping[str, Any], pod: Mapping[str, Any], selector: Mapping[str, str], *, spreads: bool
+) -> Placement:
+    """The placement of the pods that ``selector`` selects: a field of ``pod`` stands for itself, whole; else that of
+    ``scheduling`` does, else with ``spreads`` our own spreading over nodes and zones."""
+    own = _spread_pods(selector) if spreads else {}
+    given = {**own, **scheduling, **pod}
+    constraints = [_with_selector(constraint, selector) for constraint in given.get("topologySpreadConstraints", ())]
+    affinity = own.get("affinity", {}) | _complete_affinity(pod.get("affinity", {}), selector)
+    members = {name: given.get(name) for name in _MEMBERS}
+    placement: Placement = drop_unsaid({**members, "affinity": affinity, "topologySpreadConstraints": constraints})
+    return placement
+
+
+def _spread_pods(selector: Mapping[str, str]) -> Placement:
+    """Over nodes and zones where there are several; on one node pods run all the same.
+
+    Zones are no second spread constraint: the scheduler leaves nodes that lack the label of any one out of the count
+    for all of them, so that on a cluster without zones nothing would be spread at all.
+    """
+    pods = {"labelSelector": {"matchLabels": dict(selector)}}
+    by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
+    by_node = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", **pods}
+    return {"affinity": {"podAntiAffinity": {_PREFERRED: [by_zone]}}, "topologySpreadConstraints": [by_node]}
+
+
+def _complete_affinity(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
+    """``affinity`` with every term about pods saying which."""
+    return {
+        name: _complete_terms(member, selector) if name in _POD_TERMS else member for name, member in affinity.items()
+    }
+
+
+def _complete_terms(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
+    required = [_with_selector(term, selector) for term in affinity.get(_REQUIRED, ())]
+    preferred = [
+        {**term, "podAffinityTerm": _with_selector(term["podAffinityTerm"], selector)}
+        for term in affinity.get(_PREFERRED, ())
+    ]
+    return {_REQUIRED: required, _PREFERRED: preferred}
+
+
+def _with_selector(term: Mapping[str, Any], selector: Mapping[str, str]) -> dict[str, Any]:
+    """``term`` about the pods that ``selector`` selects, unless it says which ones itself: nobody can write down the
+    labels of a rollout that is to come."""
+    return {**term, "labelSelector": term.get("labelSelector", {"matchLabels": dict(selector)})}
+
+
+# What containers request and may use: what a dataset says of it, and what follows when it says nothing.
+#
+# Every container requests cpu, memory and ephemeral-storage, so that a namespace with a quota on requests takes the
+# pods, and no node is filled with files that it has no room for. The CRD sees to it that no request that is given
+# exceeds its limit.
+
+
+Resources = dict[str, dict[str, str]]
+"""requests and limits, by resource."""
+
+MI: Final = 1 << 20
+PROCESS_BYTES: Final = 64 * MI
+"""Of a shard server's supervisor, and of each of its workers, without the shard."""
+BUILD_PERCENT: Final = 80
+"""The percent of its memory limit that a builder keeps within: the rest is for what it cannot count."""
+FETCH_MEMORY: Final = "128Mi"
+"""What the container that fetches a shard requests. It streams: the shard's size does not matter. A pod's request is
+the greatest of its containers', and a server's is 128Mi at least unless it is told: this one adds nothing."""
+FETCH_MEMORY_LIMIT: Final = "256Mi"
+SPARE_STORAGE: Final = 64 * MI
+"""Of a node's disk, beside the files that are known of: logs, a manifest, /tmp."""
+TMP_STORAGE: Final = f"{SPARE_STORAGE // MI}Mi"
+"""What may stand in a pod's /tmp. Nothing of ours writes there; libraries may."""
+VOLUME_FACTOR: Final = 1.1
+VOLUME_SPARE: Final = 512 * MI
+_STORAGE: Final = "ephemeral-storage"
+_BUILDER_REQUESTS: Final = {"cpu": "100m"}
+_ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAGE}
+_SYNC_REQUESTS: Final = {"cpu": "50m", "memory": "64Mi", _STORAGE: TMP_STORAGE}
+_SERVER_REQUESTS: Final = {"cpu": "50m"}
+_MOST_THREADS: Final = 256
+"""Of `lookupdb build`."""
+
+
+def builder(spec: Mapping[str, Any]) -> Resources:
+    """A builder's resources, by ``spec.build.resources``. The memory limit is requested if no request is declared, and
+    of the node's disk all that its scratch volume may hold."""
+    declared = _read_resources(spec["build"]["resources"])
+    storage = {_STORAGE: str(spec["build"]["scratchSize"])}
+    return _with_requests(declared, _BUILDER_REQUESTS | _memory(declared["limits"]) | storage)
+
+
+def builder_memory(resources: Resources) -> int:
+    """The bytes that a builder of these resources keeps within."""
+    return int(parse_quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
+
+
+def builder_threads(resources: Resources) -> int | None:
+    """How many cores a builder of these resources uses; None for all there are."""
+    limit = resources["limits"].get("cpu")
+    return min(max(math.ceil(parse_quantity(limit)), 1), _MOST_THREADS) if limit else None
+
+
+def router(spec: Mapping[str, Any]) -> Resources:
+    """A router's resources, by ``spec.router.resources``."""
+    return _with_requests(_read_resources(spec["router"]["resources"]), _ROUTER_REQUESTS)
+
+
+def sync(spec: Mapping[str, Any]) -> Resources:
+    """Those of a `lookupdb sync`, by ``spec.sync.resources``."""
+    return _with_requests(_read_resources(spec["sync"]["resources"]), _SYNC_REQUESTS)
+
+
+def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
+    """A shard server's resources, by ``spec.serving``: memory that is not declared there follows from the generation.
+
+    The request is the limit, because the kubelet counts the pages of the shard that are in use, and evicts first what
+    uses more than it requests. All shards get what the largest needs: their pods differ in nothing but the shard.
+    """
+    serving = spec["serving"]
+    declared = _read_resources(serving.get("resources") or {})
+    needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
+    if "memory" not in declared["limits"]:
+        declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
+    # On a volume of any kind, the shard does not stand on the node's disk.
+    is_on_node = serving["delivery"]["type"] == "Fetch" and "storageClassName" not in serving
+    storage = {_STORAGE: shard_storage(largest_shard_bytes) if is_on_node else TMP_STORAGE}
+    return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
+
+
+def shard_storage(shard_bytes: int) -> str:
+    """What a shard server keeps on its node's disk, in whole Mi: the one file that it serves."""
+    return f"{math.ceil((shard_bytes + SPARE_STORAGE) / MI)}Mi"
+
+
+def shard_volume(shard_bytes: int) -> str:
+    """How large a volume of its own must be, in whole Mi: with room for what a file system takes for itself. ext4
+    takes 2 % and a journal of up to 1 GiB, and XFS makes none below 300 MiB."""
+    return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
+
+
+def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -> str:
+    """What a shard server needs, in whole Mi: its processes, and the part of its shard that is in use at a time."""
+    size = PROCESS_BYTES * (1 + workers) + hot_fraction * largest_shard_bytes
+    return f"{math.ceil(size / MI)}Mi"
+
+
+def fetcher(server: Resources) -> Resources:
+    """The resources of the container that fetches a server's shard before it starts: the server's but for the memory.
+
+    What else a quota or a limit range asks for (a limit of cpu, ephemeral-storage) is thereby there too.
+    """
+    return {
+        "requests": server["requests"] | {"memory": FETCH_MEMORY},
+        "limits": server["limits"] | {"memory": FETCH_MEMORY_LIMIT},
+    }
+
+
+def _read_resources(resources: Mapping[str, Any]) -> Resources:
+    """As text, which the API server takes a quantity for that stands as a number in YAML."""
+    parts = {part: resources.get(part) or {} for part in ("requests", "limits")}
+    return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in parts.items()}
+
+
+def _memory(limits: Mapping[str, str]) -> dict[str, str]:
+    return {"memory": limits["memory"]}
+
+
+def _with_requests(declared: Resources, defaults: Mapping[str, str]) -> Resources:
+    """``declared``, with ``defaults`` for what is not requested, as far as the limits allow."""
+    limits = declared["limits"]
+    defaults = {name: min(amount, limits.get(name, amount), key=parse_quantity) for name, amount in defaults.items()}
+    return {"requests": defaults | declared["requests"], "limits": limits}
+
 
 _SECTIONS: Final = {names.BUILDER: "build", names.PUSHER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
 """By component, the member of the spec that is about it."""

@@ -2,16 +2,130 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from lookupdb.route import flags
+import orjson
+
+from lookupdb.router import flags
+from lookupdb.router.table.routing_table import FORMAT_VERSION, MIXED_FORMAT_VERSION
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import passwords, pods, resources, router_tls
-from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
-from lookupdb_operator.manifests.metadata import drop_empty, render_metadata, stamp
-from lookupdb_operator.manifests.router_auth import render_auth_mounts, render_auth_options, render_auth_volumes
-from lookupdb_operator.model import Manifest, ObservedDataset
+from lookupdb_operator.manifests import access, pods
+from lookupdb_operator.manifests.objects import drop_empty, render_disruption_budget, render_metadata, stamp
+from lookupdb_operator.model import Manifest, ObservedDataset, Pod
+from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus, parse_shards
+
+# Who may look up: what routers judge clients by, as ``spec.router.auth`` says.
+
+
+def uses_service_accounts(dataset: ObservedDataset) -> bool:
+    """Whether routers need the cluster's keys."""
+    return "serviceAccounts" in _read_auth(dataset)
+
+
+def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
+    """The cluster's public keys, a JWKS, where the dataset's routers read them."""
+    return stamp(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": render_metadata(dataset, names.router_keys(dataset.name), names.ROUTER),
+            "data": {names.KEYS_FILE: keys},
+        }
+    )
+
+
+def render_auth_options(dataset: ObservedDataset) -> list[str]:
+    """What routers are told on their command line."""
+    auth = _read_auth(dataset)
+    options: list[str] = []
+    if "tokens" in auth:
+        options += ["--auth-tokens", names.TOKENS_PATH]
+    if accounts := auth.get("serviceAccounts"):
+        options += ["--auth-keys", f"{names.KEYS_PATH}/{names.KEYS_FILE}", "--auth-audience", accounts["audience"]]
+        options += [word for subject in accounts["subjects"] for word in ("--auth-subject", subject)]
+    return options
+
+
+def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
+    """Mounted whole, because the kubelet does not update single files; optional, because a router that waits for them
+    says so, and one that cannot start does not."""
+    auth = _read_auth(dataset)
+    volumes: list[dict[str, Any]] = []
+    if tokens := auth.get("tokens"):
+        volumes.append({"name": "tokens", "secret": {"secretName": tokens["secretName"], "optional": True}})
+    if "serviceAccounts" in auth:
+        keys = {"name": names.router_keys(dataset.name), "optional": True}
+        volumes.append({"name": "keys", "configMap": keys})
+    return volumes
+
+
+def render_auth_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
+    """Where routers find them."""
+    auth = _read_auth(dataset)
+    mounts: list[dict[str, Any]] = []
+    if "tokens" in auth:
+        mounts.append({"name": "tokens", "mountPath": names.TOKENS_PATH, "readOnly": True})
+    if "serviceAccounts" in auth:
+        mounts.append({"name": "keys", "mountPath": names.KEYS_PATH, "readOnly": True})
+    return mounts
+
+
+def _read_auth(dataset: ObservedDataset) -> dict[str, Any]:
+    auth: dict[str, Any] = dataset.spec["router"].get("auth") or {}
+    return auth
+
+
+# TLS of a dataset's routers: the certificate, and the authorities of clients, as their pods get them.
+#
+# The volumes are optional: a router whose Secret is missing says so itself, where it says all else, and does not become
+# ready. They are mounted whole, because the kubelet does not update single files.
+
+
+_CERTIFICATE_VOLUME: Final = "tls"
+_CLIENT_CA_VOLUME: Final = "tls-client-ca"
+
+
+def speaks_tls(dataset: ObservedDataset) -> bool:
+    """Whether clients are answered by TLS, and by nothing else."""
+    return "tls" in dataset.spec["router"]
+
+
+def render_options(dataset: ObservedDataset) -> dict[str, str]:
+    """The flags of `lookupdb route`."""
+    if not speaks_tls(dataset):
+        return {}
+    options = {
+        "--tls-cert": f"{names.TLS_PATH}/{names.TLS_CERTIFICATE}",
+        "--tls-key": f"{names.TLS_PATH}/{names.TLS_KEY}",
+    }
+    if client_ca := dataset.spec["router"]["tls"].get("clientCA"):
+        options["--tls-client-ca"] = f"{names.TLS_CLIENT_CA_PATH}/{client_ca['key']}"
+    return options
+
+
+def render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
+    """The volumes of a router's pod."""
+    if not speaks_tls(dataset):
+        return []
+    tls = dataset.spec["router"]["tls"]
+    volumes = [{"name": _CERTIFICATE_VOLUME, "secret": {"secretName": tls["secretName"], "optional": True}}]
+    if client_ca := tls.get("clientCA"):
+        secret = {"secret": {"secretName": client_ca.get("secretName"), "optional": True}}
+        config_map = {"configMap": {"name": client_ca.get("configMapName"), "optional": True}}
+        volumes.append({"name": _CLIENT_CA_VOLUME, **(secret if "secretName" in client_ca else config_map)})
+    return volumes
+
+
+def render_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
+    """Where a router's container finds them."""
+    paths = {_CERTIFICATE_VOLUME: names.TLS_PATH, _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH}
+    return [
+        {"name": volume["name"], "mountPath": paths[volume["name"]], "readOnly": True}
+        for volume in render_volumes(dataset)
+    ]
+
 
 _SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
 SPARE_SECONDS: Final = 15
@@ -74,7 +188,7 @@ def _render_deployment(
 def _render_template(
     dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...], selector: dict[str, str]
 ) -> dict[str, Any]:
-    keys = [passwords.router_volume(dataset, password_keys)] if password_keys else []
+    keys = [access.router_volume(dataset, password_keys)] if password_keys else []
     return pods.render_template(
         dataset,
         config,
@@ -90,7 +204,7 @@ def _render_template(
         [
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *keys,
-            *router_tls.render_volumes(dataset),
+            *render_volumes(dataset),
             *render_auth_volumes(dataset),
         ],
         annotations=pods.SAFE_TO_EVICT,
@@ -107,10 +221,10 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         **({"--resp-port": names.RESP_PORT} if config.router_resp else {}),
         "--admin-port": names.ADMIN_PORT,
         **flags.render_flags(dataset.parsed.router),
-        **router_tls.render_options(dataset),
+        **render_options(dataset),
         **({"--password-key-dir": names.PASSWORD_KEYS_PATH} if password_keys else {}),
     }
-    keys = [passwords.ROUTER_MOUNT] if password_keys else []
+    keys = [access.ROUTER_MOUNT] if password_keys else []
     resp = [pods.render_port(names.RESP, names.RESP_PORT)] if config.router_resp else []
     return pods.render_container(
         dataset,
@@ -118,11 +232,11 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
         names.ROUTER,
         "route",
         ["route", *(str(word) for pair in options.items() for word in pair), *render_auth_options(dataset)],
-        resources.router(dataset.spec),
+        pods.router(dataset.spec),
         [
             {"name": "table", "mountPath": names.TABLE_PATH, "readOnly": True},
             *keys,
-            *router_tls.render_mounts(dataset),
+            *render_mounts(dataset),
             *render_auth_mounts(dataset),
         ],
         ports=[pods.render_port("http", names.ROUTER_PORT), *resp, pods.render_port("admin", names.ADMIN_PORT)],
@@ -137,7 +251,7 @@ def _render_service(
     """What the spec does not say is left out, so that it may be somebody else's."""
     service = dataset.spec["router"]["service"]
     node_port = drop_empty(nodePort=service.get("nodePort"))
-    protocol = "https" if router_tls.speaks_tls(dataset) else "http"
+    protocol = "https" if speaks_tls(dataset) else "http"
     port = pods.render_service_port("http", service["port"], "http", appProtocol=protocol, **node_port)
     ports = [port, *_render_resp_ports(dataset, config)]
     given = {name: service.get(name) for name in _SERVICE_FIELDS}
@@ -155,7 +269,7 @@ def _render_resp_ports(dataset: ObservedDataset, config: Config) -> list[dict[st
     """The Service's port for clients of Redis, unless HTTP has it already: a Service has each port once."""
     if not config.router_resp or dataset.spec["router"]["service"]["port"] == names.RESP_PORT:
         return []
-    protocol = {} if router_tls.speaks_tls(dataset) else {"appProtocol": "redis"}  # the other has no name of its own
+    protocol = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # the other has no name of its own
     return [pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **protocol)]
 
 
@@ -175,3 +289,133 @@ def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) ->
             },
         }
     )
+
+
+# The routing table: the ConfigMap that routers have mounted, and the nudge that makes kubelets look at it now.
+
+
+MAX_ENDPOINT_BYTES: Final = 950_000
+"""Of all addresses of a routing table. The API server refuses an object of more than 1 MiB, all else in it included."""
+
+
+def render_routing_table(
+    dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> Manifest:
+    """``table``, whose generations are among ``generations``. The API server refuses what has more than 1 MiB: the
+    product of shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
+    generation = generations[table.generation]
+    entries = [_entry(dataset, table, generation, _render_shards(dataset, table, generations))]
+    offered = table.candidate
+    if offered is not None and offered.generation in generations:
+        shards = range(generations[offered.generation].shards)
+        servers: list[dict[str, object]] = [{"endpoints": _endpoints(dataset, offered, shard)} for shard in shards]
+        entries.append(_entry(dataset, offered, generations[offered.generation], servers))
+    content = {
+        "formatVersion": MIXED_FORMAT_VERSION if table.is_mixed else FORMAT_VERSION,
+        "version": table.version,
+        "dataset": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
+        "active": table.generation,
+        "generations": entries,
+    }
+    about = render_metadata(dataset, names.routing_table(dataset.name), names.ROUTER)
+    return stamp(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {**about, "annotations": {names.TABLE_VERSION: str(table.version)}},
+            "data": {names.TABLE_FILE: orjson.dumps(content).decode() + "\n"},
+        }
+    )
+
+
+def render_nudge(dataset: ObservedDataset, pod: Pod, version: int) -> Manifest:
+    """The part of a router pod that is ours: the annotation that makes its kubelet sync the routing table at once.
+
+    With the pod's uid the API server neither makes a pod of it nor takes another one of this name for it.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": dataset.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            "annotations": {names.TABLE_VERSION: str(version)},
+        },
+    }
+
+
+def has_room_for_both(
+    dataset: ObservedDataset,
+    active: tuple[TableStatus | TableCandidate, int],
+    candidate: tuple[TableStatus | TableCandidate, int],
+) -> bool:
+    """Whether one routing table can name the servers of both; each with the number of its shards."""
+    return sum(_estimate_bytes(dataset, part, shards) for part, shards in (active, candidate)) <= MAX_ENDPOINT_BYTES
+
+
+def _estimate_bytes(dataset: ObservedDataset, part: TableStatus | TableCandidate, shards: int) -> int:
+    """At most so many bytes are the addresses of ``part``: each as long as the last one, with quotes and a comma."""
+    longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
+    return shards * part.replicas * part.workers * (len(longest) + 3)
+
+
+def _entry(
+    dataset: ObservedDataset,
+    part: TableStatus | TableCandidate,
+    generation: GenerationStatus,
+    shards: list[dict[str, object]],
+) -> dict[str, object]:
+    return {
+        "generation": part.generation,
+        "rollout": part.rollout,
+        **_key_member(part.password_key),
+        "records": generation.records,
+        "bytes": generation.bytes,
+        "builtAt": generation.built_at,
+        "normalize": list(generation.normalize),
+        "valueFormat": generation.value_format,
+        "shards": shards,
+    }
+
+
+def _render_shards(
+    dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
+) -> list[dict[str, object]]:
+    """Who serves each shard; of a shard of another generation than the table's also which one, and its age."""
+    owners = {shard: part for part in table.parts for shard in parse_shards(part.shard_ranges)}
+    shards: list[dict[str, object]] = []
+    for shard in range(generations[table.generation].shards):
+        part = owners.get(shard)
+        if part is None:
+            shards.append({"endpoints": _endpoints(dataset, table, shard)})
+            continue
+        servers = TableCandidate(part.rollout, part.generation, table.replicas, part.workers)
+        about: dict[str, object] = {}
+        if table.password_key or part.password_key:
+            about = {"rollout": part.rollout, **_key_member(part.password_key)}
+        if part.generation != table.generation:
+            about |= {"generation": part.generation, "builtAt": generations[part.generation].built_at}
+        shards.append(about | {"endpoints": _endpoints(dataset, servers, shard)})
+    return shards
+
+
+def _key_member(password_key: str) -> dict[str, object]:
+    """Of servers that ask for a password: the fingerprint of the key that it is derived from."""
+    return {"passwordKey": password_key} if password_key else {}
+
+
+def _endpoints(dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int) -> list[str]:
+    """All workers of pods 0 to replicas-1, whether they serve now or not."""
+    return [
+        _address(dataset, part, shard, replica, worker)
+        for replica in range(part.replicas)
+        for worker in range(part.workers)
+    ]
+
+
+def _address(
+    dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int, replica: int, worker: int
+) -> str:
+    host = names.pod_host(dataset.name, part.rollout, shard, replica, dataset.namespace)
+    return f"{host}:{names.SHARD_PORT + worker}"

@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
-from lookupdb_operator.manifests import delivery, passwords, pods, resources
-from lookupdb_operator.manifests.disruption_budget import render_disruption_budget
-from lookupdb_operator.manifests.metadata import digest, drop_empty, render_metadata, stamp
-from lookupdb_operator.manifests.pusher import render_push
+from lookupdb_operator.manifests import access, delivery, pods
+from lookupdb_operator.manifests.delivery import render_push
+from lookupdb_operator.manifests.objects import digest, drop_empty, render_disruption_budget, render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.shard_ranges import select_shards
-from lookupdb_operator.status import GenerationStatus, RolloutStatus
+from lookupdb_operator.status import GenerationStatus, RolloutStatus, select_shards
 
 GRACE_SECONDS: Final = 30
 """A server answers for 5 seconds after SIGTERM, then finishes what has arrived."""
@@ -127,7 +125,7 @@ def _render_stateful_set(
     template: dict[str, Any],
     config: Config,
 ) -> Manifest:
-    labels = _labels(rollout, shard) | passwords.server_labels(dataset, config)
+    labels = _labels(rollout, shard) | access.server_labels(dataset, config)
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
         "apiVersion": "apps/v1",
@@ -162,7 +160,7 @@ def _render_template(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config, shard: int
 ) -> dict[str, Any]:
     labels = names.labels(dataset.name, dataset.uid, names.SHARDS) | _labels(rollout, shard)
-    amounts = resources.server(dataset.spec, generation.largest_shard_bytes)
+    amounts = pods.server(dataset.spec, generation.largest_shard_bytes)
     delivered = delivery.render_delivery(dataset, generation, config, shard, amounts)
     selector = names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)
     return pods.render_template(
@@ -188,7 +186,7 @@ def _render_server(
     rollout: RolloutStatus,
     config: Config,
     shard: int,
-    amounts: resources.Resources,
+    amounts: pods.Resources,
     delivered: delivery.Delivery,
 ) -> dict[str, Any]:
     workers = dataset.spec["serving"]["workers"]
@@ -198,7 +196,7 @@ def _render_server(
         "--host": config.pod_host,
         "--port": names.SHARD_PORT,
         "--admin-port": names.ADMIN_PORT,
-        **passwords.server_flags(dataset, config, rollout.rollout, shard),
+        **access.server_flags(dataset, config, rollout.rollout, shard),
         **delivered.flags,
     }
     ports = [pods.render_port(f"resp-{i}" if i else "resp", names.SHARD_PORT + i) for i in range(workers)]

@@ -6,6 +6,9 @@ Nothing in status changes because time passes, only at transitions; what is to h
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lookupdb_operator.plan import reasons
 
 
 def format_moment(moment: datetime) -> str:
@@ -49,3 +52,27 @@ def parse_duration(text: str) -> float:
 def doubling_delay(count: int, first: float, longest: float) -> float:
     """Seconds to wait after the ``count``-th time in a row: ``first``, doubling up to ``longest``."""
     return float(min(longest, first * 2 ** min(count - 1, 16)))
+
+
+# How long the next build waits: after a failure, and after a loss.
+
+
+FIRST_RETRY_DELAY: Final = 30.0
+"""Seconds. A source that is being uploaded is there the next time."""
+LONGEST_RETRY_DELAY: Final = 1800.0
+"""Seconds. A source that has been broken for days is not read every minute; corrected, it is built at once."""
+LONGEST_WAIT: Final = 300.0
+"""Seconds between two looks for a success file that is not there: it is expected, and data is late until it is seen."""
+MAX_MESSAGE_CHARACTERS: Final = 4000
+"""Characters: a little less than the CRD allows."""
+
+
+def retry_delay(count: int, reason: str = "") -> float:
+    """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
+    longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
+    return doubling_delay(count, FIRST_RETRY_DELAY, longest)
+
+
+def remaining_backoff(retry_at: str, now: datetime) -> float:
+    """Seconds until the next attempt."""
+    return max(0.0, (parse_moment(retry_at) - now).total_seconds())

@@ -26,18 +26,392 @@ The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from lookupdb_operator import kinds, names
-from lookupdb_operator.model import Observed, ObservedDataset, Predecessor, Trouble
-from lookupdb_operator.plan import announcement, clock, phase, reasons
-from lookupdb_operator.plan.generation import freshness
+from lookupdb.wording import format_count
+from lookupdb_operator import names
+from lookupdb_operator.config import Config
+from lookupdb_operator.manifests import routers
+from lookupdb_operator.model import (
+    Absence,
+    ObjectRef,
+    Observed,
+    ObservedDataset,
+    Plan,
+    Pod,
+    Predecessor,
+    Trouble,
+    Unattended,
+)
+from lookupdb_operator.names import SHARDS
+from lookupdb_operator.plan import (
+    clock,
+    cutover,
+    generations,
+    losses,
+    pushes,
+    reasons,
+    refreshes,
+    rollouts,
+    routing_tables,
+    windows,
+)
+from lookupdb_operator.plan import objects as announcement
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus
+from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, RolloutStatus
+
+# What serves now: the servers and routers that should be ready, those on lost nodes among them; and what Ready says.
+#
+# A StatefulSet makes no other pod of a name while the old one is there, so a shard would lack a server for as long as
+# the node is away. What a shard server serves never changes, and a router keeps nothing: two of one name do no harm,
+# should the node come back. So the operator has Kubernetes forget the old one. A builder writes: its end is waited for.
+# By force nothing drains: only the seconds count that the operator has itself seen pass (``loop.absences``). An
+# operator that starts waits anew.
+
+
+READY_WITHIN: Final = 15.0
+"""Seconds, after a routing table was confirmed, in which routers may become ready: two of their probes and more."""
+_FORCE_AGAIN_AFTER: Final = 300.0
+"""Seconds until one that is still there though it was deleted by force (a finalizer holds it) is tried again."""
+_UNSEEN: Final = Absence()
+_MAX_SHARDS: Final = 10
+"""Named in one message."""
+
+
+def assess(status: DatasetStatus, situation: Situation) -> Assessment:
+    """Ready, which servers and routers are missing, and when routers should be ready or a pod counts as lost."""
+    observed = situation.observed
+    return reasons.assess(
+        judge_ready(status, observed),
+        diagnose_serving(status, situation),
+        (next_settled_in(status, situation), next_lost_pod_in(observed)),
+    )
+
+
+def with_serving_status(status: DatasetStatus, observed: Observed) -> DatasetStatus:
+    """``status`` with what people and the scale subresource read of the active generation, and of the rollout that the
+    routing table names."""
+    dataset, table = observed.dataset, status.table
+    active = status.find_generation(status.generation)
+    status = replace(status, built_at="" if active is None else active.built_at)
+    status = replace(status, synced_nodes=_count_synced_nodes(observed))
+    serving = windows.serving_rollouts(status)
+    rollout = next((rollout for rollout in serving if 0 in windows.routed_shards(rollout, status)), None)
+    if table is None or rollout is None:
+        return replace(status, shards="", replicas=0, selector="")
+    shards = generations.count_shards(status, rollout)
+    lacking = sum(
+        len(count_lacking_servers(other, windows.routed_shards(other, status), 1, observed)) for other in serving
+    )
+    # Of one shard: an autoscaler of the scale subresource divides what these pods use by ``replicas``.
+    chosen = names.selector(dataset.name, dataset.uid, SHARDS, rollout.rollout, shard=0)
+    return replace(
+        status,
+        shards=f"{shards - lacking}/{shards}",
+        replicas=windows.count_replicas(rollout.rollout, observed),
+        selector=",".join(f"{label}={value}" for label, value in chosen.items()),
+    )
+
+
+def _count_synced_nodes(observed: Observed) -> str:
+    """``3/4`` nodes that have a generation; empty where there is no DaemonSet, or no node for it."""
+    daemons = [item for item in observed.other_objects if item.ref.kind == "DaemonSet" and not item.deleting]
+    return next((f"{item.ready_nodes}/{item.nodes}" for item in daemons if item.nodes), "")
+
+
+def shards_in_effect(status: DatasetStatus) -> tuple[tuple[RolloutStatus, frozenset[int]], ...]:
+    """The rollouts that routers may answer from now, each with its shards: of each shard one, but while a routing table
+    is being taken up."""
+    table = status.table
+    if table is None:
+        return ()
+    if table.confirmed_at:
+        serving = windows.serving_rollouts(status)
+        return tuple((rollout, windows.routed_shards(rollout, status)) for rollout in serving)
+    referenced = (rollout for rollout in status.rollouts if rollout.referenced_replicas)
+    return tuple((rollout, windows.referenced_shards(rollout, status)) for rollout in referenced)
+
+
+def count_lacking_servers(
+    rollout: RolloutStatus, shards: Collection[int], needed_servers: int, observed: Observed
+) -> dict[int, int]:
+    """Shard → ready servers, of those of ``shards`` of ``rollout`` with fewer than ``needed_servers`` among those that
+    tables reference."""
+    ready = dict.fromkeys(sorted(shards), 0)
+    for pod in observed.pods:
+        if _serves(pod, rollout) and pod.shard in ready:
+            ready[pod.shard] += 1
+    return {shard: count for shard, count in ready.items() if count < needed_servers}
+
+
+def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
+    if pod.component != SHARDS or pod.rollout != rollout.rollout or not pod.ready or pod.deleting:
+        return False
+    ordinal = pod.name.rpartition("-")[2]
+    return ordinal.isdigit() and int(ordinal) < rollout.referenced_replicas
+
+
+def count_ready_routers(observed: Observed) -> int:
+    """How many routers take requests."""
+    return sum(pod.ready for pod in routing_tables.list_live_routers(observed))
+
+
+def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
+    """Whether lookups are answered: of every shard, by something that a router in effect references."""
+    if is_status_lost(status):
+        return _judge_lost(status, observed)
+    if not cutover.has_served(status):
+        return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+    for rollout, shards in shards_in_effect(status):
+        lacking = count_lacking_servers(rollout, shards, 1, observed)
+        if lacking:
+            return _judge_lacking(rollout, lacking, observed)
+    if not count_ready_routers(observed):
+        return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+    if status.table is not None and status.table.is_mixed:
+        which = windows.describe_serving(status)
+        return Verdict("True", reasons.SERVING, f"{which}, shard by shard, at {status.endpoint}.")
+    return Verdict(
+        "True",
+        reasons.SERVING,
+        f"{status.generation} serves {format_count(status.records, 'record')} at {status.endpoint}.",
+    )
+
+
+def is_status_lost(status: DatasetStatus) -> bool:
+    """Whether something serves, and status does not know what."""
+    return status.table is None and any(rollout.referenced_replicas for rollout in status.rollouts)
+
+
+def _judge_lost(status: DatasetStatus, observed: Observed) -> Verdict:
+    kept = ", ".join(
+        names.rollout(observed.dataset.name, rollout.rollout)
+        for rollout in status.rollouts
+        if rollout.referenced_replicas
+    )
+    return Verdict(
+        "Unknown",
+        reasons.STATUS_LOST,
+        f"The status was lost or set back: what routers answer from is not known. {kept} stays until a new"
+        " generation serves.",
+    )
+
+
+def _judge_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Verdict:
+    shards = ", ".join(str(shard) for shard in list(lacking)[:_MAX_SHARDS])
+    shards = f"shard {shards}" if len(lacking) == 1 else f"shards {shards}"
+    more = ", …" if len(lacking) > _MAX_SHARDS else ""
+    where = names.rollout(observed.dataset.name, rollout.rollout)
+    return Verdict(
+        "False",
+        reasons.SHARDS_UNAVAILABLE,
+        f"No server of {where} is ready for {shards}{more}: lookups of keys there are answered 503.",
+    )
+
+
+def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Trouble]:
+    """Servers and routers that should be ready and are not."""
+    observed = situation.observed
+    yield from (other.trouble for other in observed.other_objects if other.trouble is not None and not other.deleting)
+    for rollout, shards in shards_in_effect(status):
+        lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
+        if lacking:
+            trouble = _diagnose_lacking(rollout, lacking, observed)
+            trouble = losses.with_loss_advice(trouble, rollout.generation, status, situation)
+            yield pushes.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
+    if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
+        yield _with_pod_trouble(
+            reasons.NO_ROUTER_READY, "No router is ready", routing_tables.list_live_routers(observed)
+        )
+        return
+    for pod in routing_tables.list_live_routers(observed):
+        if pod.trouble is not None and not pod.ready:
+            yield Trouble(pod.trouble.reason, f"{pod.name}: {pod.trouble.message}")
+            return
+
+
+def _diagnose_lacking(rollout: RolloutStatus, lacking: dict[int, int], observed: Observed) -> Trouble:
+    shard, ready = next(iter(lacking.items()))
+    shard_set = names.shard_set(observed.dataset.name, rollout.rollout, shard)
+    others = format_count(len(lacking) - 1, "other shard")
+    more = f", and servers of {others} are not ready either" if len(lacking) > 1 else ""
+    pods = (pod for pod in observed.pods if pod.rollout == rollout.rollout and not pod.ready)
+    what = f"{shard_set} has {ready} of {format_count(rollout.referenced_replicas, 'server')} ready{more}"
+    return _with_pod_trouble(reasons.SHARDS_UNAVAILABLE, what, pods)
+
+
+def _with_pod_trouble(reason: str, what: str, pods: Iterable[Pod]) -> Trouble:
+    """``what``, and what the first of ``pods`` that is in trouble says."""
+    for pod in pods:
+        if pod.trouble is not None:
+            return Trouble(pod.trouble.reason, f"{what}; {pod.name}: {pod.trouble.message}")
+    return Trouble(reason, what)
+
+
+def _is_settling(status: DatasetStatus, situation: Situation) -> bool:
+    is_troubled = any(pod.trouble is not None for pod in routing_tables.list_live_routers(situation.observed))
+    return not is_troubled and remaining_settling(status, situation.now) > 0
+
+
+def remaining_settling(status: DatasetStatus, now: datetime) -> float:
+    """Seconds in which routers need not be ready yet: they have just got a table, and their probes notice late."""
+    table = status.table
+    if table is None or not table.confirmed_at:
+        return 0.0
+    return clock.seconds_until(table.confirmed_at, READY_WITHIN, now)
+
+
+def next_settled_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until routers should be ready; None when some are."""
+    if count_ready_routers(situation.observed):
+        return None
+    return remaining_settling(status, situation.now) or None
+
+
+def find_lost_pods(observed: Observed) -> tuple[ObjectRef, ...]:
+    """The pods that are to be deleted by force."""
+    return tuple(ObjectRef("Pod", pod.name, pod.uid, by_force=True) for pod, wait in _list_waits(observed) if wait <= 0)
+
+
+def next_lost_pod_in(observed: Observed) -> float | None:
+    """Seconds until the next pod counts as lost, should it still be there; None for never."""
+    return min((wait if wait > 0 else _FORCE_AGAIN_AFTER for _, wait in _list_waits(observed)), default=None)
+
+
+def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
+    """The servers and routers that may be lost, and for how many seconds their kubelets are still waited for."""
+    for pod in observed.pods:
+        if pod.component in (names.SHARDS, names.ROUTER) and pod.lost_after is not None:
+            seen = observed.absences.get(pod.uid, _UNSEEN)
+            yield pod, max(pod.lost_after.unready - seen.unready, pod.lost_after.deleting - seen.deleting)
+
+
+# The one word that ``kubectl get`` shows of a dataset: a summary for people. No decision reads it.
+#
+# Several things may hold at once, a refresh that is built while what serves is pinned say. The word is the first of
+# ``PHASES`` that holds: what somebody has to do something about comes before what goes by itself.
+
+
+_ROLLING_OUT: Final = frozenset({reasons.STARTING_SERVERS, reasons.CONFIRMING, reasons.DRAINING})
+_WAITING_FOR_PREDECESSOR: Final = frozenset({reasons.WAITING_FOR_PREDECESSOR, reasons.PREDECESSOR_ORPHANED})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a phase is found by: conditions, and the status and the spec that they are about."""
+
+    status: DatasetStatus
+    spec: Mapping[str, Any]
+
+    def truth(self, kind: str) -> str:
+        """True, False or Unknown; empty while there is no such condition."""
+        condition = self.status.condition(kind)
+        return condition.status if condition is not None else ""
+
+    def reason(self, kind: str) -> str:
+        """Why; empty while there is no such condition."""
+        condition = self.status.condition(kind)
+        return condition.reason if condition is not None else ""
+
+    def fails(self, kind: str) -> bool:
+        """Whether the condition tells of a failure."""
+        return bool(self.reason(kind)) and self.reason(kind) not in reasons.HEALTHY_REASONS
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One word, and when it holds."""
+
+    name: str
+    means: str
+    holds: Callable[[Facts], bool]
+
+
+PHASES: Final = (
+    Phase(
+        "Invalid",
+        "the spec cannot be used; what serves goes on",
+        lambda facts: facts.reason(BUILT) == reasons.INVALID_SPEC,
+    ),
+    Phase(
+        "Waiting",
+        "an earlier dataset of this name is not gone yet",
+        lambda facts: facts.reason(BUILT) in _WAITING_FOR_PREDECESSOR,
+    ),
+    Phase(
+        "Recovering",
+        "the status was lost; what serves is kept until a new generation serves",
+        lambda facts: facts.reason(READY) == reasons.STATUS_LOST,
+    ),
+    Phase(
+        "Unavailable",
+        "lookups are not answered, though a generation was rolled out",
+        lambda facts: facts.truth(READY) == "False" and facts.status.table is not None,
+    ),
+    Phase(
+        "Suspended",
+        "`spec.suspend`: nothing is built or rolled out",
+        lambda facts: bool(facts.spec.get("suspend")),
+    ),
+    Phase(
+        "GateClosed",
+        "the newest generation did not pass a gate",
+        lambda facts: facts.status.failure is not None and facts.status.failure.reason == reasons.GATE_CLOSED,
+    ),
+    Phase(
+        "Stuck",
+        "a build or a rollout failed, or does not get on",
+        lambda facts: facts.fails(BUILT) or facts.fails(ROLLED_OUT),
+    ),
+    Phase("Degraded", "something else is wrong; lookups are answered", lambda facts: facts.truth(DEGRADED) == "True"),
+    Phase(
+        "RollingOut",
+        "the servers of a rollout start, take over or end",
+        lambda facts: facts.reason(ROLLED_OUT) in _ROLLING_OUT,
+    ),
+    Phase(
+        "Queued",
+        "it waits for its turn to build or to roll out",
+        lambda facts: reasons.WAITING_FOR_TURN in (facts.reason(BUILT), facts.reason(ROLLED_OUT)),
+    ),
+    Phase(
+        "CandidateWaiting",
+        "a generation waits for promotion, beside what serves",
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.CANDIDATE_WAITING,
+    ),
+    Phase("Pinned", "`spec.generation` serves, whatever is built", lambda facts: bool(facts.spec.get("generation"))),
+    Phase(
+        "RolledBack",
+        "what is newer was rolled back from, and waits for another source",
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.ROLLED_BACK,
+    ),
+    Phase(
+        "Rejected",
+        "what is newer was rejected, and waits for another source",
+        lambda facts: facts.reason(ROLLED_OUT) == reasons.REJECTED,
+    ),
+    Phase(
+        "WaitingForSource",
+        "the success file of the source is not there yet",
+        lambda facts: facts.reason(BUILT) == reasons.WAITING_FOR_SOURCE,
+    ),
+    Phase("Building", "a build is under way, or about to begin", lambda facts: facts.reason(BUILT) == reasons.BUILDING),
+    Phase("Ready", "what is asked for is what serves", lambda facts: facts.reason(ROLLED_OUT) == reasons.UP_TO_DATE),
+)
+PENDING: Final = "Pending"
+"""The word for what is none of them."""
+
+
+def find_phase(status: DatasetStatus, spec: Mapping[str, Any]) -> str:
+    """The word for ``status``, whose conditions are those of now, and for ``spec``, which may be unusable."""
+    facts = Facts(status, spec)
+    return next((phase.name for phase in PHASES if phase.holds(facts)), PENDING)
+
 
 _MAX_MESSAGE_CHARACTERS: Final = 4000
 _MAX_TROUBLES: Final = 3
@@ -50,7 +424,7 @@ def set_conditions(
 ) -> DatasetStatus:
     """``status`` with all conditions as they are now."""
     observed = situation.observed
-    stale = freshness.diagnose_staleness(status, situation)
+    stale = refreshes.diagnose_staleness(status, situation)
     ages = () if stale is None else (stale,)
     troubles = (*serving.troubles, *_diagnose_writes(observed), *build.troubles, *rollout.troubles, *ages)
     verdicts = {
@@ -74,7 +448,7 @@ def date_conditions(
     does."""
     conditions = tuple(_condition(kind, verdict, status, dataset, now) for kind, verdict in verdicts.items())
     status = replace(status, conditions=conditions, observed_generation=dataset.generation)
-    return replace(status, phase=phase.find_phase(status, dataset.spec))
+    return replace(status, phase=find_phase(status, dataset.spec))
 
 
 def _condition(
@@ -130,7 +504,7 @@ def diagnose_orphans(observed: Observed) -> Trouble | None:
     orphans = [predecessor for predecessor in observed.predecessors if predecessor.orphaned]
     if not orphans:
         return None
-    plurals = ",".join(sorted({kinds.find_kind(orphan.kind).plural for orphan in orphans}))
+    plurals = ",".join(sorted({names.find_kind(orphan.kind).plural for orphan in orphans}))
     labels = [f"{names.DATASET_UID}={uid}" for uid in sorted({orphan.uid for orphan in orphans})]
     commands = " and ".join(f"kubectl delete -n {observed.dataset.namespace} {plurals} -l {label}" for label in labels)
     return Trouble(
@@ -150,3 +524,117 @@ def _list_names(predecessors: Iterable[Predecessor]) -> str:
     objects = [f"{predecessor.kind} {predecessor.name}" for predecessor in predecessors]
     more = f" and {len(objects) - _MAX_OBJECTS} more" if len(objects) > _MAX_OBJECTS else ""
     return ", ".join(objects[:_MAX_OBJECTS]) + more
+
+
+# Datasets about which nothing is done, and why. A dataset stands still while it is being deleted, belongs to another
+# operator, has an unreadable status or a spec that cannot be used, or while an earlier dataset of its name is
+# collected.
+#
+# Kubernetes collects what belonged to a dataset a while after it is gone. Until then its servers and its routing table
+# have the very names that those of its successor will have, and hold the old data.
+
+
+_MAX_PROBLEM_CHARACTERS: Final = 300
+
+
+def plan_idle(observed: Observed, config: Config) -> Plan | None:
+    """The plan that does nothing at all and changes nothing in status; None for a dataset that is ours to act on."""
+    idle = why_idle(observed.dataset, config)
+    return Plan(status=observed.dataset.status, idle_reason=idle) if idle else None
+
+
+def plan_standstill(status: DatasetStatus, observed: Observed, config: Config, now: datetime) -> Plan | None:
+    """The plan that does nothing but say why; None when something may be done. ``status`` is the one observed, its
+    moments clamped."""
+    dataset = observed.dataset
+    status = replace(status, operator=config.identity, endpoint=find_endpoint(dataset))
+    if dataset.parsed is None:
+        return plan_invalid(status, observed, now)
+    return plan_waiting(status, observed, now) if waits_for_predecessor(status, observed) else None
+
+
+def find_endpoint(dataset: ObservedDataset) -> str:
+    """The URL for lookups. A spec that cannot be used changes no Service: the one before it still holds."""
+    if dataset.parsed is None and dataset.status.endpoint:
+        return dataset.status.endpoint
+    port = names.HTTP_PORT if dataset.parsed is None else int(dataset.spec["router"]["service"]["port"])
+    is_encrypted = dataset.parsed is not None and routers.speaks_tls(dataset)
+    return names.endpoint(dataset.name, dataset.namespace, port, is_encrypted=is_encrypted)
+
+
+def why_idle(dataset: ObservedDataset, config: Config) -> str:
+    """Why nothing at all is done about ``dataset``, as a sentence; empty when it is ours to act on: two operators that
+    acted on it would undo each other's work for ever.
+
+    The user's annotation decides; without one, who came first. Taking over another one's dataset is done by
+    annotating it.
+    """
+    if dataset.deleting:
+        return "it is being deleted: Kubernetes collects what belongs to it"
+    unattended = diagnose_unattended(dataset, config)
+    return "" if unattended is None else unattended.message
+
+
+def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended | None:
+    """Why nothing is done about ``dataset`` though nobody deletes it, and the command that ends it."""
+    where = f"{dataset.name} -n {dataset.namespace}"
+    owner = dataset.assigned or dataset.status.operator
+    if owner not in ("", config.identity):
+        annotation = f"{names.OPERATOR}={config.identity} --overwrite"
+        return Unattended(
+            reasons.OTHER_OPERATOR,
+            f"It belongs to the operator {owner}; this one, {config.identity}, does nothing about it. If that one is"
+            f" gone for good, take the dataset over: kubectl annotate lds {where} {annotation}; or all datasets of the"
+            f" cluster: kubectl annotate lds --all --all-namespaces {annotation}",
+            owner,
+        )
+    if dataset.status_problem:
+        return Unattended(
+            reasons.STATUS_UNREADABLE,
+            f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
+            " on serving. Install the operator's version that wrote it, or have the status made anew, and the data"
+            f" built again: kubectl patch lds {where} --subresource=status --type=json"
+            """ -p '[{"op": "remove", "path": "/status"}]'""",
+        )
+    return None
+
+
+def plan_invalid(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
+    """A spec that cannot be used, though the API server let it in: everything stays, and conditions say why."""
+    problem = reasons.write_sentence(reasons.INVALID_SPEC, observed.dataset.problem or "The spec cannot be used")
+    verdict = judge_ready(status, observed)
+    keeps = f" {status.generation} keeps serving." if verdict.status == "True" else ""
+    broken = Verdict("False", reasons.INVALID_SPEC, problem)
+    verdicts = {
+        READY: verdict,
+        BUILT: broken,
+        ROLLED_OUT: broken,
+        DEGRADED: Verdict("True", reasons.INVALID_SPEC, problem + keeps),
+    }
+    status = with_serving_status(status, observed)
+    return Plan(
+        status=date_conditions(status, verdicts, observed.dataset, now),
+        delete=find_lost_pods(observed),
+        next_look_in=next_lost_pod_in(observed),
+    )
+
+
+def waits_for_predecessor(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether the dataset cannot begin yet, because objects of an earlier one are there. A dataset that has begun never
+    waits: nothing of an earlier one was left."""
+    has_begun = status.last_generation or status.last_rollout or status.table
+    return bool(observed.predecessors) and not has_begun
+
+
+def plan_waiting(status: DatasetStatus, observed: Observed, now: datetime) -> Plan:
+    """Nothing but conditions, which say what of the predecessor is left."""
+    trouble = diagnose_orphans(observed)
+    if trouble is not None:
+        waiting = Verdict("False", trouble.reason, trouble.message)
+        degraded = Verdict("True", trouble.reason, trouble.message)
+    else:
+        waiting = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, describe_collection(observed))
+        degraded = judge_degraded(status, (), serves=False)
+    verdicts = {READY: waiting, BUILT: waiting, ROLLED_OUT: waiting, DEGRADED: degraded}
+    status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a turn
+    return Plan(status=date_conditions(status, verdicts, observed.dataset, now))

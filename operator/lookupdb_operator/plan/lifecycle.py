@@ -30,10 +30,17 @@ from enum import Enum
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.plan import recovery
-from lookupdb_operator.plan.build import build_outcome, builds
-from lookupdb_operator.plan.generation import checks, generations, losses, promotion, refusals
-from lookupdb_operator.plan.rollout import cutover, previous, references, retirement, rollouts, table_content
+from lookupdb_operator.plan import (
+    builds,
+    cutover,
+    generations,
+    losses,
+    recovery,
+    refreshes,
+    rollouts,
+    routing_tables,
+    windows,
+)
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus, RolloutStatus
 
@@ -149,7 +156,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="record the outcome",
-        step=build_outcome.record_outcome,
+        step=builds.record_outcome,
         edges=(
             (GenerationPhase.BUILDING, GenerationPhase.BUILT),
             (GenerationPhase.BUILDING, GenerationPhase.REFUSED),
@@ -165,7 +172,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="override",
-        step=refusals.override_gates,
+        step=losses.override_gates,
         edges=((GenerationPhase.REFUSED, GenerationPhase.BUILT),),
         when="the annotation names the refused generation, did not do so before, and it is of the present spec",
         written_first="`generations[].overridden`; `refused` is empty",
@@ -173,7 +180,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="ask for a check",
-        step=checks.advance_schedule,
+        step=refreshes.advance_schedule,
         edges=(),
         when="a slot of the schedule is due; the schedule changes, begins or rests",
         written_first="`schedule`, `nextCheck`",
@@ -181,7 +188,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="reject",
-        step=promotion.read_annotations,
+        step=generations.read_annotations,
         edges=(),
         when=(
             "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; the"
@@ -246,7 +253,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="release",
-        step=previous.release_rollouts,
+        step=cutover.release_rollouts,
         edges=(
             (RolloutPhase.KEPT, RolloutPhase.GONE),
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
@@ -260,7 +267,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="retire",
-        step=retirement.retire_rollouts,
+        step=cutover.retire_rollouts,
         edges=(
             (RolloutPhase.DRAINING, RolloutPhase.GONE),
             (RolloutPhase.DRAINING, RolloutPhase.CLAIMED),
@@ -279,7 +286,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="cut over",
-        step=table_content.decide_table,
+        step=routing_tables.decide_table,
         edges=(
             (RolloutPhase.CLAIMED, RolloutPhase.CANDIDATE),
             (RolloutPhase.KEPT, RolloutPhase.CANDIDATE),
@@ -371,7 +378,7 @@ def _phase_of_known(rollout: RolloutStatus, status: DatasetStatus) -> RolloutPha
     table = status.table
     if rollout.kept_since:
         return RolloutPhase.KEPT
-    if table is not None and table.parts and references.is_in_table(rollout.rollout, table):
+    if table is not None and table.parts and windows.is_in_table(rollout.rollout, table):
         return RolloutPhase.PARTIAL
     if table is not None and table.rollout == rollout.rollout:
         return RolloutPhase.ACTIVE if table.confirmed_at else RolloutPhase.REFERENCED

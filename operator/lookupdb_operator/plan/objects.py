@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from lookupdb.store.announcement import Announcement
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet
-from lookupdb_operator.plan import lifecycle, password_keys, reasons
-from lookupdb_operator.plan.build import build_job
+from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet, Trouble
+from lookupdb_operator.plan import builds, lifecycle, pushes, reasons, rollouts, routing_tables
+from lookupdb_operator.plan import secrets as password_keys
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
-from lookupdb_operator.plan.rollout import pushes, rollouts, router_reports, suspension, table_conflicts
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -24,8 +24,7 @@ from lookupdb_operator.plan.situation import (
     table_stamps,
 )
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.shard_ranges import ALL, parse_shards
-from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
+from lookupdb_operator.status import ALL, AnnouncedStatus, DatasetStatus, GenerationStatus, RolloutStatus, parse_shards
 
 Name = tuple[str, str]
 """Kind and name."""
@@ -50,13 +49,13 @@ def plan_changes(status: DatasetStatus, secrets: tuple[Manifest, ...], situation
     observed = situation.observed
     manifests_due = desired_objects(status, situation)
     is_suspended = situation.desired.is_suspended
-    repairable = suspension.without_edits(manifests_due, situation) if is_suspended else manifests_due
+    repairable = rollouts.without_edits(manifests_due, situation) if is_suspended else manifests_due
     repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, situation))
     return ObjectChanges(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
         delete=(
             *find_garbage(
-                status, suspension.without_permanent_objects(observed) if is_suspended else observed, manifests_due
+                status, rollouts.without_permanent_objects(observed) if is_suspended else observed, manifests_due
             ),
             # Of another rollout the Job would not be made again.
             *pushes.list_overdue(rollouts.with_current_alone(status, situation), observed, situation.now),
@@ -72,7 +71,7 @@ def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | Non
 def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
     """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
     that are as they should be are left out: rendering a thousand shards takes long."""
-    present, keys = _observed_stamps(situation.observed), password_keys.list_needed(status, situation)
+    present, keys = _observed_stamps(situation.observed), password_keys.list_needed_keys(status, situation)
     return (
         *_list_build_objects(status, situation, present),
         *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients, keys)),
@@ -86,7 +85,7 @@ def _list_build_objects(status: DatasetStatus, situation: Situation, present: se
     build = status.build
     if build is None or build.digest != situation.desired.build_digest:
         return  # what an older spec's build was made from is not known any more, and its pod may yet read it
-    is_lost = build_job.has_lost_result(build, situation.observed)
+    is_lost = builds.has_lost_result(build, situation.observed)
     if not is_lost and not build_stamps(situation.ingredients, build) <= present:
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
@@ -127,7 +126,7 @@ def _list_table_objects(status: DatasetStatus, situation: Situation, present: se
     table = status.table
     if table is None:
         return
-    known = table_conflicts.find_generations(table, status)
+    known = routing_tables.find_generations(table, status)
     if known is not None and not table_stamps(situation.ingredients, table, known) <= present:
         yield manifests.render_routing_table(situation.dataset, table, known)
 
@@ -198,7 +197,7 @@ def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Man
         return ()
     return tuple(
         manifests.render_nudge(observed.dataset, pod, table.version)
-        for pod in router_reports.list_live_routers(observed)
+        for pod in routing_tables.list_live_routers(observed)
         if pod.table_version != str(table.version)
     )
 
@@ -236,8 +235,8 @@ def find_garbage(status: DatasetStatus, observed: Observed, manifests_due: Itera
 
 
 def _find_lost_jobs(status: DatasetStatus, observed: Observed) -> Iterator[ObjectRef]:
-    if status.build is not None and build_job.has_lost_result(status.build, observed):
-        job = build_job.find_job(observed, status.build)
+    if status.build is not None and builds.has_lost_result(status.build, observed):
+        job = builds.find_job(observed, status.build)
         if job is not None and not job.deleting:
             yield job.ref
 
@@ -329,3 +328,54 @@ def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existin
     yield from observed.jobs
     yield from observed.shard_sets
     yield from observed.other_objects
+
+
+# What is announced in the store of the active generation: to those who map it on machines of their own, and ask no
+# router (``lookupdb sync``).
+#
+# It is due once every router has confirmed a table of another generation, and is written to status when the store has
+# it. Until then status has none, and it is written again: a write that is done twice is the same. Nothing else waits
+# for it.
+#
+# A dataset with a store of its own is announced by its routing table alone, and so is every dataset where no gateway
+# stands before the store: the operator has no credentials there that it could use.
+
+
+def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` in which is announced what the store was seen to have; nothing from when on another generation is
+    due: a write whose answer is lost may have had its effect, and what was announced before is announced anew then."""
+    due, done = find_due(status, situation), situation.observed.announcement.written
+    if due is None:
+        return status
+    if done is not None and _identify(done) == _identify(due):
+        return replace(status, announced=AnnouncedStatus(due.generation, due.version))
+    return status if status.announced is None else replace(status, announced=None)
+
+
+def _identify(announcement: Announcement) -> tuple[str, str, int]:
+    return announcement.uid, announcement.generation, announcement.version
+
+
+def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None:
+    """What is to be announced, and is not yet; None where nothing is, or nobody can."""
+    table, dataset = status.table, situation.dataset
+    if not situation.config.announces or not situation.shares_store:
+        return None
+    if table is None or not table.confirmed_at or table.is_mixed:
+        return None
+    if status.announced is not None and status.announced.generation == table.generation:
+        return None
+    return Announcement(
+        dataset.namespace, dataset.name, dataset.uid, table.generation, table.version, table.confirmed_at
+    )
+
+
+def diagnose_announcement(observed: Observed) -> Trouble | None:
+    """Why an announcement has not succeeded for long."""
+    problem = observed.announcement.problem
+    if not problem:
+        return None
+    return Trouble(
+        reasons.ANNOUNCEMENT_FAILED,
+        f"What routers answer from is not announced in the store, and `lookupdb sync` stays behind: {problem}",
+    )

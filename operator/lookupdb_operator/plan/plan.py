@@ -41,67 +41,65 @@ from datetime import datetime
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
 from lookupdb_operator.plan import (
-    announcement,
+    builds,
     conditions,
+    cutover,
     lifecycle,
     objects,
-    password_keys,
+    pushes,
     reasons,
     recovery,
-    serving,
-    standstill,
-    store,
+    refreshes,
+    rollouts,
+    secrets,
+    turns,
 )
-from lookupdb_operator.plan.build import builds
-from lookupdb_operator.plan.generation import checks, freshness
-from lookupdb_operator.plan.rollout import cutover, pushes, rollouts
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
 
 
 def plan(observed: Observed, config: Config, now: datetime) -> Plan:
     """What to do about ``observed`` at ``now``, which is aware. Pure; done again at once, it asks for nothing more."""
     dataset = observed.dataset
-    idle = standstill.plan_idle(observed, config)
+    idle = conditions.plan_idle(observed, config)
     if idle is not None:  # of a status that is not ours, nothing is read
         return idle
     status = recovery.clamp_moments(dataset.status, now)
-    waiting = standstill.plan_standstill(status, observed, config, now)
+    waiting = conditions.plan_standstill(status, observed, config, now)
     if waiting is not None:
         return waiting
     situation = Situation.from_observed(observed, config, now)
-    status = replace(status, operator=config.identity, endpoint=standstill.find_endpoint(dataset))
+    status = replace(status, operator=config.identity, endpoint=conditions.find_endpoint(dataset))
     status = lifecycle.advance(status, situation)
     status = builds.note_stall(status, situation)
     status = rollouts.note_stalls(status, situation)
     status = pushes.note_ends(status, observed, now)
-    deadlines = [turns.next_turn_in(status, now), checks.next_check_in(status, now)]
-    secret = store.render_due_secret(status, situation)
+    deadlines = [turns.next_turn_in(status, now), refreshes.next_check_in(status, now)]
+    secret = secrets.render_store_secret(status, situation)
     if secret or not situation.has_store_secret:
-        status = store.note_secret(status, situation)
-    deadlines.append(store.next_write_in(status, situation))
-    key_secret = password_keys.render_due_secret(status, situation)
-    note_key = password_keys.note_secret if key_secret else password_keys.forget_secret
+        status = secrets.note_store_secret(status, situation)
+    deadlines.append(secrets.next_store_write_in(status, situation))
+    key_secret = secrets.render_key(status, situation)
+    note_key = secrets.note_key if key_secret else secrets.forget_key
     status = note_key(status, situation)
-    deadlines.append(password_keys.next_attempt_in(status, situation))
-    status = announcement.note_announced(status, situation)
+    deadlines.append(secrets.next_key_attempt_in(status, situation))
+    status = objects.note_announced(status, situation)
     changes = objects.plan_changes(status, (*secret, *key_secret), situation)
     reported_situation = replace(situation, observed=objects.with_pending_refusals(changes.apply, observed))
     deadlines.append(objects.next_look_in(changes.apply, reported_situation))
     deadlines.append(pushes.next_attempt_in(rollouts.with_current_alone(status, situation), observed, now))
-    status = freshness.note_refresh(serving.with_serving_status(status, observed))
-    lost_pods = serving.find_lost_pods(observed)
-    ready = serving.assess(status, reported_situation)
+    status = refreshes.note_refresh(conditions.with_serving_status(status, observed))
+    lost_pods = conditions.find_lost_pods(observed)
+    ready = conditions.assess(status, reported_situation)
     built = builds.assess(status, reported_situation)
     rolled_out = cutover.assess(status, reported_situation)
     deadlines += [ready.next_look_in, built.next_look_in, rolled_out.next_look_in]
-    deadlines.append(freshness.next_stale_in(status, situation))
+    deadlines.append(refreshes.next_stale_in(status, situation))
     return Plan(
         ask_routers=cutover.needs_reports(status),
         status=conditions.set_conditions(status, reported_situation, serving=ready, build=built, rollout=rolled_out),
         apply=changes.apply,
         delete=(*changes.delete, *lost_pods),
         next_look_in=reasons.find_earliest(deadlines),
-        announce=announcement.find_due(status, situation),
+        announce=objects.find_due(status, situation),
     )

@@ -13,14 +13,12 @@ from typing import TypeVar
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
-from lookupdb_operator.plan import clock, password_keys, retries
-from lookupdb_operator.plan.generation import history, promotion
-from lookupdb_operator.plan.rollout import pushes, references, table_versions
+from lookupdb_operator.plan import clock, pushes, refreshes, routing_tables, secrets, turns, windows
+from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.plan.turn import turns
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.shard_ranges import ALL
 from lookupdb_operator.status import (
+    ALL,
     BuildFailure,
     BuildRecord,
     BuildStatus,
@@ -52,7 +50,7 @@ def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus
     status = _without_outdated_table(status, situation)
     return replace(
         status,
-        rollouts=tuple(password_keys.recover_key(rollout, observed) for rollout in (*status.rollouts, *unknown)),
+        rollouts=tuple(secrets.recover_key(rollout, observed) for rollout in (*status.rollouts, *unknown)),
         last_rollout=max(status.last_rollout, last_rollout),
         last_generation=max(status.last_generation, last_generation),
     )
@@ -69,9 +67,9 @@ def _list_with_generations(status: DatasetStatus) -> Iterator[_WithGeneration]:
 def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
     """Whether routers may answer from a routing table of which ``status`` knows nothing: a newer one is written than it
     knows of, or one is written, and it knows of no table and of no servers that any references."""
-    if table_versions.is_newer_written(status, observed):
+    if routing_tables.is_newer_written(status, observed):
         return True
-    written = table_versions.written_table_version(observed)
+    written = routing_tables.written_table_version(observed)
     return bool(written) and status.table is None and not any(rollout.minimum_replicas for rollout in status.rollouts)
 
 
@@ -91,7 +89,7 @@ def is_inconsistent(status: DatasetStatus) -> bool:
         return True
     if _names_other_servers(table, status) or _lacks_what_served(table, status):
         return True
-    return any(_lacks_routed_shards(rollout, table, status) for rollout in references.serving_rollouts(status))
+    return any(_lacks_routed_shards(rollout, table, status) for rollout in windows.serving_rollouts(status))
 
 
 def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
@@ -102,8 +100,7 @@ def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
     if status.generation in ("", table.generation):
         return False
     return not any(
-        rollout.referenced_replicas and not references.is_in_table(rollout.rollout, table)
-        for rollout in status.rollouts
+        rollout.referenced_replicas and not windows.is_in_table(rollout.rollout, table) for rollout in status.rollouts
     )
 
 
@@ -122,7 +119,7 @@ def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: Dat
     """Whether ``table`` routes shards to ``rollout`` that this does not keep servers of, by its own words."""
     if rollout.referenced_replicas < table.replicas or rollout.kept_since:
         return True
-    return not references.routed_shards(rollout, status) <= references.referenced_shards(rollout, status)
+    return not windows.routed_shards(rollout, status) <= windows.referenced_shards(rollout, status)
 
 
 def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -131,21 +128,21 @@ def _without_outdated_table(status: DatasetStatus, situation: Situation) -> Data
     built: going back to an older one would be worse. What the annotation rejects is noted before it is forgotten: the
     new generation may be of the same source."""
     observed = situation.observed
-    if not table_versions.is_newer_written(status, observed) and not is_inconsistent(status):
+    if not routing_tables.is_newer_written(status, observed) and not is_inconsistent(status):
         return status
     kept = tuple(
         replace(
             rollout,
             template="",
             kept_since="",
-            referenced_replicas=max(rollout.minimum_replicas, references.count_replicas(rollout.rollout, observed)),
+            referenced_replicas=max(rollout.minimum_replicas, windows.count_replicas(rollout.rollout, observed)),
             offered_replicas=0,
             shard_ranges=ALL,
             window="",
         )
         for rollout in status.rollouts
     )
-    newest = max(table_versions.written_table_version(observed), table_versions.known_table_version(status))
+    newest = max(routing_tables.written_table_version(observed), routing_tables.known_table_version(status))
     status = promotion.note_rejection(status, situation)
     forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
     return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)
@@ -168,7 +165,7 @@ def _list_unknown_rollouts(
             generation=names.generation_name(generations[rollout] or max(last_generation, 1)),
             template="",  # it is only kept, never made again
             started_at=clock.format_moment(situation.now),
-            referenced_replicas=references.count_replicas(rollout, situation.observed),
+            referenced_replicas=windows.count_replicas(rollout, situation.observed),
         )
 
 
@@ -176,7 +173,7 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
     """``status`` with every moment that lies too far ahead moved back to the latest that it can be. The clock was set
     back, and nobody knows how long ago such a moment was: its time passes from now on. Nothing waits for ever, nothing
     ends early."""
-    status = history.clamp_records(status, now)
+    status = refreshes.clamp_records(status, now)
     table, failure, candidate = status.table, status.failure, status.candidate
     if candidate is not None:
         candidate = replace(candidate, since=clock.clamp_to_now(candidate.since, now))
@@ -187,11 +184,11 @@ def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
             confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
         )
     if failure is not None:
-        latest = now + timedelta(seconds=retries.retry_delay(failure.count, failure.reason))
+        latest = now + timedelta(seconds=clock.retry_delay(failure.count, failure.reason))
         failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
     lost = status.lost
     if lost is not None and lost.retry_at:
-        latest = now + timedelta(seconds=retries.retry_delay(lost.count))
+        latest = now + timedelta(seconds=clock.retry_delay(lost.count))
         lost = replace(lost, retry_at=clock.clamp_moment(lost.retry_at, latest))
     return replace(
         status,

@@ -15,8 +15,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Final, Self, TypeVar, cast
 
-from lookupdb.refresh import Refresh
-from lookupdb.spec import DatasetSpec
+from lookupdb.dataset.spec import DatasetSpec, Refresh
 from lookupdb_operator import manifests
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, ObservedDataset

@@ -14,7 +14,7 @@ import click
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.plugin import changes, progress
-from lookupdb_operator.plugin.dataset import Dataset
+from lookupdb_operator.plugin.changes import Dataset
 from lookupdb_operator.plugin.options import (
     JSON,
     check_generation,
@@ -25,10 +25,9 @@ from lookupdb_operator.plugin.options import (
     wait_options,
     with_target,
 )
-from lookupdb_operator.plugin.polls import Polls
 from lookupdb_operator.plugin.progress import ChangeProgress
-from lookupdb_operator.plugin.session import ClusterSession, Target
-from lookupdb_operator.plugin.views.wording import clean
+from lookupdb_operator.plugin.session import ClusterSession, Polls, Target
+from lookupdb_operator.plugin.views import clean
 
 Judge = Callable[[Dataset], ChangeProgress]
 

@@ -9,22 +9,13 @@ import click
 from lookupdb import __version__
 from lookupdb.cli.program import run_program
 from lookupdb.errors import LookupdbError
-from lookupdb_operator.api.client import ApiError
-from lookupdb_operator.plugin import (
-    change_verbs,
-    completion,
-    diff_verb,
-    load_verb,
-    log_verb,
-    lookup_verb,
-    status_verb,
-    top_verb,
-)
-from lookupdb_operator.plugin.views.wording import clean
+from lookupdb_operator.cluster.client import ApiError
+from lookupdb_operator.plugin import change_verbs, diff, load, options, read_verbs
+from lookupdb_operator.plugin.views import clean
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name=completion.PROGRAM)
+@click.version_option(__version__, prog_name=options.PROGRAM)
 def cli() -> None:
     """Look at LookupDatasets and change what they serve.
 
@@ -39,18 +30,18 @@ def cli() -> None:
 
 
 for _command in (
-    status_verb.command,
-    lookup_verb.command,
+    read_verbs.status,
+    read_verbs.get,
     change_verbs.refresh,
     change_verbs.promote,
     change_verbs.reject,
     change_verbs.rollback,
     change_verbs.unpin,
-    diff_verb.command,
-    load_verb.command,
-    log_verb.command,
-    top_verb.command,
-    completion.command,
+    diff.command,
+    load.command,
+    read_verbs.logs,
+    read_verbs.top,
+    options.command,
 ):
     cli.add_command(_command)
 
@@ -66,13 +57,13 @@ def main() -> None:
 
 
 def _complete() -> None:
-    for line in completion.answer_kubectl(cli, sys.argv[1:]):
+    for line in options.answer_kubectl(cli, sys.argv[1:]):
         click.echo(line)
 
 
 def _run() -> int | None:
     try:
-        code: int | None = cli.main(prog_name=completion.PROGRAM, standalone_mode=False)
+        code: int | None = cli.main(prog_name=options.PROGRAM, standalone_mode=False)
     except ApiError as error:
         raise LookupdbError(str(error)) from error
     return code

@@ -13,12 +13,11 @@ from typing import Any, Final
 import click
 
 from lookupdb.errors import LookupdbError
-from lookupdb_operator.api.client import AlreadyExists, ApiError, Refused
-from lookupdb_operator.plugin.job_progress import JobProgress, judge_job
+from lookupdb_operator.cluster.client import AlreadyExists, ApiError, Refused
+from lookupdb_operator.plugin.jobs import JobProgress, judge_job
 from lookupdb_operator.plugin.options import Seconds
-from lookupdb_operator.plugin.polls import Polls
-from lookupdb_operator.plugin.session import ClusterSession
-from lookupdb_operator.plugin.views.wording import clean
+from lookupdb_operator.plugin.session import ClusterSession, Polls
+from lookupdb_operator.plugin.views import clean
 
 _POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0

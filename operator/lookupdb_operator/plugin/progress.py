@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from lookupdb_operator import names
+from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan import reasons
-from lookupdb_operator.plan.generation import promotion
-from lookupdb_operator.plugin.dataset import Dataset, Members
-from lookupdb_operator.plugin.views.wording import format_seconds
+from lookupdb_operator.plugin.changes import Dataset, Members
+from lookupdb_operator.plugin.views import format_seconds
 
 _FIND_OPERATOR: Final = "kubectl get pods -A -l app.kubernetes.io/part-of=lookupdb,app.kubernetes.io/component=operator"
 

@@ -5,21 +5,119 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import aiohttp
+import click
 from kubernetes.aio import config
 
 from lookupdb.errors import LookupdbError
-from lookupdb_operator import kinds, names
-from lookupdb_operator.api.client import MERGE_PATCH, Answer, Api, NotFound, Refused, Unreachable
-from lookupdb_operator.parse import parse_pod
-from lookupdb_operator.plugin import port_forward
-from lookupdb_operator.plugin.dataset import Dataset, DatasetPods
+from lookupdb_operator import names
+from lookupdb_operator.cluster.client import MERGE_PATCH, Answer, Api, NotFound, Refused, Unauthorized, Unreachable
+from lookupdb_operator.cluster.workloads import parse_pod
+from lookupdb_operator.plugin.changes import Dataset, DatasetPods
+from lookupdb_operator.plugin.views import clean
+
+# A pod's port through ``kubectl port-forward``, which ends at the pod's own loopback: no NetworkPolicy is in its way,
+# as it may be in that of the API server's proxy.
+
+
+_ADDRESS: Final = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
+_PATIENCE: Final = 10.0
+_ANSWER_AT_MOST: Final = 1 << 22
+_MESSAGE_AT_MOST: Final = 2000
+
+
+async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
+    """What ``pod`` answers to GET ``path`` on ``port``. ``kubectl`` is the program, with the options that name cluster
+    and namespace. Raises Unreachable."""
+    subject = f"port {port} of pod {pod}"
+    try:
+        async with (
+            asyncio.timeout(_PATIENCE),
+            _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"]) as address,
+            aiohttp.ClientSession() as http,
+            http.get(f"http://{address}{path}") as response,
+        ):
+            text = await response.content.read(_ANSWER_AT_MOST)
+            while not response.content.at_eof() and len(text) < _ANSWER_AT_MOST:
+                text += await response.content.read(_ANSWER_AT_MOST - len(text))
+    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+        raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
+    if response.status != 200:
+        raise Unreachable(subject, f"it answers {response.status}")
+    return text.decode(errors="replace")
+
+
+@asynccontextmanager
+async def open_port(
+    kubectl: Sequence[str], pod: str, port: int, *, is_encrypted: bool = False
+) -> AsyncIterator[PodPort]:
+    """``port`` of ``pod``, until the block ends. Raises Unreachable. ``is_encrypted``: it speaks TLS; that it is the
+    pod's, the API server says, and no certificate is verified."""
+    subject = f"port {port} of pod {pod}"
+    forwarding = _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"])
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                address = await stack.enter_async_context(forwarding)
+        except (OSError, TimeoutError) as error:
+            raise Unreachable(subject, f"kubectl port-forward: {str(error) or type(error).__name__}") from error
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield PodPort(http, f"{'https' if is_encrypted else 'http'}://{address}", subject)
+
+
+class PodPort:
+    """What answers at one port of a pod."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, subject: str) -> None:
+        self._http = http
+        self._url = url
+        self._subject = subject
+
+    async def get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
+        """The answer to GET ``path``. Raises Unreachable."""
+        try:
+            async with (
+                asyncio.timeout(_PATIENCE),
+                self._http.get(
+                    f"{self._url}{path}", params=query, headers=headers, allow_redirects=False, ssl=False
+                ) as response,
+            ):
+                return Answer(response.status, response.headers, await response.read())
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            raise Unreachable(self._subject, str(error) or type(error).__name__) from error
+
+
+@asynccontextmanager
+async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
+    """The address on which the program listens, until the block ends."""
+    process = await asyncio.create_subprocess_exec(*words, "--address", "127.0.0.1", stdout=PIPE, stderr=PIPE)
+    try:
+        yield await _read_address(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
+async def _read_address(process: Process) -> str:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while line := await process.stdout.readline():
+        if found := _ADDRESS.match(line):
+            return found[1].decode()
+    said = (await process.stderr.read(_MESSAGE_AT_MOST)).decode(errors="replace")
+    raise OSError(said.strip() or "it has ended without a word")
+
 
 _IN_CLUSTER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
@@ -118,7 +216,7 @@ class ClusterSession:
 
     async def get_dataset(self, name: str) -> Dataset:
         """The dataset ``name``. Raises NoSuchDataset."""
-        path = kinds.DATASET.path(self.namespace, name)
+        path = names.DATASET_KIND.path(self.namespace, name)
         try:
             return Dataset.from_body(await self._api.request("GET", path, subject=f"LookupDataset {name}"))
         except NotFound as error:
@@ -129,7 +227,7 @@ class ClusterSession:
 
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
         """The datasets of the namespace, or of all, by name."""
-        path = kinds.DATASET.path("" if everywhere else self.namespace)
+        path = names.DATASET_KIND.path("" if everywhere else self.namespace)
         bodies = await self._list(path, "LookupDatasets", {})
         return tuple(sorted(map(Dataset.from_body, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
 
@@ -144,7 +242,7 @@ class ClusterSession:
         """The pods of ``dataset`` as the API server has them, those that began first first."""
         selector = {names.DATASET: dataset.name, names.DATASET_UID: dataset.uid} | labels
         query = {"labelSelector": ",".join(f"{name}={value}" for name, value in selector.items())}
-        bodies = await self._list(kinds.POD.path(dataset.namespace), f"the pods of {dataset.key}", query)
+        bodies = await self._list(names.POD.path(dataset.namespace), f"the pods of {dataset.key}", query)
         return sorted(
             bodies, key=lambda body: (body["metadata"].get("creationTimestamp") or "", body["metadata"]["name"])
         )
@@ -154,7 +252,7 @@ class ClusterSession:
         body = {**change, "metadata": {"uid": dataset.uid, **change.get("metadata", {})}}
         answer = await self._api.request(
             "PATCH",
-            kinds.DATASET.path(dataset.namespace, dataset.name),
+            names.DATASET_KIND.path(dataset.namespace, dataset.name),
             subject=f"LookupDataset {dataset.name}",
             query={"fieldManager": "kubectl-lookupdb"},
             body=body,
@@ -177,7 +275,7 @@ class ClusterSession:
         if not ready:
             raise Unreachable(f"a router of {dataset.key}", "none is ready")
         kubectl = self._target.render_kubectl(dataset.namespace)
-        opened = port_forward.open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls)
+        opened = open_port(kubectl, ready[0], names.ROUTER_PORT, is_encrypted=dataset.speaks_tls)
         async with opened as port:
             yield lambda key, generation: port.get(
                 "/v1/lookup", {"key": key}, {**_insist(generation), "Authorization": f"Bearer {token}"}
@@ -186,40 +284,38 @@ class ClusterSession:
     async def _look_up(self, dataset: Dataset, key: str, generation: str | None) -> Answer:
         service = quote(names.router(dataset.name), safe="")
         scheme = "https:" if dataset.speaks_tls else ""  # the API server's proxy does not verify the certificate
-        path = f"{kinds.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
+        path = f"{names.SERVICE.path(dataset.namespace)}/{scheme}{service}:http/proxy/v1/lookup"
         subject = f"a router of {dataset.key}"
         return await self._api.fetch(path, subject=subject, query={"key": key}, headers=_insist(generation))
 
     async def read_metrics(self, namespace: str, pod: str) -> str:
         """The metrics of a pod's admin port, through the API server's proxy, or where that does not reach it through
         kubectl port-forward."""
-        path = f"{kinds.POD.path(namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
+        path = f"{names.POD.path(namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
         if pod not in self._unproxied:
             with contextlib.suppress(Unreachable, TimeoutError):
                 async with asyncio.timeout(_PROXY_PATIENCE):
                     return await self._read_text(path, f"the admin port of pod {pod}", {})
             self._unproxied.add(pod)
-        return await port_forward.read_through(
-            self._target.render_kubectl(namespace), pod, names.ADMIN_PORT, "/metrics"
-        )
+        return await read_through(self._target.render_kubectl(namespace), pod, names.ADMIN_PORT, "/metrics")
 
     async def list_shard_sets(self, dataset: Dataset) -> list[Mapping[str, Any]]:
         """The StatefulSets of ``dataset``, those that were made first first."""
         selector = f"{names.DATASET}={dataset.name},{names.DATASET_UID}={dataset.uid}"
-        path = kinds.STATEFUL_SET.path(dataset.namespace)
+        path = names.STATEFUL_SET.path(dataset.namespace)
         bodies = await self._list(path, f"the StatefulSets of {dataset.key}", {"labelSelector": selector})
         return sorted(bodies, key=lambda body: body["metadata"].get("creationTimestamp") or "")
 
     async def create_job(self, namespace: str, job: Mapping[str, Any]) -> None:
         """Create ``job``."""
         subject = f"Job {job['metadata']['name']}"
-        await self._api.request("POST", kinds.JOB.path(namespace), subject=subject, body=job)
+        await self._api.request("POST", names.JOB.path(namespace), subject=subject, body=job)
 
     async def get_job(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         """The Job as the API server has it; None when it is gone."""
         try:
             job: Mapping[str, Any] = await self._api.request(
-                "GET", kinds.JOB.path(namespace, name), subject=f"Job {name}"
+                "GET", names.JOB.path(namespace, name), subject=f"Job {name}"
             )
         except NotFound:
             return None
@@ -229,29 +325,29 @@ class ClusterSession:
         """Delete the Job and its pod; one that is gone already is no error."""
         with contextlib.suppress(NotFound):
             query = {"propagationPolicy": "Background"}
-            await self._api.request("DELETE", kinds.JOB.path(namespace, name), subject=f"Job {name}", query=query)
+            await self._api.request("DELETE", names.JOB.path(namespace, name), subject=f"Job {name}", query=query)
 
     async def list_pods_of_job(self, namespace: str, name: str) -> list[Mapping[str, Any]]:
         """The pods of a Job."""
         query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
-        return await self._list(kinds.POD.path(namespace), f"the pods of Job {name}", query)
+        return await self._list(names.POD.path(namespace), f"the pods of Job {name}", query)
 
     async def list_warnings(self, namespace: str, kind: str, name: str) -> list[Mapping[str, Any]]:
         """Warning events about an object; none for who may not list events."""
         query = {"fieldSelector": f"type=Warning,involvedObject.kind={kind},involvedObject.name={name}"}
         with contextlib.suppress(Refused):
-            return await self._list(kinds.EVENT.path(namespace), f"events about {kind} {name}", query)
+            return await self._list(names.EVENT.path(namespace), f"events about {kind} {name}", query)
         return []
 
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """The last lines that a container has written."""
         query = {"container": container, "tailLines": str(lines)}
-        return await self._read_text(kinds.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
+        return await self._read_text(names.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
 
     async def follow_log(self, namespace: str, pod: str, container: str) -> AsyncIterator[str]:
         """The lines that a container writes, as they come, until it ends."""
         query = {"container": container, "follow": "true"}
-        path = kinds.POD.path(namespace, pod, "log")
+        path = names.POD.path(namespace, pod, "log")
         lines = self._api.stream(
             path, subject=f"the log of pod {pod}", query=query, accept="*/*", silence_at_most=_LOG_SILENCE
         )
@@ -276,3 +372,72 @@ class ClusterSession:
             asked = {**query, "limit": str(_A_PAGE)} | ({"continue": more} if more else {})
             page = await self._api.request("GET", path, subject=subject, query=asked)
             bodies += page.get("items") or ()
+
+
+# Looks at the API server, again and again, while something is waited for. One that fails need not be the last: the API
+# server is started anew, or too many ask it. So the next one comes as ever, and what goes on for seconds is told.
+
+
+T = TypeVar("T")
+
+_TOLD_AFTER: Final = 5.0
+"""Seconds for which looks fail before it is told."""
+_LAST_SECONDS: Final = 1.0
+"""For which a look may go on when time is up: the last one begins about then."""
+
+
+class Polls:
+    """Looks at ``subject`` for ``seconds`` at most."""
+
+    def __init__(self, subject: str, seconds: float) -> None:
+        self._subject = subject
+        self._ends_at = time.monotonic() + seconds
+        self._fails_since: float | None = None
+        self._answers_since = time.monotonic()
+        self._is_told = False
+        self.trouble = ""
+        """Why the last look failed; empty when it did not."""
+
+    @property
+    def are_over(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self._ends_at
+
+    @property
+    def answered_seconds(self) -> float:
+        """For how long the API server has answered; 0 while it does not."""
+        return 0.0 if self.trouble else time.monotonic() - self._answers_since
+
+    def describe_trouble(self) -> str:
+        """A sentence behind others about the last look, if it failed; else nothing."""
+        return f". The last look at it failed: {self.trouble}" if self.trouble else ""
+
+    async def look(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What ``ask`` comes to; None when the API server cannot say it now, or not in time. Raises what will not be
+        otherwise by asking again."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(max(self._ends_at - began, _LAST_SECONDS)):
+                found = await ask()
+        except Unauthorized:
+            raise
+        except Unreachable as error:
+            self._note_trouble(began, str(error))
+        except TimeoutError:
+            self._note_trouble(began, f"{self._subject}: the API server does not answer")
+        else:
+            self._note_answer()
+            return found
+        return None
+
+    def _note_trouble(self, began: float, trouble: str) -> None:
+        self.trouble = clean(trouble)
+        self._fails_since = began if self._fails_since is None else self._fails_since
+        if not self._is_told and time.monotonic() - self._fails_since >= _TOLD_AFTER:
+            self._is_told = True
+            click.echo(self.trouble, err=True)
+
+    def _note_answer(self) -> None:
+        if self.trouble:
+            self._answers_since = time.monotonic()
+        self.trouble, self._fails_since, self._is_told = "", None, False

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lookupdb_operator import names
-from lookupdb_operator.loop.repairs import Repairs
+from lookupdb_operator.loop.reconcile import Repairs
 from lookupdb_operator.model import Manifest, Observed
 from lookupdb_operator.plan import plan
 from operator_support.plan_routers import edit_label, edit_table, with_version, with_wrong_address

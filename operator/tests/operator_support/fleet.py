@@ -10,9 +10,8 @@ from datetime import datetime
 from lookupdb_operator import names
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan, Trouble
-from lookupdb_operator.plan import plan, reasons
-from lookupdb_operator.plan.turn import turns
-from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
+from lookupdb_operator.plan import plan, reasons, turns
+from lookupdb_operator.plan.turns import Key, TurnQueues
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_world import Planner, World
 

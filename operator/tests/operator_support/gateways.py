@@ -15,7 +15,7 @@ import orjson
 from support.signers import AUDIENCE, ec_signer, jwks, rsa_signer
 from yarl import URL
 
-from lookupdb_operator.api.client import Api
+from lookupdb_operator.cluster.client import Api
 from lookupdb_operator.gateway.service import Gateway, GatewayOptions
 from operator_support.kube import Kube, serving
 from operator_support.running import until

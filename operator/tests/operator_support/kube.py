@@ -22,8 +22,8 @@ import yaml
 from aiohttp import web
 from benchmarks.operator_load.api_protocol import discovery, merge_patch, openapi, parse_path
 
-from lookupdb import schema
-from lookupdb_operator.kinds import Kind
+from lookupdb.dataset import schema
+from lookupdb_operator.names import Kind
 from operator_support import kube_fields
 from operator_support.authorities import without_authorities
 from operator_support.kube_answers import KINDS, matches

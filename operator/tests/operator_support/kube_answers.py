@@ -6,11 +6,11 @@ from typing import Any
 
 from aiohttp import web
 
-from lookupdb_operator import kinds
-from lookupdb_operator.kinds import Kind
+from lookupdb_operator import names
+from lookupdb_operator.names import Kind
 
 CRD = Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False)
-KINDS = (*kinds.ALL, CRD)
+KINDS = (*names.ALL, CRD)
 
 
 def matches(item: dict[str, Any], request: web.Request) -> bool:

@@ -13,9 +13,8 @@ from typing import Final
 
 from lookupdb_operator.config import Config
 from lookupdb_operator.model import Observed, Plan
-from lookupdb_operator.plan import plan
-from lookupdb_operator.plan.turn import turns
-from lookupdb_operator.plan.turn.turn_queues import Key, TurnQueues
+from lookupdb_operator.plan import plan, turns
+from lookupdb_operator.plan.turns import Key, TurnQueues
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_invariants import Broken
 from operator_support.plan_settled import check_settled

@@ -146,7 +146,7 @@ def _number_taken(generation: str, world: World) -> BuildResult:
 
 
 def _refusal(generation: str, content: str, moment: datetime) -> BuildResult:
-    # As of lookupdb.build.adoption and lookupdb.cli.ways_out.
+    # As of lookupdb.builder.existing and lookupdb.cli.addressing.
     message = (
         "maxShrinkPercent: expected at most 20 % fewer records, found 10 where g1 has 100 (-90.0 %)"
         f"\n  {generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates,"

@@ -10,15 +10,13 @@ from typing import Any
 
 import orjson
 
-from lookupdb.schedule import LONGEST_JITTER
+from lookupdb.dataset.schedule import LONGEST_JITTER
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import clock, lifecycle, reasons, recovery
-from lookupdb_operator.plan.generation import promotion
+from lookupdb_operator.plan import clock, lifecycle, reasons, recovery, windows
+from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
-from lookupdb_operator.plan.rollout import references
-from lookupdb_operator.shard_ranges import format_shards, parse_shards
-from lookupdb_operator.status import DatasetStatus
+from lookupdb_operator.status import DatasetStatus, format_shards, parse_shards
 
 DRAIN: float = 5.0
 """Seconds for which servers stay that no router answers from any more: the least ``rollout.drainSeconds`` asked for."""
@@ -418,11 +416,11 @@ def _check_surge(before: DatasetStatus, after: DatasetStatus, dataset: ObservedD
         generation, old = after.find_generation(rollout.generation), known.get(rollout.rollout)
         if generation is None or not rollout.shard_ranges:
             continue
-        is_late = after.table is None or not after.table.confirmed_at or references.is_draining(after)
-        begun = references.held_shards(rollout, after) - (references.held_shards(old, before) if old else frozenset())
+        is_late = after.table is None or not after.table.confirmed_at or windows.is_draining(after)
+        begun = windows.held_shards(rollout, after) - (windows.held_shards(old, before) if old else frozenset())
         if not begun or (old is None and is_late):
             continue
-        shards = sum(len(references.held_shards(other, after)) for other in after.rollouts)
+        shards = sum(len(windows.held_shards(other, after)) for other in after.rollouts)
         if shards > generation.shards + dataset.spec["rollout"]["maxSurgeShards"]:
             raise Broken(f"shards {format_shards(begun)} of {rollout.rollout} begin, and {shards} are there then")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb import schema, spec
+from lookupdb.dataset import schema, spec
 from lookupdb_operator import names
 from lookupdb_operator.manifests import content_mark, read_digest, read_table_version
 from lookupdb_operator.model import BuildResult, ExistingObject, Manifest, ObjectRef, Trouble

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookupdb.spec import DatasetSpec
+from lookupdb.dataset.spec import DatasetSpec
 from lookupdb_operator import names
 from lookupdb_operator.status import DatasetStatus, GenerationStatus, RolloutStatus
 from operator_support.plan_objects import UID, is_push

@@ -17,8 +17,7 @@ import orjson
 
 from lookupdb_operator import names
 from lookupdb_operator.config import Config, StoreAccess
-from lookupdb_operator.loop.absences import Absences
-from lookupdb_operator.loop.confirmations import Confirmations
+from lookupdb_operator.loop.observe import Absences, Confirmations
 from lookupdb_operator.manifests import is_made_once, uses_images
 from lookupdb_operator.model import (
     BuildResult,

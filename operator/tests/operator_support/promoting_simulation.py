@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Turn
-from lookupdb_operator.plan import plan
-from lookupdb_operator.plan.generation import promotion
+from lookupdb_operator.plan import generations, plan
 from lookupdb_operator.plan.situation import Situation
 from operator_support.plan_world import Planner
 from operator_support.simulation import Simulation
@@ -77,7 +76,7 @@ class PromotingSimulation(Simulation):
         if status.candidate is None or world.dataset.spec["suspend"] or world.dataset.parsed is None:
             return
         situation = Situation.from_observed(world.observe(), world.config, world.now)
-        promoted = promotion.promoted_candidate(status, situation.desired)
+        promoted = generations.promoted_candidate(status, situation.desired)
         labelled = (status.candidate.rollout, names.SHARDS)
         servers = [pod for pod in world.pods.values() if (pod.labels.get(names.ROLLOUT), pod.component) == labelled]
         needed = 0 if promoted is None else promoted.shards * world.dataset.parsed.replicas

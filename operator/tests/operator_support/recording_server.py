@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from lookupdb_operator.api.client import Api
-from lookupdb_operator.api.cluster import Cluster
+from lookupdb_operator.cluster.client import Api
+from lookupdb_operator.cluster.cluster import Cluster
 from operator_support.loopback import listening
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from lookupdb.store import StoredDataset, superseded
+from lookupdb.store import StoredDataset, sweep
 from lookupdb.store.dataset import Inventory
 from lookupdb_operator import names
 from lookupdb_operator.plan import plan
@@ -40,7 +40,7 @@ def _remove_as_told(world: World, job: Thing) -> None:
     pairs = list(itertools.pairwise(words))
     keep = next(int(value) for flag, value in pairs if flag == "--keep")
     protect = [value for flag, value in pairs if flag == "--protect"]
-    superseded.remove_superseded(cast(StoredDataset, _Stored(world)), keep, protect)
+    sweep.remove_superseded(cast(StoredDataset, _Stored(world)), keep, protect)
 
 
 class _Stored:

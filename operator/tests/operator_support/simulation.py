@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from lookupdb.schedule import Schedule
+from lookupdb.dataset.schedule import Schedule
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Manifest, ObjectRef, Observed, Trouble, Turn, Turns
-from lookupdb_operator.plan import plan, reasons
+from lookupdb_operator.plan import generations, plan, reasons
 from lookupdb_operator.plan.clock import format_moment
-from lookupdb_operator.plan.generation import rollback
 from lookupdb_operator.status import DatasetStatus
 from operator_support.plan_objects import Process, Takes
 from operator_support.plan_settled import check_settled
@@ -142,7 +141,7 @@ class Simulation:
         for _ in range(rounds):
             self._refresh()
             world.settle(CONVERGES_WITHIN)
-            previous = rollback.previous_generation(world.status)
+            previous = generations.previous_generation(world.status)
             if previous is None or self._wishes.random() < 0.3:
                 continue
             rollbacks += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +12,26 @@ from typing import Any, Final
 import click
 
 from lookupdb import store
+from lookupdb.builder.options import GenerationRefused
 from lookupdb.cli.options import option
-from lookupdb.errors import StoreError, UsageError
-from lookupdb.manifest import FILE_NAME, GENERATION
-from lookupdb.spec import LOCAL
+from lookupdb.dataset.spec import LOCAL, DatasetSpec
+from lookupdb.errors import StoreError, Unavailable, UsageError
+from lookupdb.manifest import FILE_NAME, GENERATION, Manifest, generation_number
 from lookupdb.store import StoreAddress, StoredDataset
 from lookupdb.store import stored_generation as generations
 from lookupdb.store.stored_generation import find_in_folder, find_in_store
+from lookupdb.up import client
+from lookupdb.up.client import Trust
+from lookupdb.up.run_state import (
+    DATA_DIRECTORY,
+    DEFAULT_NAMESPACE,
+    is_locked,
+    list_served,
+    read_state,
+    run_directory,
+    state_file,
+)
+from lookupdb.wording import format_command
 
 DEFAULT_STORE: Final = ".lookupdb/store"
 
@@ -107,3 +122,118 @@ class GenerationLocator:
 def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--store, --cluster-id, --dataset and --uid."""
     return store_option(cluster_option(dataset_option(uid_option(command))))
+
+
+# How a command line names a router: by its URL, or by the name of a dataset that `lookupdb up` serves; and which
+# certificates it trusts.
+
+
+data_dir_option: Final = option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
+)
+ca_file_option: Final = option(
+    "--ca-file",
+    "trust",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="LOOKUPDB_CA_FILE",
+    callback=lambda _ctx, _param, file: Trust(file),
+    help="Trust the certificates that an authority in this file (PEM) has signed, not those of this machine.",
+)
+
+_SHOWN_NAMES: Final = 8
+
+
+def is_url(dataset: str) -> bool:
+    """Whether ``dataset`` is meant as a URL, and not as a name."""
+    return "://" in dataset or "@" in dataset
+
+
+def find_router_url(dataset: str, data: Path) -> str:
+    """The URL that ``dataset`` is, or at which the `lookupdb up` with the folder ``data`` serves the dataset of that
+    name. Raises UsageError, or Unavailable if none serves it."""
+    return _check_url(dataset) if is_url(dataset) else _find_url(dataset, data)
+
+
+def _check_url(url: str) -> str:
+    """Return ``url``. Raises UsageError if it is no router's, or that of a lookup, as `curl` would be given it."""
+    client.check_url(url)
+    router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", url, count=1)
+    if router != url:
+        raise UsageError(f"a router's URL ends before /v1, found {url}", hint=f"give {router}, and the keys after it")
+    return url
+
+
+def _find_url(dataset: str, data: Path) -> str:
+    namespace, _, name = dataset.rpartition("/")
+    place = (data, namespace or DEFAULT_NAMESPACE, name)
+    state = read_state(state_file(*place))
+    if state is not None:
+        return str(state["url"])
+    if re.fullmatch(r"[^/]*:\d+/?", dataset):
+        raise UsageError(
+            f"{dataset} is no dataset's name", hint=f"a router's URL begins with its scheme: http://{dataset}"
+        )
+    if is_locked(run_directory(*place)):
+        raise Unavailable(f"the `lookupdb up` of {dataset} does not serve yet: it builds, or starts its servers")
+    served = list_served(data)
+    raise Unavailable(
+        f"no `lookupdb up` serves {dataset} from {data}{_describe_served(served)}",
+        hint="start one, give the --data-dir that it was started with, or give a router's URL, as "
+        "http://127.0.0.1:8080, in place of the name",
+    )
+
+
+def _describe_served(names: list[str]) -> str:
+    """What follows the name of a dataset that is not served: what is."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f", which has {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""
+
+
+# What a person can do when a gate has refused a generation, as commands to paste; who serves it when it may pass.
+
+
+@contextmanager
+def show_ways_out(file: Path, store_url: str, cluster_id: str) -> Iterator[None]:
+    """Give a GenerationRefused of the block the commands that look at the generation, and that let it pass."""
+    try:
+        yield
+    except GenerationRefused as error:
+        if error.manifest is not None:
+            commands = _local_commands if cluster_id == LOCAL else _cluster_commands
+            lines = "".join(f"\n    {command}" for command in commands(error.manifest, file, store_url))
+            error.hint = f"{error.hint}:{lines}"
+        raise
+
+
+def _local_commands(refused: Manifest, file: Path, store_url: str) -> Iterator[str]:
+    assert refused.refused is not None
+    is_default = Path(store_url).absolute() == Path(DEFAULT_STORE).absolute()
+    store = [] if is_default else ["--store", store_url]
+    dataset = ["--dataset", f"{refused.namespace}/{refused.name}", *store]
+    look = ["diff", refused.refused.active] if refused.refused.active else ["inspect"]
+    yield format_command(*look, refused.generation, *dataset)
+    yield format_command("build", "-f", str(file), *store, "--override-gates", refused.generation)
+
+
+def _cluster_commands(refused: Manifest, _file: Path, _store_url: str) -> Iterator[str]:
+    assert refused.refused is not None
+    dataset = f"{refused.name} -n {refused.namespace}"
+    if refused.refused.active:
+        yield f"kubectl lookupdb diff {dataset} {refused.refused.active} {refused.generation}"
+    yield f"kubectl annotate lds {dataset} lookupdb.dev/override-gates={refused.generation} --overwrite"
+
+
+def say_who_serves(generation: str, spec: DatasetSpec, store_url: str) -> None:
+    """Say on standard error what a `lookupdb up` that runs on this store makes of ``generation``, which passes now."""
+    data = Path(store_url).absolute().parent
+    state = read_state(state_file(data, spec.namespace, spec.name)) if Path(store_url).name == "store" else None
+    if state is None or "watch" not in state:  # none, or one of an older version
+        return
+    if generation_number(generation) <= generation_number(state["generation"]):
+        return
+    process = f"the `lookupdb up` of {spec.name} (process {state['pid']})"
+    if state["watch"]:
+        click.echo(f"{process} cuts over to {generation} when it looks next", err=True)
+        return
+    active = state["generation"]
+    click.echo(f"{process} has no --watch, and goes on with {active}: stop it and start it again", err=True)

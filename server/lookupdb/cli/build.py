@@ -14,17 +14,21 @@ from typing import Any, Final
 import click
 
 from lookupdb import store
-from lookupdb.build import adoption, build_report, explain, pipeline, progress_display, scratch
-from lookupdb.build.build_options import BuildOptions, EarlierDataset
-from lookupdb.cli import announced, outcome, ways_out
+from lookupdb.builder import build, existing, explain
+from lookupdb.builder import options as build_report
+from lookupdb.builder import options as scratch
+from lookupdb.builder import progress as progress_display
+from lookupdb.builder.options import BuildOptions, EarlierDataset
+from lookupdb.cli import addressing, output
+from lookupdb.cli import options as announced
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
-from lookupdb.cli.interruption import end_at_once, ended_in_time
 from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
+from lookupdb.cli.program import end_at_once, ended_in_time
+from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import StoreError, UsageError
-from lookupdb.runtime import daemon_calls
-from lookupdb.runtime.termination_log import write_termination_log
-from lookupdb.spec import DatasetSpec, read_manifest
-from lookupdb.store import superseded
+from lookupdb.process import daemon_calls
+from lookupdb.process.launch import write_termination_log
+from lookupdb.store import sweep
 from lookupdb.wording import escape_controls
 
 log = logging.getLogger(__name__)
@@ -106,7 +110,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 @option(
     "--threads",
     type=click.IntRange(1, 256),
-    default=pipeline.count_usable_cores,
+    default=build.count_usable_cores,
     show_default="all cores",
     help="Cores to use.",
 )
@@ -167,8 +171,8 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     show_default=False,
 )
 @option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
-@outcome.termination_log_option
-@outcome.json_option
+@output.termination_log_option
+@output.json_option
 @option(
     "--progress",
     "style",
@@ -222,8 +226,8 @@ def command(
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
     with (
-        _report_outcome(termination_log, began, not explains and outcome.prints_failures(as_json)) as attempt,
-        ways_out.show_ways_out(file, store_url, cluster_id),
+        _report_outcome(termination_log, began, not explains and output.prints_failures(as_json)) as attempt,
+        addressing.show_ways_out(file, store_url, cluster_id),
     ):
         spec = attempt.spec = read_manifest(file)
         place = store.open_store(store_url, cluster_id)
@@ -232,13 +236,13 @@ def command(
             return
         place.wait(store_wait)
         if overridden is not None:
-            attempt.result = adoption.override_gates(spec, place, overridden)
-            ways_out.say_who_serves(overridden, spec, store_url)
+            attempt.result = existing.override_gates(spec, place, overridden)
+            addressing.say_who_serves(overridden, spec, store_url)
             return
         if keep is not None:
             _remove_superseded(place.dataset(spec), keep, protect, chosen.generation)
         with progress_display.open_progress(style) as progress:
-            result = pipeline.build_generation(spec, place, chosen, progress)
+            result = build.build_generation(spec, place, chosen, progress)
         attempt.result = announced.with_note(result, place, spec, chosen.active)
 
 
@@ -250,7 +254,7 @@ def _remove_superseded(
     try:
         if generation in dataset.published_generations():
             return
-        for generation in superseded.remove_superseded(dataset, keep, protect):
+        for generation in sweep.remove_superseded(dataset, keep, protect):
             log.info("removed %s of %s", generation, dataset.address)
     except StoreError as error:
         log.warning("older generations of %s cannot be removed: %s", dataset.address, error.message)
@@ -271,7 +275,7 @@ def _report_outcome(termination_log: Path | None, began: float, prints_failures:
     def report_failure(report: build_report.BuildReport) -> None:
         _write_termination_log(report, termination_log)
         if prints_failures:
-            outcome.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
+            output.say_of_failure(report.to_json(_MAX_REPORT_BYTES))
 
     def report_interruption(code: int) -> None:
         report_failure(build_report.interruption_report(attempt.spec, code, time.monotonic() - began))

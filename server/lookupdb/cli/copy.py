@@ -11,15 +11,14 @@ from typing import Final
 import click
 
 from lookupdb import store
-from lookupdb.build.progress import Progress
-from lookupdb.build.progress_display import open_progress
+from lookupdb.builder.progress import Progress, open_progress
 from lookupdb.cli.addressing import cluster_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, log_format, option
-from lookupdb.cli.outcome import say_of_failure
+from lookupdb.cli.output import say_of_failure
 from lookupdb.errors import LookupdbError, NotEnoughRoom, StoreDenied, StoreError, StoreUnreachable, UsageError
 from lookupdb.store import Store, StoreAddress, credentials
 from lookupdb.store.directory import folder_errors
-from lookupdb.store.move import CopiedGeneration, copy_generation, find_addresses
+from lookupdb.store.fetch import CopiedGeneration, copy_generation, find_addresses
 from lookupdb.wording import format_count, render_json, strip_secrets
 
 _MAX_SHOWN: Final = 3

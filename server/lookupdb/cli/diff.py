@@ -12,14 +12,14 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.build.gates import SampledDifference
-from lookupdb.build.sampled_difference import compare_stored
+from lookupdb.builder.gate_facts import compare_stored
+from lookupdb.builder.gates import SampledDifference
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.cli.interruption import ended_in_time
-from lookupdb.cli.value_notation import render_line, render_member
+from lookupdb.cli.output import render_line, render_member
+from lookupdb.cli.program import ended_in_time
 from lookupdb.errors import UsageError
-from lookupdb.runtime.descriptors import raise_limit
-from lookupdb.runtime.standard_streams import drop_unwritten
+from lookupdb.process.launch import drop_unwritten
+from lookupdb.process.limits import raise_limit
 from lookupdb.store.difference import (
     SAMPLES,
     GenerationDifference,

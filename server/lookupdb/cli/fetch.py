@@ -10,11 +10,11 @@ import click
 from lookupdb import store
 from lookupdb.cli.addressing import cluster_option, store_option, store_wait_option
 from lookupdb.cli.options import GenerationAddress, Size, log_format, option
-from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
+from lookupdb.cli.output import json_option, report_outcome, termination_log_option
+from lookupdb.dataset.spec import LOCAL
 from lookupdb.errors import UsageError
-from lookupdb.spec import LOCAL
 from lookupdb.store import StoreAddress
-from lookupdb.store.shard_fetch import PATIENCE_SECONDS, ShardFetch
+from lookupdb.store.fetch import PATIENCE_SECONDS, ShardFetch
 from lookupdb.wording import check_path
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import orjson
 
+from lookupdb.cli.addressing import ca_file_option, data_dir_option, find_router_url
 from lookupdb.cli.options import GenerationAddress, option, token_file
-from lookupdb.cli.router_address import ca_file_option, data_dir_option, find_router_url
-from lookupdb.cli.value_output import print_value
+from lookupdb.cli.output import print_value
 from lookupdb.errors import KeyMissing, LookupFailed, Unavailable, UsageError
-from lookupdb.local import client
-from lookupdb.local.trust import Trust
+from lookupdb.up import client
+from lookupdb.up.client import Trust
 from lookupdb.wording import format_count
 
 

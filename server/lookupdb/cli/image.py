@@ -10,16 +10,15 @@ from typing import Any, Final
 
 import click
 
-from lookupdb.build import gates
-from lookupdb.build.progress_display import open_progress
+from lookupdb.builder import gates
+from lookupdb.builder.progress import open_progress
 from lookupdb.cli.addressing import GenerationLocator, locator_options
 from lookupdb.cli.options import F, GenerationAddress, log_format, option
-from lookupdb.cli.outcome import json_option, report_outcome, termination_log_option
+from lookupdb.cli.output import json_option, report_outcome, termination_log_option
 from lookupdb.errors import GateClosed, UsageError
 from lookupdb.image.layout import ImageLayout
-from lookupdb.image.push import PushedImage, push_shard
-from lookupdb.image.registry import Registry, default_path, parse_repository, read_docker_config
-from lookupdb.store.shard_fetch import PATIENCE_SECONDS
+from lookupdb.image.push import PushedImage, Registry, default_path, parse_repository, push_shard, read_docker_config
+from lookupdb.store.fetch import PATIENCE_SECONDS
 from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.wording import format_count
 

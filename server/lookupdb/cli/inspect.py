@@ -12,15 +12,15 @@ from typing import Any, Final
 import click
 import orjson
 
-from lookupdb.build.progress import format_quantity
+from lookupdb.builder.progress import format_quantity
 from lookupdb.cli.addressing import GenerationLocator, locator_options
-from lookupdb.cli.value_notation import render_line, render_member
+from lookupdb.cli.output import render_line, render_member
 from lookupdb.errors import StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
-from lookupdb.runtime.descriptors import raise_limit
+from lookupdb.process.limits import raise_limit
 from lookupdb.shardfile import ShardReader
 from lookupdb.store.dataset import check_shard_size, verify_shard_file
-from lookupdb.store.inspection import ShardFigures, measure_shards, sample_records
+from lookupdb.store.difference import ShardFigures, measure_shards, sample_records
 from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry, open_shard
 from lookupdb.wording import format_count
 

@@ -4,7 +4,7 @@
 """
 
 from lookupdb.cli import main
-from lookupdb.runtime.worker import die_with_supervisor
+from lookupdb.process.worker import die_with_supervisor
 
 if __name__ == "__main__":
     die_with_supervisor(0)

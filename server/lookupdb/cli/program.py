@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
+import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Final, NoReturn
 
 import click
 
 from lookupdb.errors import LookupdbError, NotEnoughRoom
-from lookupdb.runtime.launch import end_interrupted, end_with_message
-from lookupdb.runtime.standard_streams import drop_refused_messages, drop_unwritten, open_closed_streams
+from lookupdb.process import daemon_calls
+from lookupdb.process.launch import (
+    drop_refused_messages,
+    drop_unwritten,
+    end_interrupted,
+    end_with_message,
+    open_closed_streams,
+)
 
 
 def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError], str] = str) -> NoReturn:
@@ -44,3 +57,87 @@ def _find_unwritten(error: OSError) -> NotEnoughRoom:
         f"standard output cannot be written: {error.strerror}",
         hint="what has been written is not whole: make room where it goes",
     )
+
+
+# SIGINT and SIGTERM end a verb in time, wherever it stands: also in native code, where no handler runs.
+#
+# A signal is raised in the main thread as soon as that takes it, and everything is undone in order. A thread of its own
+# sees to it that this happens: else it ends the program.
+
+
+TAKEN_SECONDS: Final = 1.0
+"""Until the main thread must have taken a signal."""
+UNDO_SECONDS: Final = 5.0
+"""Until everything must be undone from then on: a bucket that does not answer holds that up."""
+EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
+
+
+@contextmanager
+def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt in the block and SIGTERM SystemExit, once.
+
+    When the block has not ended in time after that, ``clean_up`` is called in another thread, with the exit code, and
+    the program ends with it, whatever ``clean_up`` raises.
+    """
+    watch = _Watch(clean_up)
+    previous = {number: signal.signal(number, watch.take) for number in EXIT_CODES}
+    previous_fd = signal.set_wakeup_fd(watch.writing, warn_on_full_buffer=False)
+    watch.thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        watch.close()
+
+
+def end_at_once(code: int) -> NoReturn:
+    """End the program with ``code``, and say why, if standard error takes that."""
+    with suppress(OSError):
+        click.echo("interrupted", err=True)
+    daemon_calls.end_at_once(code)
+
+
+class _Watch:
+    def __init__(self, clean_up: Callable[[int], None]) -> None:
+        self._clean_up = clean_up
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
+        self._is_taken = False
+        self.thread = threading.Thread(target=self._run, name="interruption", daemon=True)
+
+    def take(self, number: int, _frame: FrameType | None) -> None:
+        """The handler of both signals. `lookupdb up` and its terminal both send one: the second undoes no undoing."""
+        if self._is_taken:
+            return
+        self._is_taken = True
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(EXIT_CODES[signal.SIGTERM])
+
+    def close(self) -> None:
+        os.close(self.writing)
+        self.thread.join()
+        os.close(self._reading)
+
+    def _run(self) -> None:
+        while numbers := os.read(self._reading, 1):  # Python writes each signal's number, whatever it is busy with
+            if numbers[0] in EXIT_CODES and not self._ends_in_time():
+                self._force_end(EXIT_CODES[signal.Signals(numbers[0])])
+
+    def _force_end(self, code: int) -> NoReturn:
+        try:
+            self._clean_up(code)
+        finally:
+            end_at_once(code)
+
+    def _ends_in_time(self) -> bool:
+        signalled = time.monotonic()
+        while True:
+            bound = UNDO_SECONDS if self._is_taken else TAKEN_SECONDS
+            left = signalled + bound - time.monotonic()
+            if left <= 0:
+                return False
+            if select.select([self._reading], [], [], min(left, TAKEN_SECONDS))[0] and not os.read(self._reading, 16):
+                return True

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import click
 
-from lookupdb import schema
 from lookupdb.cli.options import Size, chosen_log_format, log_format, option, password_file
+from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
-from lookupdb.route.access.settings import AccessSettings
-from lookupdb.route.access.subjects import MAX_SUBJECTS, is_subject
-from lookupdb.route.limits import RouterLimits
-from lookupdb.runtime.launch import become_supervisor
+from lookupdb.process.launch import become_supervisor
+from lookupdb.router.access import AccessSettings
+from lookupdb.router.accounts import MAX_SUBJECTS, is_subject
+from lookupdb.router.budget import RouterLimits
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"
@@ -200,7 +200,7 @@ def command(
         "access": access,
         "log_format": chosen_log_format(),
     }
-    become_supervisor("lookupdb.route.router", settings)
+    become_supervisor("lookupdb.router.router", settings)
 
 
 def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, str | None] | None:

@@ -13,12 +13,12 @@ import orjson
 
 from lookupdb import store
 from lookupdb.cli.addressing import store_option
-from lookupdb.cli.interruption import ended_in_time
 from lookupdb.cli.options import log_format, option
-from lookupdb.cli.outcome import say_of_failure
+from lookupdb.cli.output import say_of_failure
+from lookupdb.cli.program import ended_in_time
+from lookupdb.dataset.schema import to_camel_case
 from lookupdb.errors import StoreError
-from lookupdb.naming import to_camel_case
-from lookupdb.store import live_datasets
+from lookupdb.store import sweep as live_datasets
 from lookupdb.store.sweep import Sweep
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -13,9 +13,9 @@ import click
 from lookupdb.cli.addressing import STORE_WAIT_SECONDS, cluster_option, store_option
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import LookupdbError, UsageError
-from lookupdb.runtime import daemon_calls
+from lookupdb.process import daemon_calls
+from lookupdb.sync.feeds import Subscription
 from lookupdb.sync.service import SyncOptions, SyncService
-from lookupdb.sync.subscription import Subscription
 from lookupdb.wording import escape_controls
 
 _LAST_CALLS_SECONDS: Final = 0.3

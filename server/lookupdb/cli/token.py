@@ -10,8 +10,7 @@ import click
 
 from lookupdb.cli.options import option
 from lookupdb.errors import UsageError
-from lookupdb.route.access.authorization import NoToken, read_bearer_token
-from lookupdb.route.access.token_hashes import hash_token
+from lookupdb.router.access import NoToken, hash_token, read_bearer_token
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 RANDOM_BYTES: Final = 32

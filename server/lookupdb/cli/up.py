@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 
 from lookupdb.cli.options import GenerationAddress, ManifestOption, Size, log_format, option
-from lookupdb.local.bounds import MAX_SERVERS
-from lookupdb.local.builds import BuildFailed
-from lookupdb.local.run_state import DATA_DIRECTORY
-from lookupdb.local.up import Up, UpOptions
-from lookupdb.runtime import daemon_calls
-from lookupdb.runtime.standard_streams import drop_unwritten
+from lookupdb.process import daemon_calls
+from lookupdb.process.launch import drop_unwritten
+from lookupdb.up.builds import MAX_SERVERS, BuildFailed
+from lookupdb.up.run_state import DATA_DIRECTORY
+from lookupdb.up.up import Up, UpOptions
 
 
 @click.command("up")

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.client.settings import RouterAddress
 from lookupdb.errors import InvalidAnswer, UsageError
-from lookupdb.redis_port import REDIS_HINT, begins_redis_reply
+from lookupdb.shard_name import REDIS_HINT, begins_redis_reply
 
 Render = Callable[[bytes], bytes]
 """Makes a request, given further lines of its head."""

@@ -3,12 +3,25 @@ registry asks for its layer, and for the layer. No shard is written on this mach
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Callable, Iterator
+import logging
+import os
+import re
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from ipaddress import ip_address
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal, TypeVar
 
-from lookupdb.errors import UsageError
+import orjson
+
+from lookupdb.errors import RegistryDenied, RegistryError, UsageError
 from lookupdb.image.artifact import (
     ARCHITECTURES,
     INDEX_TYPE,
@@ -25,9 +38,337 @@ from lookupdb.image.artifact import (
     shard_file,
     shard_tag,
 )
-from lookupdb.image.registry import Registry
-from lookupdb.image.shard_bytes import read_shard
+from lookupdb.image.layout import read_shard
+from lookupdb.network import is_loopback, trust_also
 from lookupdb.store.stored_generation import StoredGeneration
+
+# A repository of a registry, reached by oras (https://oras.land): each request is one run of it.
+#
+# Every request may be sent again: a blob that is there is not put, a manifest is the same under its name. So after an
+# answer that is lost, or an upload that breaks off, the same is done once more, and what had its effect is found.
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_SECONDS: Final = 300.0
+"""For a run of oras, from the last byte that it takes to its end. A registry checks the digest of what it was sent
+before it answers."""
+_FIRST_BACKOFF_SECONDS: Final = 0.25
+_MAX_BACKOFF_SECONDS: Final = 10.0
+_MIN_ATTEMPTS: Final = 4
+_SHOWN_CHARACTERS: Final = 300
+_PIECE_BYTES: Final = 64 << 10
+"""A pipe holds as many."""
+_GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
+"""Where Go looks for authorities beside its one file, unless SSL_CERT_DIR names other folders."""
+_REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+_LABEL: Final = r"[A-Za-z0-9-]{1,63}"
+_HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+_MAX_PORT: Final = 65535
+
+_NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
+"""What oras says before the reason."""
+_NOT_FOUND: Final = re.compile(r"Error response from registry: .*: not found\s*", re.DOTALL)
+_DENIED: Final = re.compile(
+    r"status code:? 40[13]\b|(?:^|: )(?:unauthorized|denied): |basic credential not found|for basic auth$"
+)
+_FINAL: Final = re.compile(
+    r"status code:? 4(?!08|25|29)\d\d"
+    r"|(?:^|: )(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
+)
+"""Answers that no later attempt gets another one for, by the status or by the specification's code."""
+_SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
+"""Of a URL, the user and the query."""
+_URL: Final = re.compile(r'"https?://([^/"]+)')
+_NO_TLS_HINT: Final = "--plain-http speaks to a registry that has none"
+_CAUSES: Final = (
+    ("server gave HTTP response to HTTPS client", "{host} does not speak TLS", _NO_TLS_HINT),
+    ("first record does not look like a TLS handshake", "{host} does not speak TLS", _NO_TLS_HINT),
+    (
+        "proxyconnect",
+        "{place} is asked through a proxy, and that proxy fails: {reason}",
+        "correct https_proxy or http_proxy of the environment, or name the host in no_proxy",
+    ),
+    (
+        "failed to verify certificate",
+        "the certificate of {place} is not trusted: {reason}",
+        "give the certificate of the authority that signed it: --ca-file",
+    ),
+    ("no such host", "the host {host} does not resolve", None),
+    ("connection refused", "{place} refuses connections: nothing listens there, or not yet", None),
+    ("EOF", "{place} closed the connection without an answer", None),
+    ("connection reset", "{place} closed the connection without an answer", None),
+)  # fmt: skip
+"""Go's words, what they mean, and what to do."""
+
+
+class _Failure(Exception):
+    """A run of oras that failed."""
+
+    def __init__(self, words: str, error: RegistryError, *, may_pass: bool = True) -> None:
+        super().__init__(words)
+        self.words = words
+        """Those of oras."""
+        self.error = error
+        self.may_pass = may_pass
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository of a registry: ``host[:port]/path``."""
+
+    host: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.path}"
+
+
+def parse_repository(text: str) -> Repository:
+    """The repository called ``text``. Raises UsageError; none is looked for on a registry that is not named."""
+    host, _, path = text.partition("/")
+    is_host = "." in host or ":" in host or host == "localhost"
+    if not is_host or not _is_host(host) or not _REPOSITORY.fullmatch(path):
+        raise UsageError(
+            f"{text!r} is no repository", hint="give registry.example/path: the host, then lower case, digits, ., _, -"
+        )
+    return Repository(host, path)
+
+
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    if not found or int(found[2] or 0) > _MAX_PORT:
+        return False
+    try:
+        return not found[1].startswith("[") or bool(ip_address(found[1][1:-1]))
+    except ValueError:
+        return False
+
+
+def default_path() -> Path:
+    """Where `docker login` keeps credentials."""
+    folder = os.environ.get("DOCKER_CONFIG")
+    return (Path(folder) if folder else Path.home() / ".docker") / "config.json"
+
+
+def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) -> Mapping[str, Any]:
+    """Of the Docker configuration at ``path`` what is about ``repository``, as oras wants it: by the registry's name.
+    The entry with the longest name that begins ``repository`` counts, as for a kubelet; else a helper, which oras runs.
+    Raises UsageError, which shows nothing of the file's content."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not must_exist:
+            return {}
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        config = orjson.loads(text)
+        by_place = {_strip(name): entry for name, entry in (config.get("auths") or {}).items()}
+        places = [place for place in by_place if f"{repository}/".startswith(f"{place}/")]
+        entry = by_place[max(places, key=len)] if places else {}
+        helper = (config.get("credHelpers") or {}).get(repository.host) or config.get("credsStore")
+        if entry.get("auth") and b":" not in base64.b64decode(entry["auth"], validate=True):
+            raise ValueError
+    except (ValueError, AttributeError, TypeError):
+        raise UsageError(
+            f"{path} is no Docker configuration", hint='it is JSON with "auths": a Secret\'s key .dockerconfigjson'
+        ) from None
+    return (
+        {"auths": {repository.host: entry}} if entry else {"credHelpers": {repository.host: helper}} if helper else {}
+    )
+
+
+def _strip(name: str) -> str:
+    """``registry.example/team`` for ``https://registry.example/team/``; old files have the path of an API, too."""
+    place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
+    return place.removesuffix("/v1").removesuffix("/v2")
+
+
+class Registry:
+    """The registry of ``repository``. What fails is tried again for ``patience`` seconds."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        docker_config: Mapping[str, Any],
+        *,
+        plain_http: bool,
+        patience: float,
+        ca_file: Path | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """``ca_file`` has authorities (PEM) that are believed besides this machine's. Raises UsageError if it cannot be
+        used, for credentials that would cross a network in plain text, and if there is no oras."""
+        if plain_http and docker_config and not is_loopback(f"http://{repository.host}"):
+            raise UsageError(
+                f"credentials for {repository.host} are not sent without TLS", hint="leave --plain-http out"
+            )
+        trust_also(ca_file, "--ca-file")
+        self._program = shutil.which("oras") or ""
+        if not self._program:
+            raise UsageError(
+                "there is no oras on PATH, which speaks to registries",
+                hint="lookupdb's container image has it; https://oras.land/docs/installation says how to install it",
+            )
+        self.repository = repository
+        self._patience, self._answer_seconds = patience, answer_seconds
+        self._folder = TemporaryDirectory(prefix="lookupdb-")
+        config = Path(self._folder.name, "config.json")
+        config.write_bytes(orjson.dumps(docker_config))
+        self._options = (f"--registry-config={config}", f"--plain-http={str(plain_http).lower()}")
+        self._environment = dict(os.environ)
+        if ca_file is not None:
+            authorities = Path(self._folder.name, "authorities")
+            authorities.mkdir()
+            (authorities / "ca.pem").symlink_to(ca_file.absolute())
+            folders = os.environ.get("SSL_CERT_DIR") or _GO_CA_FOLDERS
+            self._environment["SSL_CERT_DIR"] = f"{folders}:{authorities}"
+
+    def close(self) -> None:
+        """Remove the credentials that oras was given."""
+        self._folder.cleanup()
+
+    def has_blob(self, blob: Blob) -> bool:
+        """Whether the repository holds the blob. Raises RegistryError."""
+        return self._retried(lambda: self._has_blob(blob))
+
+    def put_blob(self, blob: Blob, content: Callable[[], Iterable[bytes]]) -> bool:
+        """Put the blob unless it is there; ``content()`` gives its bytes, at each attempt from the beginning on.
+        Returns whether it was put. Raises RegistryError, and what ``content`` raises."""
+        is_sent = False
+
+        def put() -> None:
+            nonlocal is_sent
+            if not self._has_blob(blob):
+                is_sent = True
+                words = ("blob", "push", f"--size={blob.size}", f"{self.repository}@{blob.digest}", "-")
+                self._run(f"put {blob.digest}", *words, content=content())
+
+        self._retried(put)
+        return is_sent
+
+    def get_index(self, reference: str) -> bytes | None:
+        """The index or the manifest that ``reference`` names, a tag or a digest; None if there is none. Raises
+        RegistryError."""
+        name = f"{self.repository}{'@' if ':' in reference else ':'}{reference}"
+        return self._retried(lambda: self._find(f"look for {reference}", "manifest", "fetch", name))
+
+    def put_manifest(self, name: str, blob: Blob, content: bytes) -> None:
+        """Put a manifest or an index under ``name``, a tag or its digest. Raises RegistryError."""
+        target = f"{self.repository}{'@' if ':' in name else ':'}{name}"
+        words = ("manifest", "push", f"--media-type={blob.media_type}", target, "-")
+        self._retried(lambda: self._run(f"put {name}", *words, content=[content]))
+
+    def _has_blob(self, blob: Blob) -> bool:
+        words = ("blob", "fetch", "--descriptor", f"{self.repository}@{blob.digest}")
+        found = self._find(f"look for {blob.digest}", *words)
+        if found is not None and (size := orjson.loads(found)["size"]) != blob.size:
+            raise RegistryError(
+                f"{self.repository} says that {blob.digest} has {size} bytes, it has {blob.size}",
+                hint="the registry's storage is damaged",
+            )
+        return found is not None
+
+    def _find(self, action: str, *words: str) -> bytes | None:
+        """What oras prints; None if it says that there is none."""
+        try:
+            return self._run(action, *words)
+        except _Failure as failure:
+            if _NOT_FOUND.fullmatch(failure.words):
+                return None
+            raise
+
+    def _run(self, action: str, *words: str, content: Iterable[bytes] = ()) -> bytes:
+        """What oras prints, which reads ``content``. Raises _Failure, and what ``content`` raises."""
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [self._program, *words, *self._options],
+            stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=self._environment,
+        )  # fmt: skip
+        with process:
+            try:
+                assert process.stdin is not None
+                is_read = _send(process.stdin.fileno(), content, self._answer_seconds)
+                output, trouble = process.communicate(timeout=self._answer_seconds if is_read else 0)
+            except subprocess.TimeoutExpired as error:
+                late = f"{self.repository.host} has not answered whole within {self._answer_seconds:g} seconds"
+                raise _Failure(late, RegistryError(late)) from error
+            finally:
+                process.kill()  # what ended by itself is not there any more
+        if process.returncode:
+            raise self._explain(action, trouble.decode(errors="replace"))
+        return output
+
+    def _explain(self, action: str, trouble: str) -> _Failure:
+        """What ``trouble``, the words of oras, mean."""
+        reason = " ".join(trouble.split())
+        while (shorter := _NO_REASON.sub("", reason)) != reason:
+            reason = shorter
+        told = f"cannot {action} in {self.repository}: {_show_line(reason)}"
+        if _DENIED.search(reason):
+            denied = RegistryDenied(told, hint="give credentials that may push to it: --docker-config")
+            return _Failure(trouble, denied, may_pass=False)
+        urls = _URL.findall(reason)
+        host = urls[-1] if urls else self.repository.host
+        place = f"the registry {host}" if host == self.repository.host else host
+        for words, message, hint in _CAUSES:
+            if words in reason:
+                last = _show_line(reason.rpartition('": ')[2])
+                error = RegistryError(
+                    message.format(host=_show_line(host), place=_show_line(place), reason=last), hint=hint
+                )
+                return _Failure(trouble, error, may_pass="TLS" not in message)
+        is_final = bool(_FINAL.search(reason))
+        hint = "does the repository exist, and may it hold images of this size?" if is_final else None
+        return _Failure(trouble, RegistryError(told, hint=hint), may_pass=not is_final)
+
+    def _retried(self, request: Callable[[], T]) -> T:
+        """What ``request`` returns; it is called again while what it raises may pass: for ``patience`` seconds, and, as
+        an upload may take longer than that, some times in any case."""
+        failing_since, delay, attempts = 0.0, _FIRST_BACKOFF_SECONDS, 0
+        while True:
+            try:
+                return request()
+            except _Failure as failure:
+                failing_since, attempts = failing_since or time.monotonic(), attempts + 1
+                has_waited = time.monotonic() + delay > failing_since + self._patience
+                error = failure.error
+                if not failure.may_pass:
+                    raise error from None
+                if has_waited and attempts >= (_MIN_ATTEMPTS if self._patience else 1):
+                    error.hint = error.hint or (
+                        f"what fails is tried again for {self._patience:g} seconds, and longer by --registry-patience"
+                    )
+                    raise error from None
+                log.warning("the registry failed, it is asked again", extra={"reason": error.message, "delay": delay})
+            time.sleep(delay)
+            delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
+
+
+def _send(pipe: int, content: Iterable[bytes], seconds: float) -> bool:
+    """Write ``content``, as far as it is read. Returns False if for ``seconds`` nothing is."""
+    os.set_blocking(pipe, False)
+    poller = select.poll()
+    poller.register(pipe, select.POLLOUT)
+    for chunk in content:
+        unsent = memoryview(chunk)
+        while unsent:
+            if not poller.poll(seconds * 1000):
+                return False
+            try:
+                unsent = unsent[os.write(pipe, unsent[:_PIECE_BYTES]) :]
+            except BrokenPipeError:  # it has ended, and says why
+                return True
+    return True
+
+
+def _show_line(text: str) -> str:
+    """``text`` on one line, without secrets of URLs, and without what a terminal would obey."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return _SECRET.sub("", line)[:_SHOWN_CHARACTERS]
+
 
 _PARTS: Final = 3
 """Of a manifest: a configuration and two layers."""

@@ -38,8 +38,8 @@ from lookupdb.load.plan import (
 from lookupdb.load.result import FailCondition, Recording, make_document, render_progress
 from lookupdb.load.sender import judge_batch, judge_single
 from lookupdb.network import describe_socket_failure, is_redis_reply
-from lookupdb.redis_port import REDIS_HINT
-from lookupdb.runtime.daemon_calls import call_interruptibly
+from lookupdb.process.daemon_calls import call_interruptibly
+from lookupdb.shard_name import REDIS_HINT
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
 TIMEOUT_SECONDS: Final = 30.0  # for one request before the load

@@ -6,13 +6,166 @@ keep it beside what its client has not taken.
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from lookupdb.resp.fields import FieldReader
-from lookupdb.resp.replies import OK, PONG, array, bulk, error, integer, mapping
-from lookupdb.resp.requests import Command, list_keys
-from lookupdb.resp.transactions import QUEUED, Transaction
+from lookupdb import __version__, native
+from lookupdb.resp.requests import OK, PONG, Command, array, bulk, error, integer, list_keys, mapping
+
+# The fields of a value: the members of its JSON object, as HGET and its like answer them.
+#
+# A member that is text answers its text. Any other value answers its JSON as stored, digit for digit; ``null`` is no
+# field. Of members with the same name the last one counts. What lies within a member's value is skipped, not parsed.
+
+
+class FieldReader(Protocol):
+    """The module ``lookupdb._native``, or ``PythonFields``."""
+
+    def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
+        """Return what the fields ``names`` answer, None for a missing one; None if ``value`` is no JSON object."""
+
+    def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
+        """Return how many fields ``value`` has, and their ``names``, their ``values``, or both in turn as bulk strings;
+        None if it is no JSON object."""
+
+
+def choose_fields() -> FieldReader:
+    """Return the native kernels if they are to be used, or the Python fallback."""
+    return native.kernels() or PythonFields()
+
+
+class PythonFields:
+    """Fields by Python. A ``FieldReader``."""
+
+    def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
+        """See ``FieldReader``."""
+        members = _read_members(value)
+        if members is None:
+            return None
+        return [None if (text := members.get(name, _NULL)) == _NULL else _field_text(text) for name in names]
+
+    def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
+        """See ``FieldReader``."""
+        members = _read_members(value)
+        if members is None:
+            return None
+        fields = [(name, text) for name, text in members.items() if text != _NULL]
+        replies = (
+            (bulk(name) if names else b"") + (bulk(_field_text(text)) if values else b"") for name, text in fields
+        )
+        return len(fields), b"".join(replies)
+
+
+_NULL: Final = b"null"
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_NAME: Final = re.compile(rb"(%b)[ \t\n\r]*+:[ \t\n\r]*+" % _STRING, re.DOTALL)
+_BEGIN: Final = re.compile(rb"[ \t\n\r]*+\{[ \t\n\r]*+")
+_PLAIN: Final = re.compile(rb"%b|[-+.0-9A-Za-z]++" % _STRING, re.DOTALL)
+_BRACKET: Final = re.compile(rb'%b|["\[\]{}]' % _STRING, re.DOTALL)
+_BEHIND: Final = re.compile(rb"[ \t\n\r]*+([,}])[ \t\n\r]*+")
+_ESCAPES: Final = re.compile(rb"(?:\\u[0-9A-Fa-f]{4})+|\\.", re.DOTALL)
+
+
+def _read_members(text: bytes) -> dict[bytes, bytes] | None:
+    """The members of the object ``text``, their values as written; None if it is none."""
+    begin = _BEGIN.match(text)
+    if begin is None:
+        return None
+    members: dict[bytes, bytes] = {}
+    at = begin.end()
+    if text[at : at + 1] == b"}":
+        return members if not text[at + 1 :].strip(b" \t\n\r") else None
+    while (name := _NAME.match(text, at)) is not None:
+        end = _find_end(text, name.end())
+        behind = _BEHIND.match(text, end)
+        if end < 0 or behind is None:
+            return None
+        members[_field_text(name[1])] = text[name.end() : end]
+        at = behind.end()
+        if behind[1] == b"}":
+            return members if at == len(text) else None
+    return None
+
+
+def _find_end(text: bytes, start: int) -> int:
+    """Where the value at ``start`` ends; -1 if there is none."""
+    if text[start : start + 1] not in (b"{", b"["):
+        plain = _PLAIN.match(text, start)
+        return -1 if plain is None else plain.end()
+    depth = 0
+    for found in _BRACKET.finditer(text, start):
+        if found[0] in (b"{", b"["):
+            depth += 1
+        elif found[0] in (b"}", b"]"):
+            depth -= 1
+            if not depth:
+                return found.end()
+        elif len(found[0]) == 1:  # a string that does not end
+            return -1
+    return -1
+
+
+def _field_text(value: bytes) -> bytes:
+    """The text that a string stands for; the bytes of any other value as they are, and of a string that stands for
+    none."""
+    if not value.startswith(b'"'):
+        return value
+    if b"\\" not in value:
+        return value[1:-1]
+    try:
+        return _ESCAPES.sub(lambda found: json.loads(b'"%b"' % found[0]).encode(), value[1:-1])
+    except ValueError:
+        return value
+
+
+# What a client has queued between MULTI and EXEC. Nothing is written here, so EXEC only promises one generation.
+
+
+QUEUED: Final = b"+QUEUED\r\n"
+_COMMAND_BYTES: Final = 120
+_ARGUMENT_BYTES: Final = 48
+"""What Python needs for a command, and for a word of it, beside its bytes."""
+
+
+class Transaction:
+    """Commands of at most ``max_keys`` keys (one without a key counts as one), and of ``max_bytes``."""
+
+    __slots__ = ("_keys", "_max_bytes", "_max_keys", "commands", "held_bytes", "is_aborted")
+
+    def __init__(self, max_keys: int, max_bytes: int) -> None:
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._keys = 0
+        self.commands: list[Command] = []
+        self.held_bytes = 0
+        """About how many bytes of memory the commands take."""
+        self.is_aborted = False
+        """A command was refused: EXEC executes none, and nothing more is kept."""
+
+    def add(self, command: Command, key_count: int) -> str | None:
+        """Keep ``command`` until EXEC; or return the error if that is too much."""
+        if self.is_aborted:
+            return None
+        keys = self._keys + max(1, key_count)
+        size = self.held_bytes + _COMMAND_BYTES + sum(map(len, command)) + _ARGUMENT_BYTES * len(command)
+        if keys > self._max_keys:
+            return f"ERR too many keys in one transaction: {keys}, the limit is {self._max_keys}; send EXEC sooner"
+        if size > self._max_bytes:
+            return f"ERR the transaction is larger than {self._max_bytes} bytes, which is the limit; send EXEC sooner"
+        self._keys, self.held_bytes = keys, size
+        self.commands.append(command)
+        return None
+
+    def abort(self) -> None:
+        """Have EXEC execute nothing."""
+        self.is_aborted = True
+        self.commands = []
+        self.held_bytes = 0
+
 
 Reply = Iterable[bytes]
 
@@ -343,3 +496,136 @@ WRITES: Final = frozenset(
     """.split()
 )
 """Redis' commands that write. They are refused with a reason of their own, which unknown commands do not have."""
+
+
+# INFO: sections of fields in Redis' form.
+
+
+ServerT = TypeVar("ServerT")
+
+InfoFields = dict[str, Any]
+
+
+def render_sections(
+    sections: Mapping[str, Callable[[ServerT], InfoFields]], server: ServerT, names: Iterable[str]
+) -> str:
+    """The ``sections`` called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    names = list(dict.fromkeys(name.lower() for name in names))
+    if not names or {"default", "all", "everything"} & set(names):
+        names = list(sections)
+    rendered = []
+    for name in names:
+        if name in sections:
+            lines = [f"{field}:{value}" for field, value in sections[name](server).items()]
+            rendered.append("\r\n".join([f"# {name.capitalize()}", *lines, ""]))
+    return "\r\n".join(rendered)
+
+
+def describe_server(port: int, started_at: float) -> InfoFields:
+    """The section ``server`` of this process, which listens on ``port`` since ``started_at`` of the monotonic clock."""
+    seconds = int(time.monotonic() - started_at)
+    return {
+        "redis_version": REDIS_VERSION,
+        "redis_mode": "standalone",
+        "server_name": "lookupdb",
+        "lookupdb_version": __version__,
+        "process_id": os.getpid(),
+        "tcp_port": port,
+        "uptime_in_seconds": seconds,
+        "uptime_in_days": seconds // 86400,
+    }
+
+
+# Commands that read the value of one key, besides GET. Routers and shard servers find the value, each in its own way,
+# and reply by ``READS``.
+
+
+Read = Callable[[RespSession, Command, "bytes | None", bool], bytes]
+"""The reply to a command whose key has this value, None if no record has the key. Last, whether the dataset's values
+are JSON."""
+
+MAX_REPEATED_BYTES: Final = 1 << 20
+"""The most that HMGET replies if it names fields more than once, unless the value is larger."""
+
+
+def _type(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
+    return b"+none\r\n" if value is None else b"+string\r\n"
+
+
+def _expiry(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
+    return integer(-2 if value is None else -1)
+
+
+def _strlen(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
+    return integer(len(value or b""))
+
+
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def _getrange(session: RespSession, command: Command, value: bytes | None, _: bool) -> bytes:
+    bounds = [int(word) for word in command[2:] if _INTEGER.fullmatch(word)]
+    if len(bounds) < len(command) - 2 or any(not -(1 << 63) <= bound < 1 << 63 for bound in bounds):
+        return _refuse(session, "ERR value is not an integer or out of range")
+    text = value or b""
+    start, end = (max(bound + len(text), 0) if bound < 0 else bound for bound in bounds)
+    # Redis compares bounds that both count from the end before it counts them from the start.
+    return bulk(b"" if bounds[1] < bounds[0] < 0 else text[start : end + 1])
+
+
+def _hget(session: RespSession, command: Command, value: bytes | None, is_json: bool) -> bytes:
+    """HGET, HEXISTS, HSTRLEN, HMGET."""
+    name, fields = command[0].upper(), list(dict.fromkeys(command[2:]))
+    texts = [None] * len(fields) if value is None else session.fields.select_fields(value, fields) if is_json else None
+    if texts is None:
+        return _refuse(session, _WRONG_TYPE)
+    if name == b"HEXISTS":
+        return integer(int(texts[0] is not None))
+    if name == b"HSTRLEN":
+        return integer(len(texts[0] or b""))
+    if name == b"HGET":
+        return session.nil if texts[0] is None else bulk(texts[0])
+    found = dict(zip(fields, texts, strict=True))
+    most = max(MAX_REPEATED_BYTES, len(value or b""))
+    if sum(len(found[field] or b"") for field in command[2:]) > most:
+        return _refuse(session, f"ERR fields named more than once are more than {most} bytes together: name each once")
+    replies = {field: session.nil if text is None else bulk(text) for field, text in found.items()}
+    return array(replies[field] for field in command[2:])
+
+
+def _hgetall(session: RespSession, command: Command, value: bytes | None, is_json: bool) -> bytes:
+    """HGETALL, HKEYS, HVALS, HLEN."""
+    name = command[0].upper()
+    shows = name in (b"HGETALL", b"HKEYS"), name in (b"HGETALL", b"HVALS")
+    fields = (0, b"") if value is None else session.fields.encode_fields(value, *shows) if is_json else None
+    if fields is None:
+        return _refuse(session, _WRONG_TYPE)
+    count, replies = fields
+    if name == b"HLEN":
+        return integer(count)
+    if name == b"HGETALL":
+        return b"%b%d\r\n%b" % ((b"%", count, replies) if session.protocol == 3 else (b"*", 2 * count, replies))
+    return b"*%d\r\n%b" % (count, replies)
+
+
+_WRONG_TYPE: Final = (
+    "WRONGTYPE Operation against a key holding the wrong kind of value: it is not a JSON object, so it has no fields. "
+    "Use GET"
+)
+
+
+def _refuse(session: RespSession, message: str) -> bytes:
+    session.count_error()
+    return error(message)
+
+
+READS: Final[Mapping[bytes, tuple[int, int, Read]]] = {
+    b"TYPE": (1, 1, _type),
+    **dict.fromkeys((b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"), (1, 1, _expiry)),
+    b"STRLEN": (1, 1, _strlen),
+    **dict.fromkeys((b"GETRANGE", b"SUBSTR"), (3, 3, _getrange)),
+    **dict.fromkeys((b"HGET", b"HEXISTS", b"HSTRLEN"), (2, 2, _hget)),
+    b"HMGET": (2, ANY, _hget),
+    **dict.fromkeys((b"HGETALL", b"HKEYS", b"HVALS", b"HLEN"), (1, 1, _hgetall)),
+}
+"""By name: least arguments, most arguments, what replies. The first argument is the key."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import UsageError
-from lookupdb.spec import LOCAL, DatasetSpec
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
 from lookupdb.store.dataset import BuildClaim, StoredDataset

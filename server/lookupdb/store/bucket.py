@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from lookupdb.errors import ListingTooLong, StoreError, StoreUnreachable
 from lookupdb.store.layout import StoreAddress
-from lookupdb.store.object_store import RETRIES, ObjectStore, PutMode, Version
+from lookupdb.store.objects import RETRIES, ObjectStore, PutMode, Version
 from lookupdb.store.obstore_objects import ObstoreObjects
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _find_addresses(cluster: str, namespace: str, folders: Iterable[str]) -> tup
 
 def _open_objects(url: str, retries: int) -> ObjectStore:
     if urlsplit(url).scheme in ("http", "https"):
-        from lookupdb.store.gateway_objects import GatewayObjects  # its HTTP takes a tenth of a build's start to import
+        from lookupdb.store.gateway import GatewayObjects
 
         return GatewayObjects(url, retries)
     return ObstoreObjects(url, retries)

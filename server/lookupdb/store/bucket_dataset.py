@@ -23,9 +23,8 @@ from lookupdb.store.dataset import (
 )
 from lookupdb.store.directory import folder_errors
 from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
-from lookupdb.store.lease import CLAIM, Lease, PublicationDecided
-from lookupdb.store.object_store import Version, object_version
-from lookupdb.store.publication import BucketClaim, complete_abandoned_publication
+from lookupdb.store.objects import Version, object_version
+from lookupdb.store.publication import CLAIM, BucketClaim, Lease, PublicationDecided, complete_abandoned_publication
 
 ObjectListing = Mapping[str, dict[str, Any]]
 """Name → the object's entry in the store's listing."""

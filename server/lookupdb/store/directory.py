@@ -31,8 +31,7 @@ from lookupdb.errors import (
 )
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
 from lookupdb.store.dataset import BuildClaim, OnCopied, StoredDataset, describe_missing_files, sort_generations
-from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest
-from lookupdb.store.locks import try_lock, unlock
+from lookupdb.store.layout import StoreAddress, check_generation, is_generation, parse_manifest, try_lock, unlock
 
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20

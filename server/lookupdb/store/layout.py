@@ -9,12 +9,19 @@ the manifest names it (see ``publication``). While a generation is being built, 
 
 from __future__ import annotations
 
+import fcntl
+import logging
+import os
 import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from pathlib import Path
+from typing import Final, Self, TypeVar
 
 from lookupdb import manifest, shard_name
-from lookupdb.errors import CorruptFile, UsageError
+from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import Manifest
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -94,3 +101,64 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
             expected = shard_name.file_name(number, len(parsed.shards))
             raise CorruptFile(f"{where} names the file {shard.file!r}, expected {expected}")
     return parsed
+
+
+# Lock files. The kernel releases a lock however its holder ends, so a lock tells a live process from a dead one.
+
+
+def try_lock(path: Path) -> int | None:
+    """A descriptor that holds the lock file at ``path``, which is created if necessary; None if another process holds
+    it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file between our open and our lock.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def unlock(path: Path, descriptor: int) -> None:
+    """Remove the lock file, then release the lock."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    os.close(descriptor)
+
+
+# Retries for a store that fails.
+
+
+log = logging.getLogger(__name__)
+
+_FIRST_DELAY_SECONDS: Final = 0.25
+_MAX_DELAY_SECONDS: Final = 2.0
+_FINAL: Final = (CorruptFile, GenerationExists, GenerationMissing, StoreDenied)
+"""Errors that a retry cannot help."""
+
+T = TypeVar("T")
+
+
+def call_with_retries(request: Callable[[], T], seconds: float) -> T:
+    """Return what ``request`` returns; retry for at most ``seconds`` while it raises a StoreError that may pass."""
+    deadline = time.monotonic() + seconds
+    delay = _FIRST_DELAY_SECONDS
+    while True:
+        try:
+            return request()
+        except _FINAL:
+            raise
+        except StoreError as error:
+            if time.monotonic() + delay > deadline:
+                raise
+            log.warning("the store failed, the request is retried", extra={"reason": error.message, "delay": delay})
+        time.sleep(delay)
+        delay = min(2 * delay, _MAX_DELAY_SECONDS)

@@ -14,7 +14,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
 from lookupdb.network import describe_failure, is_unreachable, panics_as_errors
 from lookupdb.store import credentials
-from lookupdb.store.object_store import (
+from lookupdb.store.objects import (
     CONNECT_SECONDS,
     MAX_BACKOFF_SECONDS,
     MAX_COPY_BYTES,

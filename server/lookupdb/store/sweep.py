@@ -27,13 +27,217 @@ from typing import Any, Final
 
 import orjson
 
-from lookupdb.errors import GenerationExists, StoreDenied, StoreError, StoreUnreachable
+from lookupdb.errors import CorruptFile, GenerationExists, StoreDenied, StoreError, StoreUnreachable, UsageError
+from lookupdb.manifest import generation_number
 from lookupdb.store import Store
-from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
-from lookupdb.store.dataset import StoredDataset, sort_generations
-from lookupdb.store.layout import StoreAddress
-from lookupdb.store.live_datasets import LiveDataset
-from lookupdb.store.superseded import find_superseded
+from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement
+from lookupdb.store.dataset import Inventory, StoredDataset, is_older, sort_generations
+from lookupdb.store.layout import StoreAddress, check_generation
+
+# The list of a cluster's live datasets, written by its operator and read by the sweep. The sweep refuses a list that
+# is incomplete or of another cluster, because it removes what the list does not name.
+
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDataset:
+    """A dataset that exists in the cluster, and what the store must keep of it."""
+
+    address: StoreAddress
+    keep: int
+    """How many of its newest generations to keep."""
+    protect: frozenset[str]
+    """Generations that serve or are rolled out: these are kept too, and so is everything newer than all of them. If
+    there are none, everything is kept."""
+    retain: bool = False
+    """Whether its generations stay in the store when it is deleted."""
+    predecessor: StoreAddress | None = None
+    """The earlier dataset whose generation it is to begin with, and does not have yet: what that one has left stays
+    meanwhile."""
+
+
+def check_age(path: Path, now: float, max_seconds: float) -> None:
+    """Raises UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
+    were created since, and generations that began to serve since."""
+    try:
+        written_at = datetime.datetime.fromisoformat(
+            _check_type(orjson.loads(_read_text(path))["writtenAt"], str, "writtenAt")
+        )
+        age = now - written_at.timestamp()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} does not say when it was written: {_reason(error)}",
+            hint="its operator writes writtenAt, and the list anew, every ten minutes: look whether it runs",
+        ) from error
+    if not -max_seconds <= age <= max_seconds:
+        when = "in the future" if age < 0 else f"{age / 3600:.1f} hours ago"
+        raise UsageError(
+            f"{path} was written at {written_at.isoformat()}, {when}: "
+            f"expected at most {max_seconds / 3600:g} hours ago",
+            hint="its operator writes it anew every ten minutes: look whether it runs, or give --max-age",
+        )
+
+
+def read_cluster(path: Path) -> str:
+    """The cluster of the list at ``path``. Raises UsageError if the list does not name it."""
+    try:
+        return str(
+            _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
+
+
+def read_namespaces(path: Path) -> frozenset[str] | None:
+    """The namespaces that the list covers; None for all. An operator that sees only some must not make other operators'
+    datasets look deleted. Raises UsageError."""
+    try:
+        found = orjson.loads(_read_text(path)).get("namespaces")
+        return (
+            None
+            if found is None
+            else frozenset(_check_type(name, str, "namespaces") for name in _check_type(found, list, ""))
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
+
+
+def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
+    """The live datasets in the list at ``path``. Raises UsageError if the list is incomplete or not of ``cluster``."""
+    text = _read_text(path)
+    try:
+        return _parse(orjson.loads(text), cluster)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
+
+
+def read_retained(path: Path, cluster: str) -> frozenset[StoreAddress]:
+    """The datasets of ``cluster`` that were deleted, and whose generations stay, in the list at ``path``. Raises
+    UsageError."""
+    try:
+        entries = _check_type(orjson.loads(_read_text(path)).get("retained", []), list, "retained")
+        return frozenset(_parse_address(entry, cluster) for entry in entries)
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
+
+
+def _read_text(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the list of living datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+        ) from error
+
+
+def _parse(members: dict[str, Any], cluster: str) -> dict[StoreAddress, LiveDataset]:
+    if members["formatVersion"] != FORMAT_VERSION:
+        raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
+    if members["cluster"] != cluster:
+        raise ValueError(f"it is of cluster {members['cluster']!r}")
+    datasets = _check_type(members["datasets"], list, "datasets")
+    found = (_parse_dataset(entry, cluster) for entry in datasets)
+    return {dataset.address: dataset for dataset in found}
+
+
+def _parse_dataset(entry: dict[str, Any], cluster: str) -> LiveDataset:
+    address = _parse_address(entry, cluster)
+    keep = _check_type(entry["keep"], int, "keep")
+    if keep < 1:
+        raise ValueError(f"keep is {keep}, expected 1 or more")
+    protect = _check_type(entry.get("protect", []), list, "protect")
+    retain = entry.get("retain", False)
+    if not isinstance(retain, bool):
+        raise TypeError(f"retain is {retain!r}, expected true or false")
+    protected = frozenset(check_generation(_check_type(name, str, "protect")) for name in protect)
+    adopt = entry.get("adopt")
+    predecessor = None if adopt is None else _parse_address({**entry, "uid": adopt}, cluster)
+    return LiveDataset(address, keep, protected, retain, predecessor)
+
+
+def _parse_address(entry: dict[str, Any], cluster: str) -> StoreAddress:
+    return StoreAddress(cluster, *(_check_type(entry[name], str, name) for name in ("namespace", "name", "uid")))
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with the list, for whoever wrote it by hand."""
+    match error:
+        case UsageError():
+            return error.message
+        case KeyError():
+            return f"it has no member {error}"
+        case orjson.JSONDecodeError():
+            return f"it is not JSON: {error}"
+        case AttributeError():
+            return "it is not a JSON object, or an entry of datasets is none"
+    return str(error)
+
+
+def _check_type(value: Any, kind: type, name: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}, expected {kind.__name__}")
+    return value
+
+
+# Which generations of a dataset that lives are superseded, and which are spared: the one place that decides it, for
+# sweeps, builders and `lookupdb up`.
+#
+# What is announced of a dataset (``announcement``) is spared by whoever removes on its own account: others follow that
+# generation, and would find nothing. A cluster's sweep goes by its operator's list, which names what serves.
+
+
+def find_superseded(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
+    """The generations that the dataset neither keeps nor protects, and that cannot serve any more: they are older than
+    the newest of ``protect``. Without the ``announced`` one; oldest first."""
+    newest = max(map(generation_number, protect), default=0)
+    candidates = sort_generations([*found.usable[:-keep], *found.damaged, *found.refused])
+    older = [generation for generation in candidates if generation_number(generation) < newest]
+    return [generation for generation in older if generation not in protect and generation != announced]
+
+
+def find_prunable(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
+    """All but the newest ``keep`` whole generations, those in ``protect`` and the ``announced`` one: also damaged ones
+    that are older than these, and refused ones that are older than the newest. Oldest first."""
+    newest = found.usable[-keep:]
+    if not newest:
+        return []
+    older = [name for name in (*found.usable, *found.damaged, *found.refused) if is_older(name, newest[0])]
+    refused = [name for name in found.refused if is_older(name, newest[-1])]
+    removable = sort_generations({*older, *refused})
+    return [name for name in removable if name not in protect and name != announced]
+
+
+def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str]) -> list[str]:
+    """Remove of ``dataset``, which lives, the generations that a sweep would remove: those that are none of the newest
+    ``keep``, not in ``protect``, not announced, and older than the newest of ``protect``. Returns them. Raises
+    StoreError."""
+    found = dataset.take_inventory()
+    return _remove(dataset, find_superseded(found, keep, protect, find_announced(dataset)))
+
+
+def prune(dataset: StoredDataset, keep: int, protect: Collection[str] = ()) -> list[str]:
+    """Remove of ``dataset`` what ``find_prunable`` finds. Returns it. Raises StoreError."""
+    found = dataset.take_inventory()
+    return _remove(dataset, find_prunable(found, keep, protect, find_announced(dataset)))
+
+
+def find_announced(dataset: StoredDataset) -> str | None:
+    """The generation that is announced; None where none is, also by a note that is no announcement: nobody follows
+    that. Raises StoreError."""
+    try:
+        standing = read_announcement(dataset)
+    except CorruptFile:
+        return None
+    return None if standing is None else standing.generation
+
+
+def _remove(dataset: StoredDataset, generations: list[str]) -> list[str]:
+    for generation in generations:
+        dataset.remove(generation)
+    return generations
+
 
 log = logging.getLogger(__name__)
 

@@ -9,31 +9,91 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import Manifest
-from lookupdb.runtime.daemon_calls import call_in_thread, call_interruptibly
+from lookupdb.process.daemon_calls import call_in_thread, call_interruptibly
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, LOST_HINT
-from lookupdb.store.file_fetch import Throttle
-from lookupdb.sync.dataset_folder import DatasetFolder
-from lookupdb.sync.figures import SyncFigures
-from lookupdb.sync.generation_fetch import FetchInterrupted, FetchProgress, GenerationFetch, interruptible_pace
-from lookupdb.sync.retention import find_superseded
-from lookupdb.sync.target import (
+from lookupdb.store.fetch import Throttle
+from lookupdb.sync.feeds import (
     LONGEST_FETCH_PAUSE_SECONDS,
     LONGEST_LOOK_PAUSE_SECONDS,
+    StoreFeed,
     SyncTarget,
     diagnose_manifest,
     diagnose_succession,
     have_same_content,
     pause_seconds,
 )
+from lookupdb.sync.folder import (
+    DatasetFolder,
+    FetchInterrupted,
+    FetchProgress,
+    GenerationFetch,
+    find_superseded,
+    interruptible_pace,
+)
+
+# Looks for an announcement beside a routing table, which nobody who follows that waits for.
+
 
 log = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 1.0
+"""A store that takes longer is not waited for: what it says is taken at a later look."""
+
+
+class AnnouncementLook:
+    """What ``feed`` finds announced: one look at a time, however long it takes."""
+
+    def __init__(self, feed: StoreFeed, slots: asyncio.Semaphore) -> None:
+        self._feed = feed
+        self._slots = slots
+        self._uid = ""
+        self._found: SyncTarget | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def find(self, uid: str) -> SyncTarget | None:
+        """What is announced of the dataset with ``uid``, or was when the store last answered; None if nothing is."""
+        if uid != self._uid:
+            self._uid, self._found = uid, None
+        if self._running is None:
+            self._running = asyncio.create_task(self._look(uid))
+        await asyncio.wait({self._running}, timeout=WAIT_SECONDS)
+        return self._found
+
+    async def _look(self, uid: str) -> None:
+        try:
+            async with self._slots:
+                found = await call_in_thread(self._feed.look_for_announcement, uid)
+            if uid == self._uid:
+                self._found = found
+        except StoreError as error:
+            log.debug("the announcement cannot be read", extra={"reason": error.message})
+        finally:
+            self._running = None
+
+
+# What a process has done since it began, as /metrics tells it.
+
+
+@dataclass(slots=True)
+class SyncFigures:
+    """Sums over all datasets."""
+
+    fetches: int = 0
+    fetch_seconds: float = 0.0
+    fetched_bytes: int = 0
+    linked_bytes: int = 0
+    swaps: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
 
 TIDY_SECONDS: Final = 5.0
 """Between two attempts to remove what somebody has mapped."""

@@ -3,31 +3,192 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from lookupdb import __version__
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
-from lookupdb.route.table.routing_table import InvalidTable
-from lookupdb.runtime import listeners, ready_file
-from lookupdb.runtime.admin import AdminPort
-from lookupdb.runtime.daemon_calls import call_in_thread
+from lookupdb.manifest import generation_number
+from lookupdb.process import launch, memory, service
+from lookupdb.process.admin import AdminPort, MetricFamily, counter, gauge, labelled_counter, labelled_gauge
+from lookupdb.process.daemon_calls import call_in_thread
+from lookupdb.router.table.routing_table import InvalidTable
 from lookupdb.store import Store, open_store
-from lookupdb.store.file_fetch import Throttle
-from lookupdb.sync.announcement_look import AnnouncementLook
-from lookupdb.sync.dataset_folder import DatasetFolder
-from lookupdb.sync.keeper import DatasetKeeper, KeeperContext, Look
-from lookupdb.sync.status import SyncCollector, SyncState, describe_state, explain_unready
-from lookupdb.sync.store_feed import NamespaceListings, StoreFeed, absent_error
-from lookupdb.sync.subscription import Subscription
-from lookupdb.sync.table_feed import TableFeed
-from lookupdb.sync.target import SyncTarget, choose_newer
+from lookupdb.store.fetch import Throttle
+from lookupdb.sync.feeds import (
+    NamespaceListings,
+    StoreFeed,
+    Subscription,
+    SyncTarget,
+    TableFeed,
+    absent_error,
+    choose_newer,
+)
+from lookupdb.sync.folder import DatasetFolder
+from lookupdb.sync.keeper import AnnouncementLook, DatasetKeeper, KeeperContext, Look, SyncFigures, SyncProblem
+from lookupdb.wording import strip_secrets
+
+# What /readyz, /status and /metrics say of a running `lookupdb sync`.
+
+
+@dataclass(slots=True)
+class SyncState:
+    """All that a process keeps."""
+
+    root: Path
+    store_url: str
+    keepers: dict[tuple[str, str], DatasetKeeper] = field(default_factory=dict)
+    """By namespace and name."""
+    tables: list[TableFeed] = field(default_factory=list)
+    figures: SyncFigures = field(default_factory=SyncFigures)
+    is_ending: bool = False
+
+
+def explain_unready(state: SyncState) -> str | None:
+    """Why not every dataset has a generation that is ``current``, as a sentence; None when each has one."""
+    if state.is_ending:
+        return "ending"
+    for table in state.tables:
+        if table.dataset is None:
+            return table.problem.message if table.problem else f"{table.path} was not read yet"
+    for keeper in state.keepers.values():
+        if not keeper.has_generation:
+            reason = keeper.problem.error.message if keeper.problem else "it is being fetched"
+            return f"{keeper} has no generation yet: {reason}"
+    return None
+
+
+def describe_state(state: SyncState) -> dict[str, Any]:
+    """The members of /status."""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "folder": str(state.root),
+        "store": strip_secrets(state.store_url),
+        "datasets": [_describe_keeper(keeper) for keeper in state.keepers.values()],
+        "tables": [
+            {"file": str(table.path), "dataset": table.dataset and str(table.dataset), "mixed": table.is_mixed}
+            | {"problem": table.problem and table.problem.message}
+            for table in state.tables
+        ],
+    }
+
+
+def _describe_keeper(keeper: DatasetKeeper) -> dict[str, Any]:
+    current, target, running = keeper.current, keeper.target, keeper.running
+    return {
+        "dataset": str(keeper),
+        "current": current
+        and {
+            "generation": current.generation,
+            "uid": current.uid,
+            "builtAt": current.built_at,
+            "records": current.records,
+            "bytes": current.bytes,
+        },
+        "active": target
+        and {"generation": target.generation, "uid": target.uid, "version": target.version, "by": target.origin},
+        "isCurrent": keeper.is_settled,
+        "fetching": running
+        and {
+            "generation": running.target.generation,
+            "bytes": running.progress.total_bytes,
+            "doneBytes": running.progress.done_bytes,
+        },
+        "kept": list(keeper.kept),
+        "problem": keeper.problem and _describe_problem(keeper.problem),
+    }
+
+
+def _describe_problem(problem: SyncProblem) -> dict[str, Any]:
+    since = datetime.datetime.fromtimestamp(problem.since, datetime.UTC)
+    return {
+        "reason": problem.error.reason,
+        "message": problem.error.message,
+        "hint": problem.error.hint,
+        "since": since.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "failures": problem.failures,
+        "triedAgainInSeconds": round(max(0.0, problem.retry_at - time.monotonic()), 1),
+    }
+
+
+class SyncCollector:
+    """The metrics of ``state``."""
+
+    def __init__(self, state: SyncState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Yield the families as they are now."""
+        state, figures = self._state, self._state.figures
+        ready = int(explain_unready(state) is None)
+        yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
+        yield from self._collect_datasets(list(state.keepers.values()))
+        yield counter("lookupdb_sync_swaps", "Times that current came to name another generation.", figures.swaps)
+        yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
+        seconds = figures.fetch_seconds
+        yield counter("lookupdb_sync_fetch_seconds", "Seconds from their beginning to the swap.", seconds)
+        yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
+        help_text = "Bytes of files that are a directory store's own, under a second name."
+        yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
+        failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
+        yield labelled_counter("lookupdb_sync_failures", "Looks and fetches that failed.", failures)
+        private = memory.private_bytes(os.getpid())
+        if private is not None:
+            yield gauge("lookupdb_sync_private_bytes", "Memory that the process alone owns.", private)
+
+    def _collect_datasets(self, keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
+        def label(values: Mapping[DatasetKeeper, float | None]) -> list[tuple[Mapping[str, str], float]]:
+            found = ((keeper, value) for keeper, value in values.items() if value is not None)
+            return [({"namespace": keeper.namespace, "dataset": keeper.name}, value) for keeper, value in found]
+
+        yield labelled_gauge(
+            "lookupdb_sync_generation",
+            "The number of the current generation.",
+            label({keeper: _number(keeper) for keeper in keepers}),
+        )
+        yield labelled_gauge(
+            "lookupdb_sync_generation_built_timestamp_seconds",
+            "When the current generation was built.",
+            label({keeper: _built_seconds(keeper) for keeper in keepers}),
+        )
+        yield labelled_gauge(
+            "lookupdb_sync_behind",
+            "1 while another generation than the current one is active, or nobody knows which.",
+            label({keeper: float(not keeper.is_settled) for keeper in keepers}),
+        )
+        yield labelled_gauge(
+            "lookupdb_sync_kept_bytes",
+            "Bytes of the generations in the folder.",
+            label({keeper: float(sum(keeper.kept.values())) for keeper in keepers}),
+        )
+        yield labelled_gauge(
+            "lookupdb_sync_last_fetch_seconds",
+            "Seconds from the beginning of the last fetch to the swap.",
+            label({keeper: keeper.last_fetch_seconds for keeper in keepers}),
+        )
+
+
+def _number(keeper: DatasetKeeper) -> float | None:
+    return None if keeper.current is None else float(generation_number(keeper.current.generation))
+
+
+def _built_seconds(keeper: DatasetKeeper) -> float | None:
+    if keeper.current is None:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(keeper.current.built_at).timestamp()
+    except ValueError:
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +255,9 @@ class SyncService:
 
         admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
         with self._keepers(), _on_signals(stop):
-            listener = listeners.bind_admin(self._options.host, self._options.admin_port)
+            listener = service.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
-            port = listeners.bound_port(listener)
+            port = service.bound_port(listener)
             try:
                 self._start()
                 log.info("keeping", extra={"folder": str(self._options.root), "admin": port})
@@ -105,7 +266,7 @@ class SyncService:
             finally:
                 await self._end()
                 if self._options.ready_file:
-                    ready_file.remove(self._options.ready_file)
+                    launch.remove(self._options.ready_file)
                 await server.cleanup()
 
     async def run_once(self) -> None:
@@ -251,7 +412,7 @@ class SyncService:
             await asyncio.sleep(_CHECK_SECONDS)
         log.info("ready", extra={"admin": port})
         if self._options.ready_file:
-            ready_file.write(self._options.ready_file, {"pid": os.getpid(), "admin": port})
+            launch.write(self._options.ready_file, {"pid": os.getpid(), "admin": port})
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but not beyond the end of the process."""

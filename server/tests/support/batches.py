@@ -6,7 +6,7 @@ from typing import Any
 
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys, Values
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys, Values
 
 
 def make_keys(texts: list[str]) -> BatchKeys:

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from lookupdb import store
 from lookupdb.cli.build import command
+from lookupdb.dataset.spec import read_manifest
 from lookupdb.errors import (
     LookupdbError,
 )
-from lookupdb.spec import read_manifest
 from lookupdb.store import StoredDataset
 
 

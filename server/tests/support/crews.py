@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lookupdb.build.read import sorted_records
-from lookupdb.build.read.crew import Crew
-from lookupdb.build.read.crew_member import CrewMember
-from lookupdb.build.read.slice_job import SliceJob
+from lookupdb.builder import crew
+from lookupdb.builder.crew import Crew
+from lookupdb.builder.crew_member import CrewMember
+from lookupdb.builder.read import SliceJob
 
 
 class _MemberThread:
@@ -53,4 +53,4 @@ class ThreadCrew(Crew):
 @pytest.fixture
 def thread_crew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources are read by threads."""
-    monkeypatch.setattr(sorted_records, "Crew", ThreadCrew)
+    monkeypatch.setattr(crew, "Crew", ThreadCrew)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lookupdb.build.sort.runs import Record
-from lookupdb.build.write.dictionary import choose_dictionary
-from lookupdb.build.write.generation_writer import GenerationWriter
+from lookupdb.builder.sort import Record
+from lookupdb.builder.write import GenerationWriter, choose_dictionary
 from lookupdb.manifest import ExcludedRows, Manifest, Refusal, ShardFile, Totals
 from lookupdb.shardfile import ShardMeta
 from lookupdb.store import StoredDataset

@@ -16,18 +16,16 @@ from typing import Any, Literal, cast
 import uvloop
 
 from lookupdb.keys import InvalidKey, make_key_encoder
-from lookupdb.route.access.gatekeeper import Gatekeeper
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.clients.certificates import Certificates, TlsFiles
-from lookupdb.route.clients.front import ClientFront
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.http.protocol import HttpProtocol
-from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import DatasetInfo
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchKeys
-from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import BatchWaiter, Problem, Waiter
-from lookupdb.runtime.counters import Counters
+from lookupdb.process.worker import Counters
+from lookupdb.router.access import Gatekeeper
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys
+from lookupdb.router.budget import RouterBudget, RouterLimits
+from lookupdb.router.clients.certificates import Certificates, TlsFiles
+from lookupdb.router.clients.front import ClientFront
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.http.connection import HttpProtocol
+from lookupdb.router.lookup_core import DatasetInfo
+from lookupdb.router.lookups import BatchWaiter, Problem, ServedGeneration, Waiter
 from support.batches import make_values
 from support.tls import TlsSocket, server_identity
 

@@ -31,7 +31,7 @@ def start(
     fd = os.memfd_create("lookupdb-supervisor", 0)
     try:
         os.pwrite(fd, orjson.dumps(settings), 0)
-        command = [sys.executable, "-P", "-m", "lookupdb.runtime.start", role, str(fd), verb, *words]
+        command = [sys.executable, "-P", "-m", "lookupdb.process.start", role, str(fd), verb, *words]
         return subprocess.Popen(_limited(command, open_files), pass_fds=[fd])
     finally:
         os.close(fd)

@@ -15,18 +15,17 @@ import time
 
 import pytest
 
-from lookupdb.serve import connection, native_replies, shard_counters
-from lookupdb.serve.connection import RespConnection, RespState
-from lookupdb.serve.identity import ServerIdentity
-from lookupdb.serve.limits import READ_BYTES, ServerLimits
-from lookupdb.serve.poller import ACTIVE, WRITE, Poller
-from lookupdb.serve.session import WorkerContext
+from lookupdb.shard import connection, replies
+from lookupdb.shard import limits as shard_counters
+from lookupdb.shard.commands import WorkerContext
+from lookupdb.shard.connection import ACTIVE, WRITE, Poller, RespConnection, RespState
+from lookupdb.shard.limits import READ_BYTES, ServerIdentity, ServerLimits
 from lookupdb.shardfile import ShardReader
 
 
 def keep_turns_going(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have turns end when a test says so, and not when a busy machine is late."""
-    for module in (connection, native_replies):
+    for module in (connection, replies):
         monkeypatch.setattr(module, "TIME_SLICE_SECONDS", 3600.0)
 
 

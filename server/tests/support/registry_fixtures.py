@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.image import registry as client
+from lookupdb.image import push as client
 from support.registry import Registry, serve_registry
 
 TOOLS = Path(__file__).parents[3] / ".tools" / "bin"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from lookupdb.route.limits import RouterLimits
-from lookupdb.route.servers.heartbeat import Heartbeat
+from lookupdb.router.budget import RouterLimits
+from lookupdb.router.servers.connection import Heartbeat
 from support.routing import LIMITS, Core, entry, identity, table
 from support.scripted_shard import Script, ScriptedShard
 from support.waiting import soon

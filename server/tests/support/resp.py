@@ -11,9 +11,9 @@ from typing import Any, cast
 import hiredis
 import pytest
 
-from lookupdb.route.access.gatekeeper import Gatekeeper
-from lookupdb.route.clients import front, service
-from lookupdb.route.resp.protocol import RespProtocol
+from lookupdb.router.access import Gatekeeper
+from lookupdb.router.clients import front, life
+from lookupdb.router.resp.connection import RespProtocol
 from support import http
 from support.http import LIMITS, PATIENCE, ScriptedLookups, Server, eventually, tls_files
 from support.tls import TlsSocket
@@ -54,7 +54,7 @@ def sweeping_often() -> Iterator[None]:
     """Who is too slow, or lingers, is found soon."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(front, "SWEEP_SECONDS", 0.02)
-        patch.setattr(service, "LINGER_SECONDS", 0.3)
+        patch.setattr(life, "LINGER_SECONDS", 0.3)
         yield
 
 

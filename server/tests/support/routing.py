@@ -10,20 +10,18 @@ from typing import Any
 
 import orjson
 
-from lookupdb.route.budget import RouterBudget
-from lookupdb.route.counters import INDEX, NAMES
-from lookupdb.route.limits import RouterLimits
-from lookupdb.route.lookup_core import LookupCore
-from lookupdb.route.lookups.batch_keys import UNAVAILABLE, BatchValues
-from lookupdb.route.lookups.generation import ServedGeneration
-from lookupdb.route.lookups.waiters import Problem
-from lookupdb.route.servers.heartbeat import Heartbeat
-from lookupdb.route.servers.identity import ShardIdentity
-from lookupdb.route.servers.link import LinkSettings
-from lookupdb.route.shards.settings import EndpointSettings
-from lookupdb.route.table import routing_table as tables
-from lookupdb.route.table.cutover import Cutover
-from lookupdb.route.table.routing_table import RoutingTable
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchValues
+from lookupdb.router.budget import RouterBudget, RouterLimits
+from lookupdb.router.counters import INDEX, NAMES
+from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import Problem, ServedGeneration
+from lookupdb.router.servers.connection import Heartbeat
+from lookupdb.router.servers.link import LinkSettings
+from lookupdb.router.servers.proof import ShardIdentity
+from lookupdb.router.shards.lane import EndpointSettings
+from lookupdb.router.table import routing_table as tables
+from lookupdb.router.table.cutover import Cutover
+from lookupdb.router.table.routing_table import RoutingTable
 from support.batches import list_values, make_keys
 from support.waiting import soon
 

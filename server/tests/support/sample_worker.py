@@ -7,7 +7,7 @@ import signal
 import sys
 
 from lookupdb.errors import CorruptFile
-from lookupdb.runtime.worker import BEAT_SECONDS, WorkerBoot, run_worker
+from lookupdb.process.worker import BEAT_SECONDS, WorkerBoot, run_worker
 
 
 def main(boot: WorkerBoot) -> None:

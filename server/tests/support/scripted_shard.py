@@ -12,8 +12,8 @@ from typing import Any
 
 import hiredis
 
-from lookupdb.route.servers.address import ServerAddress
-from lookupdb.route.servers.identity import ShardIdentity
+from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.servers.proof import ShardIdentity
 
 Script = Callable[["ScriptedShard", list[bytes]], Awaitable[bytes]]
 

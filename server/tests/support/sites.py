@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from lookupdb.build import pipeline
-from lookupdb.build.build_options import BuildOptions
-from lookupdb.build.progress_display import open_progress
+from lookupdb.builder import build as pipeline
+from lookupdb.builder.options import BuildOptions
+from lookupdb.builder.progress import open_progress
+from lookupdb.dataset.spec import DatasetSpec, read_manifest
 from lookupdb.errors import LookupdbError
 from lookupdb.manifest import FILE_NAME
 from lookupdb.shardfile import ShardReader, unframe
-from lookupdb.spec import DatasetSpec, read_manifest
 from lookupdb.store import Store, StoreAddress
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lookupdb.build.progress import Progress, SilentProgress
-from lookupdb.build.read.sorted_records import SortedRecords
-from lookupdb.build.source.fetch import fetch_files
-from lookupdb.build.source.listing import resolve_source
-from lookupdb.build.source.slices import PARALLEL_FROM
+from lookupdb.builder.crew import SortedRecords
+from lookupdb.builder.fetch import fetch_files
+from lookupdb.builder.listing import resolve_source
+from lookupdb.builder.progress import Progress, SilentProgress
+from lookupdb.builder.slices import PARALLEL_FROM
+from lookupdb.dataset.spec import DatasetSpec, parse_resource
 from lookupdb.manifest import ExcludedRows
-from lookupdb.spec import DatasetSpec, parse_resource
 
 MEMORY = 512 << 20
 

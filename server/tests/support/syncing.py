@@ -25,10 +25,10 @@ from lookupdb.manifest import FILE_NAME, Manifest, Refusal
 from lookupdb.shardfile import ShardReader, unframe
 from lookupdb.store import Store, StoreAddress, StoredDataset, open_store
 from lookupdb.store.announcement import write_announcement
+from lookupdb.sync import feeds as sync_target
 from lookupdb.sync import service as sync_service
-from lookupdb.sync import target as sync_target
+from lookupdb.sync.feeds import Subscription
 from lookupdb.sync.service import SyncOptions, SyncService
-from lookupdb.sync.subscription import Subscription
 from support import generations
 from support.routing import table_file
 from support.waiting import soon, until

@@ -19,13 +19,11 @@ from typing import Self
 import pytest
 
 from lookupdb import native
-from lookupdb.serve import shard_counters
-from lookupdb.serve.connection import RespConnection
-from lookupdb.serve.identity import ServerIdentity
-from lookupdb.serve.limits import ServerLimits
-from lookupdb.serve.poller import Poller
-from lookupdb.serve.session import WorkerContext
-from lookupdb.serve.turn import make_turn
+from lookupdb.shard import limits as shard_counters
+from lookupdb.shard.commands import WorkerContext
+from lookupdb.shard.connection import Poller, RespConnection
+from lookupdb.shard.limits import ServerIdentity, ServerLimits
+from lookupdb.shard.loop import make_turn
 from lookupdb.shardfile import ShardReader
 
 

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from lookupdb.cli.build import command as build
-from lookupdb.local import client
-from lookupdb.local.run_state import state_file
 from lookupdb.manifest import generation_number
+from lookupdb.up import client
+from lookupdb.up.run_state import state_file
 
 DEADLINE_SECONDS = 120.0
 LATE = ("no answer from", "no server came back", "did not answer within")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lookupdb.local import builds, client
-from lookupdb.local.up import Up, UpOptions
+from lookupdb.up import builds, client
+from lookupdb.up.up import Up, UpOptions
 from support.up_stack import MANIFEST, write_dataset
 from support.waiting import soon
 

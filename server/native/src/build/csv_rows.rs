@@ -1,4 +1,4 @@
-//! The rows of CSV: keys and values as `lookupdb.build.parse.csv_values` makes them.
+//! The rows of CSV: keys and values as `lookupdb.builder.csv_rows` makes them.
 //!
 //! A row that is to be rejected is left to Python; so is a file, from the row on at which it is no CSV.
 use std::ops::Range;

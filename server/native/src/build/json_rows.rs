@@ -1,4 +1,4 @@
-//! The rows of JSON lines: keys and values as `lookupdb.build.parse.dict_rows` makes them.
+//! The rows of JSON lines: keys and values as `lookupdb.builder.rows` makes them.
 //!
 //! A row that is unusual in any way (it is no object, has no key, is to be rejected) is left to Python's parser.
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! The builder: a source's bytes become records, sorted runs, and what shards store. `lookupdb.build` is the twin.
+//! The builder: a source's bytes become records, sorted runs, and what shards store. `lookupdb.builder` is the twin.
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 

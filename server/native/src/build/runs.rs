@@ -1,4 +1,4 @@
-//! Runs: files of sorted records, block by block, in the format of `lookupdb.build.sort.runs`.
+//! Runs: files of sorted records, block by block, in the format of `lookupdb.builder.sort`.
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A sample of the values, to train the compression dictionary on: `lookupdb.build.sort.sample` is the twin.
+//! A sample of the values, to train the compression dictionary on: `lookupdb.builder.sort` is the twin.
 use std::path::PathBuf;
 
 use pyo3::prelude::*;

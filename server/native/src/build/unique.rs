@@ -1,4 +1,4 @@
-//! One record a key, of a stream ordered by key and place: what `lookupdb.build.write.duplicates` decides by.
+//! One record a key, of a stream ordered by key and place: what `lookupdb.builder.write` decides by.
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

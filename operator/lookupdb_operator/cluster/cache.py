@@ -1,0 +1,266 @@
+"""The objects of all datasets as small records, parsed as they arrive: the API server's bodies are never kept.
+
+What one look at a dataset costs depends on the objects of this dataset alone, never on how many datasets there are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.cluster.parse import Header, parse_dataset, parse_header
+from lookupdb_operator.cluster.workloads import (
+    Drift,
+    awaits_images,
+    compare_fields,
+    parse_existing,
+    parse_job,
+    parse_pod,
+    parse_push,
+    parse_shard_set,
+)
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ObservedDataset, Pod, Predecessor, ShardSet
+
+Key = tuple[str, str]
+"""Namespace and name of a dataset."""
+Body = Mapping[str, Any]
+"""An object as the API server writes it."""
+
+_DELETED_UIDS_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    """What decisions depend on, of one object of the cluster."""
+
+    header: Header
+    item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
+    awaits_images: bool = False
+    """Of a pod: whether the kubelet has not come as far as its images; why not is in events alone."""
+    accepted: str = ""
+    """The hash of our fields in the API server's answer to our own write, when it was not that of what we wrote: a
+    mutating webhook changes them on the way, and would change them again if they were written again."""
+    drift: Drift | None = None
+    """How the object differs from what we wrote, accepted or not; None when it is not compared."""
+
+
+@dataclass(slots=True)
+class _DatasetObjects:
+    """The objects that carry the name of one dataset."""
+
+    dataset: CachedObject | None = None
+    children: dict[tuple[str, str], CachedObject] = field(default_factory=dict)
+    """By kind and name."""
+
+
+class ObjectCache:
+    """All objects of all datasets, by dataset. Informers put them here, and so does the reconciler after a write. A
+    version older than the cached one, or one of an object that is known to be deleted, is ignored."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, _DatasetObjects] = {}
+        self._keys: dict[str, dict[Key, Key]] = {kind.name: {} for kind in (names.DATASET_KIND, *names.WATCHED)}
+        """Kind → namespace and name of each object → the dataset that it belongs to."""
+        self._deleted: OrderedDict[str, str] = OrderedDict()
+        """uid → the version in which the object was last deleted."""
+
+    def put(self, kind: str, body: Body, *, is_own_write: bool = False) -> Key | None:
+        """Cache the object ``body`` of ``kind``. Returns the dataset to look at; None when the object belongs to no
+        dataset, or when nothing that matters has changed. ``is_own_write``: ``body`` is the answer to our own write."""
+        header = parse_header(body)
+        location = (header.namespace, header.name)
+        key = location if kind == names.DATASET_KIND.name else (header.namespace, header.dataset)
+        if header.uid in self._deleted:
+            if not _is_later(header.resource_version, self._deleted[header.uid]):
+                return None
+            # A watch by label reports an object that loses its label as deleted, and as added when it gets it back.
+            del self._deleted[header.uid]
+        if not key[1] or self._keys[kind].get(location, key) != key:
+            self.drop(kind, *location)  # its label was changed, or taken away
+        if not key[1]:
+            return None
+        before = self._find(kind, key, header.name)
+        if before is not None and not _is_newer(header, before.header):
+            if is_own_write:  # its watch was faster
+                self._store(kind, key, _accept(before, _changed_fields(_parse(kind, header, body, before))))
+            return None
+        after = _parse(kind, header, body, before)
+        known = before.accepted if before is not None and before.header.uid == header.uid else ""
+        after = _accept(after, _changed_fields(after) if is_own_write else known)
+        self._store(kind, key, after)
+        return None if before is not None and _is_alike(before, after) else key
+
+    def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
+        """Forget an object; with its ``uid``, only that one, and for good, unless a later version than the ``version``
+        that it was deleted in arrives. Returns the dataset to look at; None when nothing was forgotten."""
+        if uid:
+            self._deleted[uid] = version
+            if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
+                self._deleted.popitem(last=False)
+        key = self._keys[kind].get((namespace, name))
+        if key is None:
+            return None
+        cached = self._find(kind, key, name)
+        if cached is None or uid not in ("", cached.header.uid):
+            return None
+        del self._keys[kind][namespace, name]
+        objects = self._objects[key]
+        if kind == names.DATASET_KIND.name:
+            objects.dataset = None
+        else:
+            del objects.children[kind, name]
+        if objects.dataset is None and not objects.children:
+            del self._objects[key]
+        return key
+
+    def headers(self, kind: str) -> Iterator[Header]:
+        """The header of every object of ``kind``. The cache must not be changed meanwhile."""
+        for (_, name), key in self._keys[kind].items():
+            if cached := self._find(kind, key, name):
+                yield cached.header
+
+    def dataset_keys(self) -> Collection[Key]:
+        """The key of every dataset. The cache must not be changed while this is iterated over."""
+        return self._keys[names.DATASET_KIND.name].keys()
+
+    def datasets(self) -> Iterator[ObservedDataset]:
+        """Every dataset, without the objects that belong to it. The cache must not be changed meanwhile."""
+        for key in self.dataset_keys():
+            if dataset := self.dataset(key):
+                yield dataset
+
+    def dataset(self, key: Key) -> ObservedDataset | None:
+        """The dataset ``key``, without the objects that belong to it; None when there is no such dataset."""
+        objects = self._objects.get(key)
+        cached = None if objects is None else objects.dataset
+        return cached.item if cached is not None and isinstance(cached.item, ObservedDataset) else None
+
+    def observed(self, key: Key) -> Observed | None:
+        """The dataset ``key`` with all objects that belong to it; None when there is no such dataset."""
+        dataset = self.dataset(key)
+        if dataset is None:
+            return None
+        items = [cached.item for cached in self.owned_objects(key)]
+        return Observed(
+            dataset=dataset,
+            jobs=tuple(item for item in items if isinstance(item, BuildJob)),
+            shard_sets=tuple(item for item in items if isinstance(item, ShardSet)),
+            pods=tuple(item for item in items if isinstance(item, Pod)),
+            other_objects=tuple(item for item in items if isinstance(item, ExistingObject)),
+            predecessors=tuple(_predecessors(self._objects[key].children, dataset)),
+        )
+
+    def owned_objects(self, key: Key) -> Iterator[CachedObject]:
+        """The objects that belong to the dataset ``key`` by its uid, in order of kind and name; not those of an earlier
+        dataset of its name."""
+        dataset = self.dataset(key)
+        if dataset is None:
+            return
+        children = self._objects[key].children
+        owned = {child.header.uid for child in children.values() if child.header.owner_uid == dataset.uid}
+        for location in sorted(children):
+            child = children[location]
+            if child.header.uid in owned or (
+                isinstance(child.item, Pod)
+                and (_is_dataset_pod(child.header, dataset, owned) or _is_left_server(child.header, dataset, children))
+            ):
+                yield child
+
+    def _find(self, kind: str, key: Key, name: str) -> CachedObject | None:
+        objects = self._objects.get(key)
+        if objects is None:
+            return None
+        return objects.dataset if kind == names.DATASET_KIND.name else objects.children.get((kind, name))
+
+    def _store(self, kind: str, key: Key, cached: CachedObject) -> None:
+        objects = self._objects.setdefault(key, _DatasetObjects())
+        if kind == names.DATASET_KIND.name:
+            objects.dataset = cached
+        else:
+            objects.children[sys.intern(kind), cached.header.name] = cached
+        self._keys[kind][cached.header.namespace, cached.header.name] = key
+
+
+def _parse(kind: str, header: Header, body: Body, before: CachedObject | None) -> CachedObject:
+    match kind:
+        case names.DATASET_KIND.name:
+            known = before.item if before is not None and isinstance(before.item, ObservedDataset) else None
+            return CachedObject(header, parse_dataset(body, known))
+        case names.JOB.name:
+            is_push = bool(names.read_rollout(header.name))
+            return CachedObject(header, parse_push(body) if is_push else parse_job(body))
+        case names.POD.name:
+            return CachedObject(header, parse_pod(body), awaits_images(body))
+    drift = compare_fields(body, None if before is None else before.drift)
+    is_stateful = kind == names.STATEFUL_SET.name
+    return CachedObject(
+        header, parse_shard_set(body, drift) if is_stateful else parse_existing(kind, body, drift), drift=drift
+    )
+
+
+def _is_later(version: str, deleted: str) -> bool:
+    return version.isdecimal() and deleted.isdecimal() and int(version) > int(deleted)
+
+
+def _accept(cached: CachedObject, accepted: str) -> CachedObject:
+    """``cached``, where fields of ours that hash to ``accepted`` count as unchanged."""
+    item = cached.item
+    if not isinstance(item, ShardSet | ExistingObject):
+        return cached
+    changed = "" if item.changed == accepted else item.changed
+    return replace(cached, item=replace(item, changed=changed), accepted=accepted)
+
+
+def _changed_fields(cached: CachedObject) -> str:
+    return cached.item.changed if isinstance(cached.item, ShardSet | ExistingObject) else ""
+
+
+def _is_newer(header: Header, cached: Header) -> bool:
+    """Whether ``header`` is not an earlier version of the object ``cached``. Versions of one object are decimal and
+    grow (KEP-5504); those of an API server that has others are all taken."""
+    new, old = header.resource_version, cached.resource_version
+    if header.uid != cached.uid or not new.isdecimal() or not old.isdecimal():
+        return True
+    return int(new) > int(old)
+
+
+def _is_alike(before: CachedObject, after: CachedObject) -> bool:
+    """Whether nothing that a decision depends on has changed between two versions of an object."""
+    if isinstance(after.item, ObservedDataset) or before.header.uid != after.header.uid:
+        return False
+    owners = before.header.owner_uid == after.header.owner_uid
+    return owners and before.item == after.item and before.awaits_images == after.awaits_images
+
+
+def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
+    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched. There
+    may be thousands of nodes, and nothing is decided by what their pods do: those of our DaemonSet are left out."""
+    if header.dataset_uid != dataset.uid or header.owner_kind == names.DAEMON_SET.name:
+        return False
+    if header.owner_kind == "ReplicaSet":
+        return header.owner_name.startswith(f"{names.router(dataset.name)}-")
+    return header.owner_uid in owned
+
+
+def _is_left_server(header: Header, dataset: ObservedDataset, children: Collection[tuple[str, str]]) -> bool:
+    """Whether a pod is a shard server whose StatefulSet is gone: it has its memory and disk until it has ended."""
+    if header.dataset_uid != dataset.uid or header.owner_kind != names.STATEFUL_SET.name:
+        return False
+    return header.owner_name.startswith(f"{dataset.name}-") and (header.owner_kind, header.owner_name) not in children
+
+
+def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
+    """The objects that were made for an earlier dataset of the name of ``dataset``. An object without a uid label is
+    not ours."""
+    for kind, name in sorted(location for location, child in children.items() if _is_foreign(child.header, dataset)):
+        header = children[kind, name].header
+        if kind != names.POD.name:
+            yield Predecessor(kind, name, header.dataset_uid, orphaned=header.owner_kind != names.KIND)
+
+
+def _is_foreign(header: Header, dataset: ObservedDataset) -> bool:
+    return header.dataset_uid not in ("", dataset.uid) and header.owner_uid != dataset.uid

@@ -1,0 +1,367 @@
+"""The public keys of the cluster's service accounts, which the operator hands to routers: these ask no API server."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import aiohttp
+import orjson
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from lookupdb import __version__
+from lookupdb.tokens import parse_keys
+from lookupdb_operator import names
+
+# One connection to the API server: requests by path, and what can go wrong with them.
+#
+# Credentials, certificates and kubeconfig are the kubernetes client's (a service account's token is read again every
+# minute, as the kubelet rotates it). Nothing is repeated here: the caller looks again, later. While the API server asks
+# to be left alone (``Retry-After``), no request is sent, whoever the caller is.
+
+
+JSON: Final = "application/json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""Of a list: names, uids and owners, without the objects, at a hundredth of the bytes."""
+
+TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
+_CONNECTIONS: Final = 16
+_RETRY_AFTER_AT_MOST: Final = 60.0
+_JITTER: Final = 0.2
+_MESSAGE_AT_MOST: Final = 1 << 16
+_LINE_AT_MOST: Final = 1 << 25
+"""Bytes of one event: etcd takes objects of 1.5 MiB, of which JSON may make a few times as many."""
+_AUTHENTICATION: Final = ["BearerToken"]
+_NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError)
+
+
+class ApiError(Exception):
+    """The API server did not do what was asked of it. ``subject`` names the object, ``message`` is the server's."""
+
+    def __init__(self, subject: str, message: str) -> None:
+        super().__init__(f"{subject}: {message}")
+        self.subject = subject
+        self.message = message
+
+
+class NotFound(ApiError):
+    """There is no such object, or no such namespace."""
+
+
+class Conflict(ApiError):
+    """Somebody else wrote it, or it is another object of that name now."""
+
+
+class AlreadyExists(Conflict):
+    """An object of that name exists."""
+
+
+class Refused(ApiError):
+    """The API server will not take it, now or as it is: quota, permissions, admission, validation."""
+
+
+class NamespaceTerminating(Refused):
+    """The object's namespace is being deleted: nothing is created in it any more."""
+
+
+class Unreachable(ApiError):
+    """The API server cannot be asked, or cannot answer, at the moment."""
+
+    def __init__(self, subject: str, message: str, retry_after: float | None = None) -> None:
+        super().__init__(subject, message)
+        self.retry_after = retry_after
+        """Seconds that the server asks us to wait."""
+
+
+class Unauthorized(Unreachable):
+    """It does not accept these credentials. A pod's are replaced now and then: the operator asks again."""
+
+
+class Expired(Unreachable):
+    """A list or a watch cannot go on from where it was: it has to begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it came: of what the API server is a proxy for, or its own."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def make_error(self, subject: str) -> ApiError:
+        """The error that it means, taken for the API server's own."""
+        return _make_error(subject, self.status, self.headers, self.body)
+
+
+class Api:
+    """Sends requests; the whole operator shares one."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        configuration.connection_pool_maxsize = _CONNECTIONS
+        self._client = _make_client(configuration)
+        streaming = copy.copy(configuration)
+        streaming.connection_pool_maxsize = 0  # each watch keeps its connection: their number is that of kinds
+        self._streaming = _make_client(streaming)
+        self._allowed_at = 0.0
+        """When the API server takes requests again, by the event loop's clock."""
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """As the pod's service account, or as a kubeconfig says (``kubeconfig``, $KUBECONFIG, ~/.kube/config), in its
+        current context or ``context``.
+
+        Raises Unreachable when there are neither.
+        """
+        configuration = Configuration()
+        try:
+            if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            else:
+                await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=kubeconfig, context=context, client_configuration=configuration
+                )
+        except (config.ConfigException, OSError) as error:
+            raise Unreachable(
+                "the cluster",
+                f"there are no credentials for it: {error}; run in a pod with a service account, or set KUBECONFIG",
+            ) from error
+        return cls(configuration)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        subject: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+    ) -> Any:
+        """The JSON that the API server answers to ``method`` on ``path``. ``subject`` names the object in errors.
+
+        Raises NotFound, Conflict, Refused or Unreachable.
+        """
+        headers = {"Accept": accept, "Content-Type": content_type}
+        answer = await self._exchange(method, path, subject, query or {}, headers, body)
+        if answer.status < 300:
+            try:
+                return orjson.loads(answer.body) if answer.body else {}
+            except ValueError as error:
+                raise Unreachable(subject, "the API server's answer is not JSON") from error
+        raise self._note_retry_after(answer.make_error(subject))
+
+    async def fetch(
+        self,
+        path: str,
+        *,
+        subject: str,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """What is answered to GET ``path``, whatever it is. Raises Unreachable when nothing is."""
+        return await self._exchange("GET", path, subject, query or {}, {"Accept": "*/*", **(headers or {})}, None)
+
+    async def _exchange(
+        self, method: str, path: str, subject: str, query: Mapping[str, str], headers: dict[str, str], body: Any
+    ) -> Answer:
+        await self._wait_until_allowed()
+        try:
+            response = await _send(self._client, method, path, query, headers, body, TIMEOUT)
+            return Answer(response.status, response.headers, await response.read())
+        except _NO_ANSWER as error:
+            raise _unreachable(subject, error) from error
+
+    async def stream(
+        self, path: str, *, subject: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The lines that the API server sends as they come, until it ends. Raises what ``request`` raises, and
+        Unreachable when nothing comes for ``silence_at_most`` seconds."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT.sock_connect, sock_read=silence_at_most)
+        await self._wait_until_allowed()
+        response = None
+        try:
+            response = await _send(self._streaming, "GET", path, query, {"Accept": accept}, None, timeout)
+            if response.status >= 300:
+                text = await response.content.read(_MESSAGE_AT_MOST)
+                raise self._note_retry_after(_make_error(subject, response.status, response.headers, text))
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LINE_AT_MOST:
+                    raise Unreachable(subject, f"it sent a line of more than {_LINE_AT_MOST} bytes")
+                if lines := [line for line in lines if line]:
+                    yield lines
+        except _NO_ANSWER as error:
+            raise _unreachable(subject, error) from error
+        finally:
+            if response is not None:
+                response.close()
+
+    async def _wait_until_allowed(self) -> None:
+        seconds = self._allowed_at - asyncio.get_running_loop().time()
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+
+    def _note_retry_after(self, error: ApiError) -> ApiError:
+        """``error``. When it says how long the API server is to be left alone, all requests wait for so long, plus some
+        jitter."""
+        if isinstance(error, Unreachable) and error.retry_after:
+            seconds = error.retry_after * random.uniform(1, 1 + _JITTER)  # noqa: S311 - not a secret
+            self._allowed_at = max(self._allowed_at, asyncio.get_running_loop().time() + seconds)
+        return error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+        await self._streaming.close()  # type: ignore[no-untyped-call]
+
+
+def _make_client(configuration: Configuration) -> ApiClient:
+    client = ApiClient(configuration)
+    client.user_agent = f"{names.FIELD_MANAGER}/{__version__}"
+    return client
+
+
+async def _send(
+    client: ApiClient,
+    method: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: dict[str, str],
+    body: Any,
+    timeout: aiohttp.ClientTimeout,
+) -> aiohttp.ClientResponse:
+    serialized = await client.param_serialize(
+        method,
+        path,
+        query_params=list(query.items()),
+        header_params=headers,
+        body=body,
+        auth_settings=_AUTHENTICATION,
+    )
+    answer = await client.call_api(*serialized, _request_timeout=timeout)
+    response: aiohttp.ClientResponse = answer.response
+    return response
+
+
+def _unreachable(subject: str, error: Exception) -> Unreachable:
+    return Unreachable(subject, f"the API server does not answer: {str(error) or type(error).__name__}")
+
+
+def _parse_members(text: bytes) -> Mapping[str, Any]:
+    """The JSON object of an error response; any other text counts as its message."""
+    try:
+        answer = orjson.loads(text) if text else {}
+    except ValueError:
+        return {"message": text[:500].decode(errors="replace").strip()}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
+    """The error that an answer with the body ``text`` means."""
+    answer = _parse_members(text)
+    retry_after = _parse_retry_after(headers.get("Retry-After"))
+    message = str(answer.get("message") or f"the API server answers {status}")
+    match status:
+        case 404:
+            return NotFound(subject, message)
+        case 409 if answer.get("reason") == "AlreadyExists":
+            return AlreadyExists(subject, message)
+        case 409:
+            return Conflict(subject, message)
+        case 401:
+            return Unauthorized(subject, f"the API server does not accept these credentials: {message}")
+        case 410:
+            return Expired(subject, message)
+        case 408 | 429:
+            return Unreachable(subject, message, retry_after)
+        # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
+        case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
+            return Unreachable(subject, message, retry_after)
+    return NamespaceTerminating(subject, message) if _is_terminating(answer) else Refused(subject, message)
+
+
+def _is_terminating(answer: Mapping[str, Any]) -> bool:
+    """Whether the error response ``answer`` says that the namespace is being deleted."""
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    if not isinstance(causes, list):
+        return False
+    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
+
+
+def _parse_retry_after(retry_after: str | None) -> float | None:
+    if not retry_after or not retry_after.isdecimal():
+        return None
+    return min(float(retry_after), _RETRY_AFTER_AT_MOST)
+
+
+# The public keys of the cluster's service accounts, at the API server: any service account may read them.
+
+
+JWKS_PATH: Final = "/openid/v1/jwks"
+SUBJECT: Final = "the keys of service accounts"
+
+
+async def fetch_account_keys(api: Api) -> Answer:
+    """What the API server answers. Raises Unreachable."""
+    return await api.fetch(JWKS_PATH, subject=SUBJECT)
+
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS: Final = 60.0
+MAX_BYTES: Final = 256 << 10
+"""Of the keys: a ConfigMap takes four times as much."""
+
+
+class AccountKeys:
+    """The keys as they were when last read. What cannot be read leaves the last ones."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Answer]]) -> None:
+        self._fetch = fetch
+        self._problem = ""
+        self.text = ""
+        """A JWKS, always written the same way; empty until it has been read."""
+
+    @classmethod
+    def of_cluster(cls, api: Api) -> Self:
+        """Read through ``api``."""
+        return cls(lambda: fetch_account_keys(api))
+
+    async def refresh(self) -> bool:
+        """Read them. Returns whether they have changed."""
+        try:
+            text = await self._read()
+        except (ApiError, ValueError) as error:
+            self._note(f"{SUBJECT} cannot be read, and routers keep those that they have: {error}")
+            return False
+        self._note("")
+        is_changed, self.text = text != self.text, text
+        return is_changed
+
+    async def _read(self) -> str:
+        answer = await self._fetch()
+        if answer.status != 200:
+            raise answer.make_error(SUBJECT)
+        if len(answer.body) > MAX_BYTES:
+            raise ValueError(f"they have {len(answer.body)} bytes, {MAX_BYTES} are the most")
+        parse_keys(answer.body)
+        return orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_SORT_KEYS).decode() + "\n"
+
+    def _note(self, problem: str) -> None:
+        """Log ``problem`` once: most datasets need no keys."""
+        if problem and problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem

@@ -1,0 +1,388 @@
+"""The uids of all objects by the API server's own list, with which the cache is compared.
+
+An informer that has to list again does not learn what was deleted meanwhile; this comparison shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import aiohttp
+import orjson
+
+from lookupdb.router.table.cutover import tells_contradiction
+from lookupdb.router.table.routing_table import DIGEST_DIGITS
+from lookupdb_operator import manifests, names
+from lookupdb_operator.cluster.client import (
+    APPLY_PATCH,
+    METADATA_ONLY,
+    AlreadyExists,
+    Api,
+    ApiError,
+    Conflict,
+    NotFound,
+)
+from lookupdb_operator.model import Manifest, ObjectRef, ObservedDataset, RouterReport
+from lookupdb_operator.names import Kind
+from lookupdb_operator.plan import reasons
+from lookupdb_operator.status import DatasetStatus
+
+# Every write to the cluster, and every read of single objects: the only I/O beside the informers.
+#
+# Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
+
+
+_ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
+_ROUTER_ANSWER_AT_MOST: Final = 1 << 20
+_TABLE_DIGEST: Final = re.compile(rf"[0-9a-f]{{{DIGEST_DIGITS}}}")
+_EVENT_MESSAGE_AT_MOST: Final = 1024
+_EVENTS_A_PAGE: Final = 500
+_PAGES_OF_EVENTS: Final = 4
+_MERGED_SILENTLY: Final = (names.CONFIG_MAP, names.SERVICE, names.AUTOSCALER)
+"""Kinds of which two managers' fields can stand side by side in one object, so that an apply without force would take
+somebody else's for ours. Of all other kinds, selector or template belongs to one manager as a whole, and conflicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarningEvent:
+    """The latest Warning event about an object."""
+
+    reason: str
+    """Kubernetes's own: FailedCreate, FailedMount, …"""
+    message: str
+
+
+class Cluster:
+    """One cluster, through its API server and its routers' admin ports."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        admin_port: int = names.ADMIN_PORT,
+        on_write: Callable[[str, str], None] = lambda verb, kind: None,
+    ) -> None:
+        """``on_write`` is called with verb and kind of every request that writes, before it is sent."""
+        self._api = api
+        self._on_write = on_write
+        self._admin_port = admin_port
+        self._routers: aiohttp.ClientSession | None = None
+
+    async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
+        """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
+        manager owns a field, or when the object is there and is not of the same owner."""
+        kind, meta = names.find_kind(manifest["kind"]), manifest["metadata"]
+        if not force and kind in _MERGED_SILENTLY:
+            await self._check_absent(kind, manifest)
+        self._on_write("apply", kind.name)
+        answer = await self._api.request(
+            "PATCH",
+            kind.path(meta.get("namespace", ""), meta["name"]),
+            subject=_describe(kind, meta["name"]),
+            query={"fieldManager": manifests.field_manager(manifest), "force": "true" if force else "false"},
+            body=manifest,
+            content_type=APPLY_PATCH,
+        )
+        return dict(answer)
+
+    async def keeps_image_volumes(self, namespace: str) -> bool | None:
+        """Whether the API server would keep a volume of an image in ``namespace``: a dry run, of which nothing stays.
+        None if it says something else, that tells nothing of other namespaces, either."""
+        probe = manifests.render_image_probe(namespace)
+        name = probe["metadata"]["name"]
+        try:
+            answer = await self._api.request(
+                "PATCH",
+                names.STATEFUL_SET.path(namespace, name),
+                subject=_describe(names.STATEFUL_SET, name),
+                query={"fieldManager": names.FIELD_MANAGER, "force": "true", "dryRun": "All"},
+                body=probe,
+                content_type=APPLY_PATCH,
+            )
+        except ApiError as error:
+            return False if reasons.is_about_image_volumes(error.message) else None
+        return manifests.has_image_volume(answer)
+
+    async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
+        """Conflict when there is an object of this name that ``manifest``'s owner does not own. By a list, because
+        the operator may get no single object."""
+        meta = manifest["metadata"]
+        page = await self._api.request(
+            "GET",
+            kind.path(meta["namespace"]),
+            subject=_describe(kind, meta["name"]),
+            query={"fieldSelector": f"metadata.name={meta['name']}", "limit": "1"},
+            accept=METADATA_ONLY,
+        )
+        for found in page.get("items") or ():
+            if not _owner_uids(found) & _owner_uids(manifest):
+                raise Conflict(
+                    _describe(kind, meta["name"]),
+                    f"{kind.name} {meta['name']} is there and is not this dataset's: it stays as it is. Rename or"
+                    " delete it, or give the dataset another name",
+                )
+
+    async def delete(self, ref: ObjectRef, namespace: str) -> None:
+        """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
+        kind = names.find_kind(ref.kind)
+        options: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": ref.uid},
+            "propagationPolicy": "Background",
+        }
+        if ref.by_force:
+            options["gracePeriodSeconds"] = 0
+        self._on_write("delete", kind.name)
+        with contextlib.suppress(NotFound, Conflict):
+            await self._api.request(
+                "DELETE", kind.path(namespace, ref.name), subject=_describe(kind, ref.name), body=options
+            )
+
+    async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
+        """Replace ``dataset``'s status, if nothing was written since it was observed; what the API server holds then.
+        Conflict when something was, or when it is another dataset of that name."""
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "resourceVersion": dataset.resource_version,
+            },
+            # The API server keeps the spec that it has, but looks at this one before: it must be of its type.
+            "spec": dict(dataset.spec),
+            "status": status.to_json(),
+        }
+        self._on_write("status", names.DATASET_KIND.name)
+        answer = await self._api.request(
+            "PUT",
+            names.DATASET_KIND.path(dataset.namespace, dataset.name, "status"),
+            subject=_describe(names.DATASET_KIND, dataset.name),
+            query={"fieldManager": names.FIELD_MANAGER},
+            body=body,
+        )
+        return dict(answer)
+
+    async def post_event(
+        self, dataset: ObservedDataset, kind: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
+        """Write a core/v1 Event about ``dataset``, which people see when they describe it."""
+        now = _format_time(datetime.now(UTC))
+        body = {
+            "apiVersion": names.EVENT.api_version,
+            "kind": names.EVENT.name,
+            "metadata": {"namespace": dataset.namespace, "generateName": f"{dataset.name}."},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "namespace": dataset.namespace,
+                "name": dataset.name,
+                "uid": dataset.uid,
+                "resourceVersion": dataset.resource_version,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": _truncate(message, _EVENT_MESSAGE_AT_MOST),
+            "source": {"component": names.FIELD_MANAGER},
+            "reportingComponent": names.FIELD_MANAGER,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._on_write("create", names.EVENT.name)
+        await self._api.request(
+            "POST",
+            names.EVENT.path(dataset.namespace),
+            subject=_describe(names.EVENT, f"about {dataset.name}"),
+            body=body,
+        )
+
+    async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
+        """The latest Warning event about each object of the namespace, by its uid, among as many events as are read."""
+        latest: dict[str, tuple[str, WarningEvent]] = {}
+        query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
+        for _ in range(_PAGES_OF_EVENTS):
+            page = await self._api.request(
+                "GET", names.EVENT.path(namespace), subject=f"the events of {namespace}", query=query
+            )
+            for event in page.get("items") or ():
+                uid = (event.get("involvedObject") or {}).get("uid")
+                when = _last_seen(event)
+                if uid and (uid not in latest or when >= latest[uid][0]):
+                    message = _truncate(event.get("message") or "", _EVENT_MESSAGE_AT_MOST)
+                    latest[uid] = (when, WarningEvent(event.get("reason") or "", message))
+            more = (page.get("metadata") or {}).get("continue")
+            if not more:
+                break
+            query = {**query, "continue": more}
+        return {uid: warned for uid, (_, warned) in latest.items()}
+
+    async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
+        """What the router at ``ip`` answers from. A router that cannot be asked is a report with a problem, and so is
+        one with the routing table of another dataset than ``dataset_uid``."""
+        if self._routers is None:
+            self._routers = aiohttp.ClientSession(timeout=_ROUTER_TIMEOUT, auto_decompress=False)
+        host = f"[{ip}]" if ":" in ip else ip
+        url = f"http://{host}:{self._admin_port}/status"
+        try:
+            async with self._routers.get(url, allow_redirects=False) as response:
+                if response.status != 200:
+                    return RouterReport(None, f"{url} answers {response.status}")
+                return _parse_report(url, await _read_bounded(response), dataset_uid)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """One object as it is now; None when there is none."""
+        try:
+            return dict(await self._api.request("GET", kind.path(namespace, name), subject=_describe(kind, name)))
+        except NotFound:
+            return None
+
+    async def get_secret(self, namespace: str, name: str) -> Manifest | None:
+        """A Secret (``data`` is base64); None when there is none."""
+        return await self.get(names.SECRET, namespace, name)
+
+    async def create_secret(self, manifest: Manifest) -> bool:
+        """Create a Secret. False when there is one of that name: it stays as it is."""
+        meta = manifest["metadata"]
+        self._on_write("create", names.SECRET.name)
+        try:
+            await self._api.request(
+                "POST",
+                names.SECRET.path(meta["namespace"]),
+                subject=_describe(names.SECRET, meta["name"]),
+                query={"fieldManager": names.FIELD_MANAGER},
+                body=manifest,
+            )
+        except AlreadyExists:
+            return False
+        return True
+
+    async def namespace_uid(self, name: str) -> str:
+        """The uid of a namespace."""
+        answer = await self._api.request(
+            "GET", names.NAMESPACE.path(name=name), subject=_describe(names.NAMESPACE, name)
+        )
+        return str(answer["metadata"]["uid"])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._routers is not None:
+            await self._routers.close()
+        await self._api.close()
+
+
+def _owner_uids(manifest: Manifest) -> set[str]:
+    return {owner["uid"] for owner in manifest["metadata"].get("ownerReferences") or ()}
+
+
+def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
+    """The report of a router is that of its slowest worker: requests reach any of them."""
+    try:
+        workers = orjson.loads(text)["workers"]
+        reports = [worker["report"] or {} for worker in workers]
+        versions = [report.get("tableVersion") for report in reports]
+        generations = frozenset(str(report["generation"]) for report in reports if report.get("generation"))
+        digests = frozenset(_read_digest(report) for report in reports if report.get("tableDigest") is not None)
+        missing = frozenset(str(mark) for report in reports for mark in report.get("missingKeys") or ())
+        foreign = [report for report in reports if report.get("datasetUid") not in (None, dataset_uid)]
+        problems = [str(report["error"]) for report in reports if report.get("error")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return RouterReport(None, f"{url} does not answer as a router does")
+    # Other problems end by themselves, this one when the operator writes another version.
+    problem = max(problems, key=tells_contradiction, default="")
+    if foreign:
+        return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")
+    known = [version for version in versions if isinstance(version, int)]
+    newest = max(known, default=0)
+    is_whole = bool(known) and len(known) == len(versions)
+    problem = problem or ("" if is_whole else "a worker has no routing table yet")
+    return RouterReport(min(known) if is_whole else None, problem, newest, not known, generations, digests, missing)
+
+
+def _read_digest(report: Mapping[str, Any]) -> str:
+    """The digest of the table that a worker answers from. Raises ValueError when it is none: such a router has not
+    confirmed anything."""
+    digest = report["tableDigest"]
+    if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
+        raise ValueError("tableDigest is no digest")
+    return digest
+
+
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    text = await response.content.read(_ROUTER_ANSWER_AT_MOST)
+    while not response.content.at_eof() and len(text) < _ROUTER_ANSWER_AT_MOST:
+        text += await response.content.read(_ROUTER_ANSWER_AT_MOST - len(text))
+    return text
+
+
+def _last_seen(event: Mapping[str, Any]) -> str:
+    """When ``event`` was last seen, as ISO 8601 in UTC: a later time is greater."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    created = (event.get("metadata") or {}).get("creationTimestamp")
+    return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
+
+
+def _describe(kind: Kind, name: str) -> str:
+    return f"{kind.name} {name}"
+
+
+def _format_time(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _truncate(text: str, limit: int) -> str:
+    return text if len(text.encode()) <= limit else text.encode()[: limit - 3].decode(errors="ignore") + "…"
+
+
+_PAGE: Final = 500
+
+
+class Listing:
+    """Lists what is watched, in ``namespaces`` or, when there are none, everywhere."""
+
+    def __init__(self, api: Api, namespaces: tuple[str, ...] = ()) -> None:
+        self._api = api
+        self._namespaces = namespaces or ("",)
+
+    async def list_uids(self, kind: Kind) -> frozenset[str]:
+        """The uid of every watched object of ``kind``. Raises what ``api`` raises; NotFound for an unknown kind."""
+        found: set[str] = set()
+        for namespace in self._namespaces:
+            query = {"limit": str(_PAGE)}
+            if kind != names.DATASET_KIND:
+                query["labelSelector"] = names.DATASET
+            more = ""
+            while True:
+                page = await self._api.request(
+                    "GET",
+                    kind.path(namespace),
+                    subject=f"all {kind.plural}",
+                    query=query | ({"continue": more} if more else {}),
+                    accept=METADATA_ONLY,
+                )
+                found.update(item["metadata"]["uid"] for item in page.get("items") or ())
+                more = page.get("metadata", {}).get("continue", "")
+                if not more:
+                    break
+        return frozenset(found)
+
+    async def is_discovered(self, kind: Kind) -> bool:
+        """Whether the API server names ``kind`` among what it has: some time after a CustomResourceDefinition was
+        made. Raises what ``api`` raises."""
+        groups = await self._api.request("GET", "/apis", subject="the groups of the API")
+        versions = {version["groupVersion"] for group in groups["groups"] for version in group["versions"]}
+        if kind.api_version not in versions:
+            return False
+        resources = await self._api.request(
+            "GET", f"/apis/{kind.api_version}", subject=f"the resources of {kind.api_version}"
+        )
+        return kind.plural in {resource["name"] for resource in resources["resources"]}

@@ -1,0 +1,453 @@
+"""Why a pod does not get on, by what its own status says: the first cause that is found, in this order.
+
+ended by Kubernetes      its deadline, an eviction, a lost node
+not placed               what the scheduler says
+a container              its image, its start, how it ended; init containers first
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lookupdb_operator import names
+from lookupdb_operator.cluster.parse import Body, find_condition, is_deleting, message_members, read_status
+from lookupdb_operator.model import BuildResult, Trouble
+from lookupdb_operator.plan import reasons
+
+# Every cause that keeps something from getting on, with the sentence that people read: the one table of them.
+#
+# A sentence says what was found, where, and what to do. It holds nothing that changes by itself (back-off times,
+# counts, random names of pods that were never made), because each new sentence is a write of the status.
+
+
+RESOURCE_FIELDS: Final = {
+    names.BUILDER: "spec.build.resources",
+    names.SHARDS: "spec.serving.resources",
+    names.ROUTER: "spec.router.resources",
+    names.PUSHER: "spec.serving.resources",  # but for its memory
+    names.DIFF: "spec.serving.resources",  # its Job is made from a shard server's template
+    names.LOAD: "--processes",
+}
+"""By component, the field, or the option, that says what its pods need."""
+VOLUME_FIELDS: Final = {
+    names.BUILDER: "spec.source.volume",
+    names.SHARDS: "spec.serving.storageClassName or spec.serving.delivery.volume",
+}
+"""By component, the field that says which volumes its pods have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause: its reason, and its sentence with places for the facts."""
+
+    reason: str
+    sentence: str
+
+    def trouble(self, **facts: str) -> Trouble:
+        """The cause as it was found, with its ``facts`` in place."""
+        return Trouble(self.reason, self.sentence.format(**facts))
+
+
+# A workload may not make its pods.
+QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make its pods: {why}; {remedy}")
+PODS_REFUSED: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
+)
+PODS_LACK: Final = Cause(
+    reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; create what is missing, or correct what names it"
+)
+
+# A pod is not placed.
+UNSCHEDULABLE: Final = Cause(
+    reasons.UNSCHEDULABLE,
+    "no node takes pod {pod}: {why}; add nodes, or change resources, spec.scheduling or what takes its place",
+)
+CLAIM_UNBOUND: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "pod {pod} waits for its volume: {why}; create what it names, or correct {field}",
+)
+
+# A pod is placed, and lacks something to start with.
+SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
+VOLUME_MISSING: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "pod {pod} needs {missing}; create it, or correct what names it, spec.source.volume, spec.serving.delivery.volume"
+    " or extraEnv",
+)
+MOUNT_FAILED: Final = Cause(
+    reasons.VOLUME_MISSING,
+    "a volume of pod {pod} cannot be mounted: {why}; see spec.source.volume, spec.serving.storageClassName or"
+    " spec.serving.delivery.volume",
+)
+IMAGE_PULL_FAILED: Final = Cause(
+    reasons.IMAGE_PULL_FAILED, "image {image} of pod {pod} cannot be pulled{why}; correct the image or imagePullSecrets"
+)
+IMAGE_NOT_FOUND: Final = Cause(
+    reasons.IMAGE_NOT_FOUND,
+    "image {image}, which pod {pod} is to mount, is not in its registry{why}; it is pushed again, ever more"
+    " seldom while that does not help, unless the spec asks for other pods by now",
+)
+SANDBOX_FAILED: Final = Cause(reasons.CRASH_LOOPING, "pod {pod} cannot be started on its node: {why}; look at the node")
+START_FAILED: Final = Cause(
+    reasons.CRASH_LOOPING, "container {container} of pod {pod} cannot be started: {why}; correct the image"
+)
+
+IMAGE_VOLUME_DROPPED: Final = Cause(
+    reasons.IMAGE_VOLUMES_MISSING,
+    "the cluster has no image volumes: its API server has left that of StatefulSet {name} out; turn its feature"
+    " ImageVolume on (Kubernetes 1.33 or newer), or take another spec.serving.delivery",
+)
+
+# Kubernetes ended it.
+JOB_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED,
+    "the build took longer than {seconds} seconds and was ended; raise spec.build.deadlineSeconds",
+)
+POD_TOO_LONG: Final = Cause(
+    reasons.DEADLINE_EXCEEDED, "pod {pod} took too long and was ended; raise spec.build.deadlineSeconds"
+)
+DISK_EXCEEDED: Final = Cause(reasons.OUT_OF_DISK, "pod {pod} was evicted: {why}; raise {field}")
+EVICTED: Final = Cause(reasons.EVICTED, "pod {pod} was ended by its cluster: {why}; another one takes its place")
+CONTAINER_LOST: Final = Cause(reasons.EVICTED, "container {container} of pod {pod} was lost by its node")
+OUT_OF_MEMORY: Final = Cause(
+    reasons.OUT_OF_MEMORY,
+    "container {container} of pod {pod} was killed{how} for using more memory than its limit{limit};"
+    " raise {field}.limits.memory",
+)
+
+# It ended by itself.
+BUILD_FAILED: Final = Cause(reasons.BUILD_FAILED, "pod {pod} ended without a result ({how}); look at its log")
+CRASH_LOOPING: Final = Cause(reasons.CRASH_LOOPING, "container {container} of pod {pod} ended ({how}); look at its log")
+FETCH_FAILED: Final = Cause(reasons.FETCH_FAILED, "pod {pod} cannot fetch its shard ({how}); it tries again")
+FETCH_FAILURES: Final = {
+    reason: Cause(reason, FETCH_FAILED.sentence)
+    for reason in (
+        reasons.STORE_DENIED,
+        reasons.STORE_UNAVAILABLE,
+        reasons.OUT_OF_DISK,
+        reasons.NOT_ENOUGH_ROOM,
+        reasons.GENERATION_MISSING,
+        reasons.CORRUPT_FILE,
+    )
+}
+"""By the reason that the fetcher gives itself."""
+_NOT_SERVED: Final = "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
+SERVING_FAILURES: Final = {
+    reasons.NOT_ON_VOLUME: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
+    reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
+}
+"""By the reason that a server gives itself that serves from a volume which somebody else fills. What cannot be read
+there is no fault of the store's, which other datasets share."""
+PUSH_FAILED: Final = Cause(
+    reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
+)
+PUSH_ENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout and tries again by itself, was failed for good ({why}); it will"
+    " be made again. Let no policy set its activeDeadlineSeconds, backoffLimit or podFailurePolicy",
+)
+PUSH_SUSPENDED: Final = Cause(
+    reasons.PUSH_FAILED,
+    "Job {name}, which pushes the images of its rollout, is suspended (its spec.suspend is true); whoever has done that"
+    " must let it go on, or delete it: it will be made again",
+)
+PUSH_FAILURES: Final = {
+    reason: Cause(reason, PUSH_FAILED.sentence)
+    for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)
+}
+"""By the reason that what pushes gives itself."""
+
+
+# What Kubernetes says in words, in events and conditions, told apart by pattern: each diagnosis is a cause of
+# ``causes``.
+
+
+_MAX_CHARACTERS: Final = 600
+
+_REFUSED_POD: Final = re.compile(
+    r"^(Error creating: )?(create Pod \S+ in StatefulSet \S+ failed error: )?"
+    r"(pods \"[^\"]*\" is forbidden: |Pod \"[^\"]*\" is invalid: )?"
+)
+"""How a controller begins to say that it may not make a pod."""
+_QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
+_LACKING: Final = re.compile(r"serviceaccount \"[^\"]*\" not found|no PriorityClass with name")
+_AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
+_COMPONENTS: Final = {"Job": names.BUILDER, "StatefulSet": names.SHARDS, "Deployment": names.ROUTER}
+"""By the kind that makes pods, what they are."""
+_MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"\s]+)\" not found", re.I)
+_MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
+_NO_HELP: Final = re.compile(
+    r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
+)
+"""What the scheduler tried instead."""
+_PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
+_KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
+_NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
+"""How containerd and CRI-O say that a registry has no such image, or lacks a part of it."""
+_OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
+"""What a node does not find: no push helps."""
+_PULL_PREFIX: Final = re.compile(
+    r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
+)
+_VOLATILE: Final = re.compile(
+    r" \(pod: \"[^\"]*\", container: \S+\)|\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)"
+)
+"""Uids of pods, names of sandboxes, and the ports that a failed connection came from."""
+
+
+def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
+    """What a Warning event, or a condition, says about the object ``name``; None when that is nothing to act upon, or
+    when the object's own status tells it better. ``component`` is what its pods are, if not what the operator's own of
+    this kind are."""
+    match reason:
+        case "FailedCreate":
+            return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
+        case "FailedMount" | "FailedAttachVolume" | "FailedMapVolume" if not _PASSING.search(message):
+            return diagnose_mount(name, message)
+        case "FailedCreatePodSandBox" | "FailedCreatePodContainer" | "FailedValidation":
+            return SANDBOX_FAILED.trouble(pod=name, why=_flatten_stable(message))
+    return None
+
+
+def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
+    """What the scheduler says of a pod that it has not placed."""
+    is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
+    why = flatten(_NO_HELP.sub("", message))
+    if is_claim_unbound:
+        return CLAIM_UNBOUND.trouble(pod=pod, why=why, field=VOLUME_FIELDS.get(component, "its volumes"))
+    return UNSCHEDULABLE.trouble(pod=pod, why=why)
+
+
+def diagnose_mount(pod: str, message: str) -> Trouble:
+    """What the kubelet says of a Secret, ConfigMap or claim that it cannot mount into a pod."""
+    missing, is_secret = next(_find_missing(message), ("", False))
+    if not missing:
+        return MOUNT_FAILED.trouble(pod=pod, why=flatten(message))
+    cause = SECRET_MISSING if is_secret else VOLUME_MISSING
+    return cause.trouble(pod=pod, missing=missing)
+
+
+def diagnose_start(pod: str, container: str, message: str) -> Trouble:
+    """What the kubelet says of a container that it cannot create or start."""
+    if any(_find_missing(message)):
+        return diagnose_mount(pod, message)
+    return START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
+
+
+def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] = ()) -> Trouble:
+    """What the kubelet says of an image that it cannot pull: ``image``, the container's, or one of those that are
+    ``mounted`` as volumes, of which no container tells."""
+    why = _flatten_stable(_PULL_PREFIX.sub("", message))
+    why = f": {why}" if why else ""
+    shown = next((reference for reference in mounted if reference in message), "")
+    if shown and _NOT_FOUND.search(message) and not _OF_NODE.search(message):
+        return IMAGE_NOT_FOUND.trouble(pod=pod, image=shown, why=why)
+    return IMAGE_PULL_FAILED.trouble(pod=pod, image=shown or image, why=why)
+
+
+def flatten(message: str) -> str:
+    """``message`` on one line, of bounded length, without its last full stop."""
+    line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
+    return reasons.shorten(line, _MAX_CHARACTERS).removesuffix(".")
+
+
+def _flatten_stable(message: str) -> str:
+    """``message`` flattened, without what is another in each attempt."""
+    return flatten(_VOLATILE.sub("", message))
+
+
+def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -> Trouble:
+    workload, why = f"{kind} {name}", flatten(_REFUSED_POD.sub("", message))
+    if _QUOTA.search(why):
+        return QUOTA_EXCEEDED.trouble(workload=workload, why=why, remedy=_quota_remedy(component, why))
+    cause = PODS_LACK if _LACKING.search(why) else PODS_REFUSED
+    return cause.trouble(workload=workload, why=why)
+
+
+def _quota_remedy(component: str, message: str) -> str:
+    """What to do about a quota, or a limit range, that does not let pods of ``component`` in."""
+    field = RESOURCE_FIELDS.get(component, "resources")
+    unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
+    if unspecified:
+        # A quota calls requests.cpu cpu, too.
+        members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
+        return "set " + " and ".join(f"{field}.{member}" for member in members)
+    return f"raise the namespace's quota or lower {field}"
+
+
+def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
+    """Each object that ``message`` says is missing, in words, and whether it is a Secret."""
+    for found in _MISSING.finditer(message):
+        kind = found["kind"].lower()
+        yield f"{_KINDS[kind]} {found['name']}, which does not exist", kind == "secret"
+    for found in _MISSING_KEY.finditer(message):
+        name = found["name"].rpartition("/")[2]
+        yield f"key {found['key']} in {found['kind']} {name}, which lacks it", found["kind"] == "Secret"
+
+
+FETCH: Final = "fetch"
+"""The init container of a shard server."""
+_WITHOUT_PROBES: Final = (names.BUILDER, names.PUSHER, names.DIFF, names.LOAD)
+"""Components."""
+
+_PULLING: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+    | {"RegistryUnavailable", "SignatureValidationFailed"}
+)
+_STARTING: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreStartHookError"}
+)
+_NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+_LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""What the kubelet says of a container that is not there any more, as after a reboot."""
+_SIGKILL: Final = 137
+
+Container = Mapping[str, Any]
+"""One of a pod's container statuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """The pod that is diagnosed."""
+
+    body: Body
+    component: str
+    result: BuildResult | None
+    """Of a builder that has ended and could tell."""
+
+    @property
+    def name(self) -> str:
+        return str(self.body["metadata"]["name"])
+
+
+def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trouble | None:
+    """Why the pod ``body`` does not get on; None when it does, or when its status does not say."""
+    if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
+        return None
+    pod = _Pod(body, component, result)
+    return next((trouble for trouble in _find_troubles(pod) if trouble is not None), None)
+
+
+def container_statuses(body: Body) -> Iterator[Container]:
+    """The status of each container, those that run first first."""
+    pod_status = read_status(body)
+    yield from pod_status.get("initContainerStatuses") or ()
+    yield from pod_status.get("containerStatuses") or ()
+
+
+def _find_troubles(pod: _Pod) -> Iterator[Trouble | None]:
+    yield _diagnose_end_by_kubernetes(pod)
+    yield _diagnose_placement(pod)
+    for container in container_statuses(pod.body):
+        yield _diagnose_waiting(pod, container)
+        yield _diagnose_end(pod, container)
+
+
+def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
+    pod_status = read_status(pod.body)
+    reason, message = pod_status.get("reason") or "", pod_status.get("message") or ""
+    if reason == reasons.DEADLINE_EXCEEDED:
+        return POD_TOO_LONG.trouble(pod=pod.name)
+    target, has_failed = find_condition(pod.body, "DisruptionTarget"), pod_status.get("phase") == "Failed"
+    is_disrupted = target.get("status") == "True" and (has_failed or is_deleting(pod.body))
+    if not is_disrupted and not (reason and has_failed):
+        return None
+    why = flatten(message or target.get("message") or reason or target.get("reason") or "")
+    if _is_about_disk(why):
+        is_builder = pod.component == names.BUILDER
+        field = "spec.build.scratchSize" if is_builder else "the ephemeral-storage limit"
+        return DISK_EXCEEDED.trouble(pod=pod.name, why=why, field=field)
+    return EVICTED.trouble(pod=pod.name, why=why)
+
+
+def _is_about_disk(why: str) -> bool:
+    """Whether a pod was evicted because it has written more than it may."""
+    return "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why)
+
+
+def _diagnose_placement(pod: _Pod) -> Trouble | None:
+    scheduled = find_condition(pod.body, "PodScheduled")
+    if scheduled.get("status") != "False" or scheduled.get("reason") != "Unschedulable":
+        return None
+    return diagnose_scheduling(pod.name, pod.component, scheduled.get("message") or "")
+
+
+def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
+    """Of a container that the kubelet waits with: its image, or that it cannot be created."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    if reason in _PULLING:
+        return diagnose_pull(pod.name, container.get("image") or "", message, _list_mounted_images(pod.body))
+    if reason in _STARTING:
+        return diagnose_start(pod.name, container.get("name") or "", message)
+    return None
+
+
+def _list_mounted_images(body: Body) -> tuple[str, ...]:
+    images = (volume.get("image") or {} for volume in (body.get("spec") or {}).get("volumes") or ())
+    return tuple(image["reference"] for image in images if image.get("reference"))
+
+
+def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
+    """Of a container that has ended, or has been started again since: one that is started again and again is at times
+    waiting, running and terminated, and all along it is one trouble."""
+    state, last_state = container.get("state") or {}, container.get("lastState") or {}
+    terminated = state.get("terminated") or last_state.get("terminated")
+    if not terminated or not terminated.get("exitCode"):
+        return None
+    name, reason = container.get("name") or "", terminated.get("reason") or ""
+    if reason in _LOST and pod.result is None:
+        return CONTAINER_LOST.trouble(container=name, pod=pod.name)
+    if reason == "OOMKilled" or _is_killed_silently(pod, name, terminated):
+        return _diagnose_out_of_memory(pod, name, is_certain=reason == "OOMKilled")
+    if reason in _NEVER_RAN:
+        return diagnose_start(pod.name, name, terminated.get("message") or "")
+    return _diagnose_exit(pod, name, terminated) if pod.result is None else None
+
+
+def _is_killed_silently(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> bool:
+    """Whether a container was killed that has no probes and said nothing: for its memory, though nobody says so."""
+    has_no_probes = pod.component in _WITHOUT_PROBES or container == FETCH
+    return bool(terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes)
+
+
+def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> Trouble:
+    """Of a container that ended by itself, in its own last words."""
+    message = terminated.get("message") or ""
+    members = message_members(message)
+    sentence = flatten(str(members.get("message") or ("" if members else message)))
+    how = f"exit code {terminated['exitCode']}" + (f": {sentence}" if sentence else "")
+    if container == FETCH:
+        cause = FETCH_FAILURES.get(str(members.get("reason")), FETCH_FAILED)
+        return cause.trouble(pod=pod.name, how=how)
+    if pod.component == names.PUSHER:
+        return PUSH_FAILURES.get(str(members.get("reason")), PUSH_FAILED).trouble(pod=pod.name, how=how)
+    if pod.component == names.SHARDS and (failure := SERVING_FAILURES.get(str(members.get("reason")))):
+        return failure.trouble(pod=pod.name, how=how)
+    if pod.component == names.BUILDER:
+        return BUILD_FAILED.trouble(pod=pod.name, how=how)
+    return CRASH_LOOPING.trouble(container=container, pod=pod.name, how=how)
+
+
+def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
+    """Where the kernel's word does not reach the kubelet, a container without probes that was killed leaves no other
+    cause."""
+    limit = _memory_limit(pod.body, container)
+    return OUT_OF_MEMORY.trouble(
+        container=container,
+        pod=pod.name,
+        how="" if is_certain else " (exit code 137), most likely",
+        limit=f" of {limit}" if limit else "",
+        field=RESOURCE_FIELDS.get(pod.component, "its resources"),
+    )
+
+
+def _memory_limit(body: Body, container_name: str) -> str:
+    spec = body.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    container: Container = next((container for container in containers if container.get("name") == container_name), {})
+    return str(((container.get("resources") or {}).get("limits") or {}).get("memory") or "")

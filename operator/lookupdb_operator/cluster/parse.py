@@ -1,0 +1,260 @@
+"""A builder's result: the JSON line of its termination message."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, cast
+
+import orjson
+
+from lookupdb.dataset import schema, spec
+from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
+from lookupdb_operator.model import BuildResult, Deletion, ObservedDataset
+from lookupdb_operator.status import DatasetStatus, is_moment
+
+# What every object has: its metadata.
+
+
+Body = Mapping[str, Any]
+"""An object as the API server writes it."""
+
+_MAX_FINALIZERS: Final = 3
+_MAX_FINALIZER_CHARACTERS: Final = 100
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The part of an object's metadata that is used."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    dataset: str
+    """The label with the dataset's name."""
+    dataset_uid: str
+    """The label with the dataset's uid."""
+    owner_kind: str
+    owner_name: str
+    owner_uid: str
+    """Of its controller; empty when it has none."""
+    created: datetime
+
+
+def parse_header(body: Body) -> Header:
+    """The header of any object. Raises KeyError when ``body`` has no name or no uid: then it is no object."""
+    meta = body["metadata"]
+    owners = meta.get("ownerReferences") or ()
+    owner: Mapping[str, Any] = next((reference for reference in owners if reference.get("controller")), {})
+    return Header(
+        namespace=meta.get("namespace") or "",
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta.get("resourceVersion") or "",
+        dataset=read_labels(body).get(names.DATASET) or "",
+        dataset_uid=read_labels(body).get(names.DATASET_UID) or "",
+        owner_kind=owner.get("kind") or "",
+        owner_name=owner.get("name") or "",
+        owner_uid=owner.get("uid") or "",
+        created=parse_time(meta.get("creationTimestamp")),
+    )
+
+
+def read_labels(body: Body) -> Mapping[str, str]:
+    """The object's labels."""
+    return body["metadata"].get("labels") or {}
+
+
+def read_annotations(body: Body) -> Mapping[str, str]:
+    """The object's annotations."""
+    return body["metadata"].get("annotations") or {}
+
+
+def is_deleting(body: Body) -> bool:
+    """Whether the object's deletion has begun."""
+    return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def parse_deletion(body: Body) -> Deletion | None:
+    """The object's deletion; None when it has not begun."""
+    if not is_deleting(body):
+        return None
+    finalizers = (body["metadata"].get("finalizers") or ())[:_MAX_FINALIZERS]
+    cut = tuple(str(name)[:_MAX_FINALIZER_CHARACTERS] for name in finalizers)
+    return Deletion(parse_time(body["metadata"]["deletionTimestamp"]), cut)
+
+
+def read_status(body: Body) -> Mapping[str, Any]:
+    """The object's status; empty when it has none."""
+    return body.get("status") or {}
+
+
+def find_condition(body: Body, kind: str) -> Mapping[str, Any]:
+    """The condition of type ``kind`` in the object's status; empty when there is none."""
+    conditions = read_status(body).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
+
+
+def parse_number(text: str | None) -> int:
+    """The number that a label says; -1 when it says none, or one of more than 15 digits."""
+    return int(text) if text and len(text) <= 15 and text.isdecimal() else -1
+
+
+def parse_time(text: str | None) -> datetime:
+    """A time as the API server writes it; long ago when there is none."""
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return _LONG_AGO
+
+
+# A LookupDataset, completed and checked as a laptop would, so that builder and operator cannot differ.
+
+
+_MAX_NAME_CHARACTERS: Final = 32
+"""Of an annotation that names a generation: more than any name has."""
+_MAX_IDENTITY_CHARACTERS: Final = 512
+"""Of the annotation that names an operator: as in status, and more than any identity has."""
+_MAX_REFRESH_CHARACTERS: Final = 256
+"""Of the refresh annotation, as in status."""
+
+
+def parse_dataset(body: Body, before: ObservedDataset | None = None) -> ObservedDataset:
+    """The LookupDataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
+    header = parse_header(body)
+    generation = int(body["metadata"].get("generation") or 0)
+    # The metadata.generation of one uid changes whenever its spec does.
+    if before is not None and before.uid == header.uid and before.generation == generation > 0:
+        completed, parsed, problem, renderings = before.spec, before.parsed, before.problem, before.renderings
+    else:
+        completed, parsed, problem = _complete_spec(body)
+        renderings = {}
+    status, status_problem = _parse_status(body)
+    annotations = read_annotations(body)
+    return ObservedDataset(
+        namespace=header.namespace,
+        name=header.name,
+        uid=header.uid,
+        resource_version=header.resource_version,
+        generation=generation,
+        spec=completed,
+        parsed=parsed,
+        problem=problem,
+        status=status,
+        status_problem=status_problem,
+        refresh=_shorten_refresh(annotations.get(names.REFRESH) or ""),
+        override_gates=(annotations.get(names.OVERRIDE_GATES) or "")[:_MAX_NAME_CHARACTERS],
+        promote=(annotations.get(names.PROMOTE) or "")[:_MAX_NAME_CHARACTERS],
+        reject=(annotations.get(names.REJECT) or "")[:_MAX_NAME_CHARACTERS],
+        assigned=(annotations.get(names.OPERATOR) or "")[:_MAX_IDENTITY_CHARACTERS],
+        deleting=is_deleting(body),
+        renderings=renderings,
+    )
+
+
+def _shorten_refresh(refresh: str) -> str:
+    """``refresh``, or its hash when it is long: an annotation may have 256 KiB, and is kept for every dataset."""
+    return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
+
+
+def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
+    """The completed spec, the same parsed, and why it cannot be."""
+    meta = body["metadata"]
+    written = body.get("spec") or {}
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {member: meta[member] for member in ("namespace", "name", "uid") if member in meta},
+        "spec": _drop_unknown(written, schema.resource_schema()["properties"]["spec"]),
+    }
+    try:
+        completed = schema.complete_resource(resource)
+        return completed["spec"], spec.parse_completed_resource(completed), None
+    except LookupdbError as error:
+        # Without the hint, which names a file that people of a cluster do not have.
+        return written, None, error.message
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return written, None, f"the spec cannot be read: {type(error).__name__}: {error}"
+
+
+def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
+    """``value`` without the fields that this operator does not know. A user's typo has been refused or dropped by the
+    API server: what is left is of a newer CRD, whose defaults must not stop an operator that is not yet replaced."""
+    properties = fields.get("properties")
+    if isinstance(value, Mapping):
+        if not properties:
+            return dict(value)
+        return {name: _drop_unknown(item, properties[name]) for name, item in value.items() if name in properties}
+    if isinstance(value, list):
+        return [_drop_unknown(item, fields.get("items") or {}) for item in value]
+    return value
+
+
+def _parse_status(body: Body) -> tuple[DatasetStatus, str | None]:
+    try:
+        return DatasetStatus.from_json(body.get("status")), None
+    except ValueError as error:
+        return DatasetStatus(), str(error)
+
+
+_OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
+_TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom", "nextFree")
+_MOST_SECONDS: Final = 1e9
+_MOST_ADDRESS_CHARACTERS: Final = 64
+"""As in status."""
+_MOST: Final = 2**53 - 1
+"""Of records and bytes, as in status."""
+
+
+def parse_build_result(message: str | None) -> BuildResult | None:
+    """A builder's termination message; None when it is not one."""
+    members = message_members(message)
+    outcome = members.get("outcome")
+    if outcome not in _OUTCOMES:
+        return None
+    counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
+    texts = [members.get(member) or "" for member in _TEXTS]
+    seconds = members.get("seconds") or 0.0
+    # A bool is an int to Python, and none to the API server, which would refuse the status.
+    if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
+        return None
+    if not all(type(count) is int and 0 <= count <= _MOST for count in counts) or not all(
+        isinstance(text, str) for text in texts
+    ):
+        return None
+    records, file_bytes, largest, exit_code = counts
+    generation, fingerprint, success_file, built_at, reason, sentence, adopted_from, next_free = texts
+    if built_at and not is_moment(built_at):
+        return None
+    return BuildResult(
+        outcome=cast(Literal["built", "adopted", "unchanged", "waiting", "failed"], outcome),
+        generation=generation,
+        fingerprint=fingerprint,
+        success_file=success_file,
+        records=records,
+        file_bytes=file_bytes,
+        largest_shard_bytes=largest,
+        built_at=built_at,
+        seconds=float(seconds),
+        exit_code=exit_code,
+        reason=reason,
+        message=sentence,
+        adopted_from=adopted_from[:_MOST_ADDRESS_CHARACTERS],
+        next_free=next_free[:_MOST_ADDRESS_CHARACTERS],
+    )
+
+
+def message_members(message: str | None) -> Mapping[str, Any]:
+    """The JSON object that the last line of a termination message is; empty for anything else."""
+    lines = (message or "").strip().splitlines()
+    try:
+        members = orjson.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return {}
+    return members if isinstance(members, dict) else {}

@@ -1,0 +1,353 @@
+"""The informers: they feed the cache, and wake the dataset of every object that has changed. Nothing is decided or
+written here.
+
+kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. The objects that belong
+to them, a hundred times as many, come by one reflector a kind. kopf's handlers of changes, timers and daemons are not
+used: they write finalizers and annotations, and lose work on errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Protocol
+
+import kopf
+import orjson
+
+from lookupdb.errors import LookupdbError
+from lookupdb_operator import names
+from lookupdb_operator.cluster.cache import Key, ObjectCache
+from lookupdb_operator.cluster.client import Api, ApiError, Expired, Unreachable
+from lookupdb_operator.cluster.cluster import Listing
+from lookupdb_operator.cluster.parse import Header
+from lookupdb_operator.names import Kind
+
+# A reflector keeps the cache up to date with one kind of object: it lists it once, page by page, then watches.
+#
+# kopf does not do this: it keeps a task, two streams and a memory for each object, which for the pods of some hundred
+# datasets takes minutes, and more memory than the whole cache (docs/measurements.md has figures). Here a page is parsed
+# and dropped before the next one is requested.
+
+
+log = logging.getLogger(__name__)
+
+PAGE: Final = 250
+"""Objects: a page of pods is about 2 MB of JSON, which takes ten times as much while it is parsed."""
+_WATCH_SECONDS: Final = (290, 580)
+"""The API server ends a watch after a number of seconds between these, so that watches which began together do not
+end together."""
+_SILENCE_AT_MOST: Final = 150.0
+"""Seconds without an event or a bookmark, which come every minute, after which a connection is taken to be dead."""
+_GRACE: Final = 30.0
+"""Seconds after which we end a watch that the API server should have ended."""
+_FIRST_DELAY: Final = 0.5
+_LONGEST_DELAY: Final = 30.0
+_JITTER: Final = 0.5
+_LASTED: Final = 5.0
+"""A watch that ends sooner than after so many seconds, without an event, counts as a failure."""
+_EVENTS_AT_ONCE: Final = 100
+"""Events that are taken before other tasks get a turn."""
+
+
+class EventSink(Protocol):
+    """Receives the objects that a reflector reads."""
+
+    def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """Take an object that was listed, added or changed. ``body`` must not be kept."""
+
+    def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """Take note that an object was deleted; ``body`` is its last version."""
+
+    def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
+
+    def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
+        """Take note of objects that were cached and that a list does not have any more."""
+
+
+class Reflector:
+    """Lists and watches the objects of ``kind`` in ``namespace`` (empty: all) that ``selector`` selects."""
+
+    def __init__(
+        self, api: Api, kind: Kind, namespace: str, selector: str, sink: EventSink, turns: asyncio.Semaphore
+    ) -> None:
+        """``turns`` bounds how many reflectors list at once: each holds a page in memory."""
+        self._api = api
+        self._kind = kind
+        self._path = kind.path(namespace)
+        self._namespace = namespace
+        self._selector = selector
+        self._sink = sink
+        self._turns = turns
+        self._version = ""
+        self._failures = 0
+        self._deadline: asyncio.Timeout | None = None
+        """Of the open watch."""
+        self.synced = asyncio.Event()
+        """Set once everything was listed."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind that it lists and watches."""
+        return self._kind
+
+    def relist(self) -> None:
+        """List everything again, because the watch cannot be trusted."""
+        self._version = ""
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except Expired:
+                self._version = ""
+                log.info("%s: the watch fell behind; listing again", self._kind.plural)
+                await self._back_off()
+            except ApiError as error:
+                log.warning("%s: %s", self._kind.plural, error)
+                await self._back_off()
+
+    async def _back_off(self) -> None:
+        """``Retry-After`` is no concern of ours: ``Api`` holds all requests back."""
+        delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
+        self._failures = min(self._failures + 1, 16)
+        await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        known, uids = self._sink.known_headers(self._kind, self._namespace), set[str]()
+        query, version = self._query() | {"limit": str(PAGE)}, ""
+        async with self._turns:
+            more = ""
+            while True:
+                answer = await self._api.request(
+                    "GET",
+                    self._path,
+                    subject=f"all {self._kind.plural}",
+                    query=query | ({"continue": more} if more else {}),
+                )
+                version, more = self._take_page(answer, uids)
+                del answer  # before the next one is there
+                if not more:
+                    break
+        self._sink.on_unlisted(self._kind, [header for uid, header in known.items() if uid not in uids])
+        self._version, self._failures = version, 0
+        self.synced.set()
+
+    def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
+        """Take the objects of ``page``. Returns the version of the list, and the token of its next page."""
+        for body in page.get("items") or ():
+            uids.add(body["metadata"]["uid"])
+            self._sink.on_changed(self._kind, body)
+        meta = page.get("metadata") or {}
+        return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
+
+    async def _watch(self) -> None:
+        """Take events until the watch ends, which it does every few minutes."""
+        loop = asyncio.get_running_loop()
+        began, version = loop.time(), self._version
+        seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
+        query = self._query() | {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        try:
+            async with asyncio.timeout(seconds + _GRACE) as self._deadline:
+                async for lines in self._api.stream(
+                    self._path,
+                    subject=f"the watch of {self._kind.plural}",
+                    query=query,
+                    silence_at_most=_SILENCE_AT_MOST,
+                ):
+                    await self._take_events(lines)
+        except TimeoutError:
+            log.debug("%s: the watch is ended by us", self._kind.plural)
+        finally:
+            self._deadline = None
+        if self._version != version or loop.time() - began >= _LASTED:
+            self._failures = 0
+        elif self._version:
+            await self._back_off()
+
+    async def _take_events(self, lines: list[bytes]) -> None:
+        for count, line in enumerate(lines, 1):
+            self._take_event(line)
+            if count % _EVENTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _take_event(self, line: bytes) -> None:
+        try:
+            event = orjson.loads(line)
+            kind, body = event["type"], event["object"]
+            if kind == "ERROR":
+                raise _error(self._kind, body)
+            version = str(body["metadata"]["resourceVersion"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unreachable(f"the watch of {self._kind.plural}", f"an event cannot be read: {error}") from error
+        if kind == "DELETED":
+            self._sink.on_deleted(self._kind, body)
+        elif kind != "BOOKMARK":
+            self._sink.on_changed(self._kind, body)
+        self._version = version
+
+    def _query(self) -> dict[str, str]:
+        return {"labelSelector": self._selector} if self._selector else {}
+
+
+def _error(kind: Kind, status: Mapping[str, Any]) -> ApiError:
+    subject, message = f"the watch of {kind.plural}", str(status.get("message") or "the watch ended with an error")
+    return Expired(subject, message) if status.get("code") == 410 else Unreachable(subject, message)
+
+
+_LISTS_AT_ONCE: Final = 2
+"""A page of each is in memory."""
+
+# kopf's watch of LookupDatasets. The API server ends it after so long, and we do when it has not; bookmarks come every
+# minute. It refuses a number of seconds that is not an integer.
+_SERVER_TIMEOUT: Final = 290
+_CLIENT_TIMEOUT: Final = 310.0
+_REQUEST_TIMEOUT: Final = 30.0
+_CONNECT_TIMEOUT: Final = 5.0
+_PAGE: Final = 100
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class Informers:
+    """Feeds ``cache`` from watches, and wakes each dataset that has changed; none before ``open``."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        wake: Callable[[Key], None],
+        api: Api,
+        namespaces: tuple[str, ...] = (),
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``wake`` is called with each dataset to look at, ``on_progress`` whenever something was listed."""
+        self._cache = cache
+        self._wake_dataset = wake
+        self._on_progress = on_progress
+        self._is_open = False
+        turns = asyncio.Semaphore(_LISTS_AT_ONCE)
+        self._reflectors = tuple(
+            Reflector(api, kind, namespace, names.DATASET, self, turns)
+            for kind in names.WATCHED
+            for namespace in namespaces or ("",)
+        )
+
+        self.start_error: LookupdbError | None = None
+        """Why the operator cannot start, if it cannot."""
+
+    async def run(self) -> None:
+        """Reflect all objects that belong to datasets, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for reflector in self._reflectors:
+                group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
+
+    async def wait_synced(self) -> None:
+        """Return when all objects that belong to datasets were listed once."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def open(self) -> None:
+        """Wake datasets from now on; the caller queues what was cached before."""
+        self._is_open = True
+
+    def relist(self, kind: Kind) -> None:
+        """List ``kind``, which is not LookupDatasets, again."""
+        for reflector in self._reflectors:
+            if reflector.kind == kind:
+                reflector.relist()
+
+    # Called by reflectors and kopf.
+
+    def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """Cache the object as ``body`` says."""
+        if not self._is_open:
+            self._on_progress()
+        self._wake(self._cache.put(kind.name, body))
+
+    def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
+        """Forget the object that was deleted."""
+        meta = body["metadata"]
+        version = meta.get("resourceVersion") or ""
+        self._wake(self._cache.drop(kind.name, meta.get("namespace", ""), meta["name"], meta["uid"], version))
+
+    def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
+        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
+        headers = self._cache.headers(kind.name)
+        return {header.uid: header for header in headers if namespace in ("", header.namespace)}
+
+    def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
+        """Forget objects that were cached and that a list does not have any more."""
+        for header in headers:
+            log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
+            place = (header.namespace, header.name)
+            self._wake(self._cache.drop(kind.name, *place, header.uid, header.resource_version))
+
+    def _wake(self, key: Key | None) -> None:
+        if key is not None and self._is_open:
+            self._wake_dataset(key)
+
+    async def compare(self, kind: Kind, listing: Listing) -> int:
+        """Drop the objects of ``kind`` that are gone though no watch said so. Returns how many exist that are not
+        cached."""
+        before = self.known_headers(kind, "")
+        listed = await listing.list_uids(kind)
+        self.on_unlisted(kind, [header for uid, header in before.items() if uid not in listed])
+        return len(listed - before.keys() - self.known_headers(kind, "").keys())
+
+    def make_registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
+        """All of kopf's handlers; ``start`` and ``stop`` are called before and after all others."""
+        registry = kopf.OperatorRegistry()
+        # By default kopf repeats what failed every minute, and would idle in silence.
+        once = kopf.ErrorsMode.PERMANENT
+
+        async def begin(**_: Any) -> None:
+            try:
+                await start()
+            except LookupdbError as error:  # a sentence for people, of which kopf would log a traceback
+                self.start_error = error
+                raise kopf.PermanentError(str(error)) from error
+
+        async def end(**_: Any) -> None:
+            await stop()
+
+        async def event(event: kopf.RawEvent, body: kopf.Body, **_: Any) -> None:
+            if event["type"] == "DELETED":
+                self.on_deleted(names.DATASET_KIND, body)
+            else:
+                self.on_changed(names.DATASET_KIND, body)
+
+        kopf.on.startup(id="start", errors=once, registry=registry)(begin)
+        kopf.on.cleanup(id="stop", errors=once, registry=registry)(end)
+        kopf.on.login(id="service-account", errors=once, registry=registry)(kopf.login_with_service_account)
+        kopf.on.login(id="kubeconfig", errors=once, registry=registry)(kopf.login_with_kubeconfig)
+        where = (names.DATASET_KIND.group, names.DATASET_KIND.version, names.DATASET_KIND.plural)
+        kopf.on.event(*where, id="event", registry=registry)(event)
+        return registry
+
+
+def make_settings() -> kopf.OperatorSettings:
+    """kopf's settings."""
+    chosen = kopf.OperatorSettings()
+    chosen.peering.standalone = True  # never pause for a peering object of another operator
+    chosen.posting.enabled = False  # we post events ourselves, on transitions
+    chosen.scanning.disabled = True  # needs no right to watch CRDs and namespaces
+    chosen.networking.request_timeout = _REQUEST_TIMEOUT
+    chosen.networking.connect_timeout = _CONNECT_TIMEOUT
+    chosen.watching.server_timeout = _SERVER_TIMEOUT
+    chosen.watching.client_timeout = _CLIENT_TIMEOUT
+    chosen.watching.chunk_size = _PAGE
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else a line for every event
+    return chosen

@@ -1,0 +1,495 @@
+"""PUT, the copy and the deletion of objects: bodies go on to the store in parts, or whole where they are small."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any, Final
+
+import obstore
+import orjson
+from aiohttp import web
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from lookupdb.network import panics_as_errors
+from lookupdb.store.gateway_wire import (
+    CREATE,
+    END,
+    MAX_CONDITIONAL_BYTES,
+    MAX_COPY_REQUEST_BYTES,
+    MAX_DELETE_BYTES,
+    MAX_DELETED_PATHS,
+    MODE_HEADER,
+    REDIRECTED_SUFFIX,
+    STREAM_HEADER,
+    VERSION_HEADER,
+    ErrorKind,
+)
+from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
+from lookupdb.store.obstore_objects import ObstoreObjects
+from lookupdb.tokens import Caller
+from lookupdb_operator.gateway.credentials import StoreClient
+from lookupdb_operator.gateway.limits import CHUNK_BYTES, Body, Room, read_length
+from lookupdb_operator.gateway.request import (
+    BrokenOff,
+    RequestProblem,
+    RequestTarget,
+    check_path,
+    from_store,
+    invalid,
+    missing,
+    too_large,
+)
+
+# What the gateway asks of the store: one object or one listing a call, with the store's errors as problems.
+
+
+LINK_SECONDS: Final = 300
+"""For how long a presigned URL is valid."""
+UPLOADS_AT_ONCE: Final = 2
+"""Parts of one object that are on their way to the store."""
+_PAGE: Final = 1000
+"""Entries of a listing that are in memory at once."""
+
+
+class Objects:
+    """The store, by the credentials that are the current ones when a call begins."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+
+    @contextmanager
+    def _translate(self, store: ObstoreObjects, action: str, path: str) -> Iterator[None]:
+        try:
+            with panics_as_errors():
+                yield
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there, or of another version") from error
+        except (BaseError, OSError, ValueError) as error:
+            raise from_store(store.error(action, error)) from error
+
+    async def head(self, path: str) -> Mapping[str, Any]:
+        """The entry of the object at ``path``. Raises RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "read", path):
+            return await obstore.head_async(store.store, path)
+
+    async def open(self, path: str, offset: int) -> Any:
+        """The object at ``path`` from byte ``offset`` on, which is smaller than its size: what obstore gives. Raises
+        RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "read", path):
+            return await obstore.get_async(store.store, path, options={"range": {"offset": offset}} if offset else {})
+
+    def describe_failure(self, error: Exception) -> str:
+        """A sentence for the log about a read that broke off."""
+        return self._client.store.error("read", error).message
+
+    async def put(self, path: str, body: bytearray, mode: Any) -> Version:
+        """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "write to", path):
+            result = await obstore.put_async(store.store, path, body, mode=mode, use_multipart=False)
+            return object_version(result)
+
+    async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
+        """Put what ``chunks`` gives at ``path``, in parts. If ``chunks`` raises, nothing is put, and it raises that;
+        else it raises RequestProblem. It must not be cancelled: the parts would stay in the store."""
+        store = self._client.patient_store
+        with self._translate(store, "write to", path):
+            result = await obstore.put_async(
+                store.store,
+                path,
+                chunks,
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=UPLOADS_AT_ONCE,
+            )
+            return object_version(result)
+
+    async def copy(self, source: str, target: str, size: int) -> bool:
+        """Copy the object at ``source``, of ``size`` bytes, to ``target``; False if the store does not copy so many by
+        itself. Raises RequestProblem."""
+        store = self._client.patient_store
+        if not store.can_copy(size):
+            return False
+        with self._translate(store, "copy within", source):
+            await obstore.copy_async(store.store, source, target)
+        return True
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        """Delete those of ``paths`` that exist. Raises RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "remove objects from", ""):
+            try:
+                await obstore.delete_async(store.store, paths)
+            except FileNotFoundError:  # some stores refuse to delete what is not there
+                for path in paths:
+                    with suppress(FileNotFoundError):
+                        await obstore.delete_async(store.store, path)
+
+    async def pages(self, folder: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
+        """The entries under ``folder``, a page at a time. Raises RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "list", folder):
+            async for page in obstore.list(store.store, folder, chunk_size=_PAGE):
+                yield page
+
+    async def link(self, path: str) -> str:
+        """A URL with which anybody can read the object at ``path``, and nothing else, for ``LINK_SECONDS``. Raises
+        RequestProblem."""
+        store = self._client.store
+        with self._translate(store, "sign a link to", path):
+            seconds = timedelta(seconds=LINK_SECONDS)
+            return await obstore.sign_async(store.store, "GET", path, expires_in=seconds)
+
+
+# GET and HEAD of an object, and listings: what comes from the store goes on to the client, a chunk at a time.
+
+
+READ_BYTES: Final = 4 * CHUNK_BYTES
+"""Of memory for one read: a chunk that comes, one that goes, and what lies in buffers."""
+LIST_BYTES: Final = 4 << 20
+"""Of memory for one listing: a page of entries, and its lines."""
+NDJSON: Final = "application/x-ndjson"
+_BYTES: Final = "application/octet-stream"
+_RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-")
+_LINE: Final = orjson.OPT_APPEND_NEWLINE
+
+
+class Reads:
+    """Answers requests that change nothing."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        room: Room,
+        *,
+        redirects: bool,
+    ) -> None:
+        self._objects = objects
+        self._room = room
+        self._redirects = redirects
+
+    async def head(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
+        """The headers of an object."""
+        entry = await self._objects.head(target.path)
+        response = web.StreamResponse(headers=_object_headers(entry))
+        response.content_length = entry["size"]
+        await _prepare(response, request)
+        return response
+
+    async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
+        """An object, or what of it begins at an offset, or where it is."""
+        offset = parse_offset(request.headers.get("Range"))
+        if self._redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
+            await self._objects.head(target.path)
+            location = await self._objects.link(target.path)
+            return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
+        budget = self._room.budget if target.path.endswith(REDIRECTED_SUFFIX) else self._room.short_budget
+        async with budget.reserve(caller.namespace, READ_BYTES):
+            if offset is not None:
+                await self._check_offset(target.path, offset)
+            result = await self._objects.open(target.path, offset or 0)
+            return await self._stream(request, result, offset)
+
+    async def _check_offset(self, path: str, offset: int) -> None:
+        size = (await self._objects.head(path))["size"]
+        if offset >= size:
+            headers = {"Content-Range": f"bytes */{size}"}
+            raise RequestProblem(ErrorKind.INVALID, f"{path} has {size} bytes", status=416, headers=headers)
+
+    async def _stream(self, request: web.BaseRequest, result: Any, offset: int | None) -> web.StreamResponse:
+        first, end = result.range
+        response = web.StreamResponse(status=200 if offset is None else 206, headers=_object_headers(result.meta))
+        response.content_length = end - first
+        if offset is not None:
+            response.headers["Content-Range"] = f"bytes {first}-{end - 1}/{result.meta['size']}"
+        await _prepare(response, request)
+        sent = 0
+        try:
+            with panics_as_errors():
+                async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
+                    sent += await self._send(response, bytes(chunk))
+        except (BaseError, OSError, ValueError) as error:
+            raise BrokenOff(self._objects.describe_failure(error)) from error
+        if sent != end - first:
+            raise BrokenOff(f"the store gave {sent} of {end - first} bytes")
+        return response
+
+    async def _send(self, response: web.StreamResponse, data: bytes) -> int:
+        """Write ``data`` in pieces, each of which must leave in time. Returns its length. Raises BrokenOff."""
+        view = memoryview(data)
+        try:
+            for start in range(0, len(data), CHUNK_BYTES):
+                async with asyncio.timeout(self._room.idle_seconds):
+                    await response.write(view[start : start + CHUNK_BYTES])
+        except TimeoutError as error:
+            raise BrokenOff(f"the client took no bytes for {self._room.idle_seconds:g} s") from error
+        except OSError as error:
+            raise BrokenOff("the client went away") from error
+        self._room.metrics.sent_bytes += len(data)
+        return len(data)
+
+    async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
+        """What is in a folder, one line each."""
+        async with self._room.short_budget.reserve(caller.namespace, LIST_BYTES):
+            lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
+            first = await anext(lines, b"")  # what the store refuses, it refuses now
+            response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
+            await _prepare(response, request)
+            try:
+                await self._send(response, first)
+                async for text in lines:
+                    await self._send(response, text)
+            except RequestProblem as problem:
+                raise BrokenOff(problem.detail) from problem
+            await self._send(response, orjson.dumps({END: True}, option=_LINE))
+            return response
+
+    async def _entry_lines(self, folder: str) -> AsyncIterator[bytes]:
+        async for page in self._objects.pages(folder):
+            yield render_entries(page)
+
+    async def _folder_lines(self, folder: str, caller: Caller) -> AsyncIterator[bytes]:
+        if folder == self._room.cluster:
+            own = f"{self._room.cluster}/{caller.namespace}"
+            async for page in self._objects.pages(own):
+                if page:
+                    yield _render_folder(own)
+                return
+            return
+        last = ""
+        async for page in self._objects.pages(folder):
+            names = [name for name in folder_names(page, folder) if name != last]
+            last = names[-1] if names else last
+            # A page without another folder says that it is at work: the client waits for some seconds only.
+            yield b"".join(_render_folder(f"{folder}/{name}") for name in names) or b"\n"
+
+
+async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> None:
+    """Send the head of ``response``. Raises BrokenOff."""
+    try:
+        await response.prepare(request)
+    except OSError as error:
+        raise BrokenOff("the client went away") from error
+
+
+def parse_offset(header: str | None) -> int | None:
+    """The first byte that ``bytes=N-`` asks for; None without a header. Raises RequestProblem."""
+    if header is None:
+        return None
+    match = _RANGE.fullmatch(header)
+    if match is None:
+        raise invalid("expected the range bytes=N-")
+    return int(match[1])
+
+
+def render_entries(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """A line for each object."""
+    return b"".join(
+        orjson.dumps(
+            {
+                "path": entry["path"],
+                "size": entry["size"],
+                "e_tag": entry["e_tag"],
+                "version": entry["version"],
+                "last_modified": entry["last_modified"].isoformat(),
+            },
+            option=_LINE,
+        )
+        for entry in entries
+    )
+
+
+def _render_folder(prefix: str) -> bytes:
+    return orjson.dumps({"prefix": prefix}, option=_LINE)
+
+
+def _object_headers(entry: Mapping[str, Any]) -> dict[str, str]:
+    headers = {
+        "Content-Type": _BYTES,
+        "Cache-Control": "no-store",
+        "Last-Modified": format_datetime(entry["last_modified"], usegmt=True),
+        VERSION_HEADER: orjson.dumps(object_version(entry)).decode(),
+    }
+    return {**headers, "ETag": entry["e_tag"]} if entry["e_tag"] else headers
+
+
+MAX_PARTS: Final = 10_000
+"""Of one object, in S3."""
+_MAX_MODE: Final = 2048
+_ROUND: Final = 1 << 20
+_VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
+_VERSION_MEMBERS: Final = ("e_tag", "version")
+
+
+class Writes:
+    """Answers requests that change what is in the store."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        room: Room,
+        *,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._objects = objects
+        self._room = room
+        self._part_bytes = part_bytes
+
+    @property
+    def most(self) -> int:
+        """Bytes of the largest object: its parts must fit what one request may have of the budget."""
+        largest_part = (self._room.budget.most - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
+        return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
+
+    @property
+    def most_conditional(self) -> int:
+        """Bytes of the largest object that is put on a condition."""
+        return min(MAX_CONDITIONAL_BYTES, self._room.short_budget.most - _hold_whole(0))
+
+    async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
+        """Put the body at the target's path. Shard files alone may be large: whoever reads anything else has all of it
+        in memory, and the sweep reads that of every namespace."""
+        mode = parse_mode(request.headers.get(MODE_HEADER))
+        is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
+        length = read_length(request, self.most if is_file else self.most_conditional)
+        if mode is not None:
+            version = await self._put_short(self._short_body(request, length), mode, target, caller)
+        else:
+            body = Body(request, length, idle_seconds=self._room.idle_seconds)
+            version = await self._put_file(body, target, caller)
+        return web.Response(body=orjson.dumps(version), content_type="application/json")
+
+    async def _put_short(self, body: Body, mode: Any, target: RequestTarget, caller: Caller) -> Version:
+        async with self._room.short_budget.reserve(caller.namespace, _hold_whole(body.length)):
+            return await self._objects.put(target.path, await self._read(body), mode)
+
+    async def _put_file(self, body: Body, target: RequestTarget, caller: Caller) -> Version:
+        if body.length <= self._part_bytes:
+            async with self._room.budget.reserve(caller.namespace, _hold_whole(body.length)):
+                return await self._objects.put(target.path, await self._read(body), None)
+        part_bytes = choose_part_bytes(body.length, self._part_bytes)
+        async with self._room.budget.reserve(caller.namespace, UPLOADS_AT_ONCE * part_bytes + 2 * CHUNK_BYTES):
+            return await self._objects.put_parts(target.path, self._count(body), part_bytes)
+
+    def _short_body(self, request: web.BaseRequest, length: int) -> Body:
+        room = self._room
+        return Body(request, length, idle_seconds=room.idle_seconds, whole_seconds=room.short_seconds)
+
+    async def _read(self, body: Body) -> bytearray:
+        data, end = bytearray(body.length), 0
+        async for chunk in self._count(body):
+            begin, end = end, end + len(chunk)
+            data[begin:end] = chunk
+        return data
+
+    async def _count(self, body: Body) -> AsyncIterator[bytes]:
+        async for chunk in body.chunks():
+            self._room.metrics.received_bytes += len(chunk)
+            yield chunk
+
+    async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        """Delete the objects that the body names, if all of them are the caller's."""
+        length = read_length(request, MAX_DELETE_BYTES)
+        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            paths = parse_paths(await self._read(self._short_body(request, length)))
+            for path in paths:
+                if not self._room.access.may_write(check_path(path), caller):
+                    detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was deleted"
+                    raise RequestProblem(ErrorKind.FORBIDDEN, detail)
+            if paths:
+                await self._objects.delete(paths)
+        return web.Response(body=b"{}", content_type="application/json")
+
+    async def copy(self, request: web.BaseRequest, caller: Caller) -> web.Response:
+        """Copy a shard file that is the caller's to a path of theirs where nothing is. Claims and manifests, by which
+        builders agree, are not copied."""
+        length = read_length(request, MAX_COPY_REQUEST_BYTES)
+        async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
+            source, target = parse_copy(await self._read(self._short_body(request, length)))
+        for path in (source, target):
+            if not self._room.access.may_write(check_path(path), caller):
+                detail = f"{self._room.access.explain_refusal(path, caller)}; nothing was copied"
+                raise RequestProblem(ErrorKind.FORBIDDEN, detail)
+        size = (await self._objects.head(source))["size"]
+        await self._check_absent(target)
+        if not await self._objects.copy(source, target, size):
+            raise too_large(f"{source} has {size} bytes, which the store does not copy by itself")
+        return web.Response(body=b"{}", content_type="application/json")
+
+    async def _check_absent(self, path: str) -> None:
+        try:
+            await self._objects.head(path)
+        except RequestProblem as problem:
+            if problem.kind is ErrorKind.MISSING:
+                return
+            raise
+        raise RequestProblem(ErrorKind.PRECONDITION, f"{path} is there; nothing was copied")
+
+
+def _hold_whole(length: int) -> int:
+    """Bytes of memory for a body of ``length`` that is put at once: a chunk, and what has come."""
+    return length + 2 * CHUNK_BYTES
+
+
+def choose_part_bytes(length: int, least: int) -> int:
+    """How large the parts of ``length`` bytes must be, so that ``MAX_PARTS`` suffice: at least ``least``, else whole
+    MiB."""
+    needed = -(-length // MAX_PARTS)
+    return least if needed <= least else -(-needed // _ROUND) * _ROUND
+
+
+def parse_mode(header: str | None) -> Any:
+    """The condition of a put, as obstore takes it; None without a header. Raises RequestProblem."""
+    if header is None or header == CREATE:
+        return header
+    try:
+        members = orjson.loads(header) if len(header) <= _MAX_MODE else None
+    except ValueError:
+        members = None
+    is_version = isinstance(members, dict) and members and members.keys() <= {*_VERSION_MEMBERS}
+    if not is_version or not all(_is_version_text(value) for value in (members or {}).values()):
+        raise invalid(f'expected {MODE_HEADER}: {CREATE}, or {{"e_tag": …, "version": …}}')
+    return members
+
+
+def _is_version_text(value: object) -> bool:
+    """Whether ``value`` can stand in a header to the store."""
+    return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
+
+
+def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
+    """The paths of a copy: from where, and to where. Raises RequestProblem."""
+    try:
+        members = orjson.loads(text)
+    except ValueError as error:
+        raise invalid("the body is no JSON") from error
+    is_pair = isinstance(members, dict) and members.keys() == {"from", "to"}
+    paths = [members["from"], members["to"]] if is_pair else []
+    if not paths or not all(isinstance(path, str) and path.endswith(REDIRECTED_SUFFIX) for path in paths):
+        raise invalid('expected {"from": …, "to": …}, both with the path of a shard file')
+    if paths[0] == paths[1]:
+        raise invalid("both paths are the same")
+    return paths[0], paths[1]
+
+
+def parse_paths(text: bytes | bytearray) -> list[str]:
+    """The paths of a deletion. Raises RequestProblem."""
+    try:
+        members = orjson.loads(text)
+    except ValueError as error:
+        raise invalid("the body is no JSON") from error
+    paths = members.get("paths") if isinstance(members, dict) else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise invalid('expected {"paths": […]}')
+    if len(paths) > MAX_DELETED_PATHS:
+        raise too_large(f"it names {len(paths)} paths, {MAX_DELETED_PATHS} are the most")
+    return paths

@@ -1,0 +1,396 @@
+"""Servers that only older routing tables reference are retired: once every router has confirmed the newest one, and the
+drain time has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Observed, Trouble
+from lookupdb_operator.names import ROUTER
+from lookupdb_operator.plan import clock, generations, reasons, rollouts, routing_tables, turns, windows
+from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import ALL, DatasetStatus, RolloutStatus, TableStatus, Truth, parse_shards, shorten_shards
+
+# The previous rollout: the one that routers answered from before, of another generation than the active one. With
+# ``spec.rollout.keepPrevious`` its servers stay for a while after they have drained, so that a rollback is one write of
+# the routing table. At most one is kept at a time. No routing table references it: to delete it harms no lookup,
+# whenever that is. It has the pod template that it had, and as many servers as the spec asks for.
+#
+# What ends it: its time has passed; it is pinned and served again (``cutover``), or its generation is from another
+# rollout; another one has drained; a rollout that is asked for finds no room. Its own failures are told, and make
+# nothing degraded.
+
+
+def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` without a kept rollout that has no purpose any more, unless it is asked for. There are two when one
+    was asked for while another drained, and then was not any more."""
+    target = rollouts.target_rollout(status, situation)
+    kept = [rollout for rollout in status.rollouts if rollout.kept_since and rollout != target]
+    newest = max(kept, key=lambda rollout: (rollout.kept_since, names.read_number(rollout.rollout)), default=None)
+    staying = tuple(
+        rollout
+        for rollout in status.rollouts
+        if rollout not in kept or (rollout == newest and _has_purpose(rollout, status, situation))
+    )
+    return replace(status, rollouts=staying)
+
+
+def _has_purpose(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
+    table = status.table
+    if table is None or table.generation == rollout.generation or _lacks_room(status):
+        return False
+    return clock.seconds_until(rollout.kept_since, situation.desired.keep_previous_seconds, situation.now) > 0
+
+
+def _lacks_room(status: DatasetStatus) -> bool:
+    stalls = (rollout.stall for rollout in status.rollouts)
+    return any(stall is not None and stall.reason in reasons.PLACEMENT_REASONS for stall in stalls)
+
+
+def select_previous(drained: Iterable[RolloutStatus], table: TableStatus, situation: Situation) -> RolloutStatus | None:
+    """The one of ``drained`` that is to be kept, now that ``table`` is in effect: the newest of another generation."""
+    if not situation.desired.keep_previous_seconds:
+        return None
+    others = [rollout for rollout in drained if rollout.template and rollout.generation != table.generation]
+    previous = max(others, key=lambda rollout: names.read_number(rollout.rollout), default=None)
+    if previous is None:
+        return None
+    return replace(previous, referenced_replicas=0, kept_since=clock.format_moment(situation.now))
+
+
+def find_kept(status: DatasetStatus) -> RolloutStatus | None:
+    """The rollout that is kept."""
+    return next((rollout for rollout in status.rollouts if rollout.kept_since), None)
+
+
+def next_release_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until the kept rollout has no purpose any more; None when none is kept."""
+    kept = find_kept(status)
+    if kept is None:
+        return None
+    return clock.seconds_until(kept.kept_since, situation.desired.keep_previous_seconds, situation.now) or None
+
+
+def describe_kept(status: DatasetStatus, situation: Situation) -> str:
+    """Until when what can be gone back to at once, and what is wrong with its servers; empty when nothing is kept."""
+    kept = find_kept(status)
+    if kept is None:
+        return ""
+    where = rollouts.describe_rollout(situation.dataset, kept)
+    end = clock.parse_moment(kept.kept_since)
+    until = clock.add_seconds(end, situation.desired.keep_previous_seconds)
+    return f" {where} is kept until {until}, to go back to{_describe_trouble(kept, situation.observed)}."
+
+
+def _describe_trouble(rollout: RolloutStatus, observed: Observed) -> str:
+    trouble = rollouts.diagnose_obstacle(rollout, observed)
+    return "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
+
+
+# The way from one routing table to the next: it is written, routers confirm it, and lookups that began on an older one
+# end. This module also judges RolledOut.
+#
+# A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
+# in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
+
+
+POLL_SECONDS: Final = 0.5
+"""Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
+SLOW_POLL_SECONDS: Final = 5.0
+"""The same once a router is overdue."""
+
+
+def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with its routing table confirmed, when every router that may answer reports its version, and none that
+    it has that with other content. Its generation is active from then on, and has served, unless another one still
+    serves some shards. When none was active before, the oldest that serves is."""
+    table, observed = status.table, situation.observed
+    if table is not None and table.confirmed_at:
+        return _note_served(status, table)  # what an older operator has confirmed, or somebody has edited
+    if table is None or not routing_tables.list_answering_routers(observed) or find_late_routers(status, situation):
+        return status
+    confirmed = replace(table, confirmed_at=clock.format_moment(situation.now))
+    status = replace(status, table=confirmed)
+    if table.is_mixed and has_served(status):
+        return status
+    name = min((table.generation, *(part.generation for part in table.parts)), key=names.read_number)
+    generation = status.find_generation(name)
+    assert generation is not None, f"{name} was trimmed, and a routing table references it"
+    status = replace(
+        status,
+        generation=generation.generation,
+        records=generation.records,
+        bytes=generation.bytes,
+    )
+    return _note_served(status, confirmed)
+
+
+def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
+    """``status`` in which the generation of ``table``, which every router answers from, is known to have served: whole,
+    that is."""
+    generation = status.find_generation(table.generation)
+    if table.is_mixed or generation is None or generation.served_by == table.version:
+        return status
+    return generations.add_generation(status, replace(generation, served_by=table.version))
+
+
+def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
+    kept: lookups that it begins have to drain, too. Also when a router has the same version with other content; and
+    when what is active was edited: routers tell it again."""
+    table = status.table
+    if table is not None and table.confirmed_at and _is_edited(table, status, situation):
+        return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
+    if table is None or not windows.is_draining(status):
+        return status
+    if not routing_tables.is_router_behind(situation.observed, table):
+        return status
+    return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
+
+
+def _is_edited(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a router has other content under the version of ``table``, or what is active is not what became so when
+    that was confirmed. Nobody knows the latter of one of several generations, but that something was."""
+    if routing_tables.is_contradicted(table, status, situation):
+        return True
+    return not status.generation if table.is_mixed else status.generation != table.generation
+
+
+def remaining_drain(table: TableStatus, situation: Situation) -> float:
+    """Seconds until the drain time of a confirmed ``table`` has passed. It is longer while a router is being stopped,
+    which answers from its table until it takes no more requests; and while a router is down, which may start with an
+    older table for as long as that may be mounted. Only what the operator has itself seen pass counts, whatever the
+    clocks say that ``confirmed_at`` was written by."""
+    desired, observed = situation.desired, situation.observed
+    seconds = desired.drain_seconds
+    if any(pod.component == ROUTER and pod.deleting for pod in observed.pods):
+        seconds = max(seconds, desired.router_drain_seconds)
+    if routing_tables.has_router_down(observed):
+        seconds = max(seconds, windows.STALE_MOUNT_SECONDS)
+    seen = observed.dataset.status.table
+    is_seen = seen is not None and (seen.version, seen.confirmed_at) == (table.version, table.confirmed_at)
+    return max(0.0, seconds - (observed.seconds_confirmed if is_seen else 0.0))
+
+
+def has_served(status: DatasetStatus) -> bool:
+    """Whether a routing table was ever in effect everywhere: from then on something serves."""
+    return bool(status.generation)
+
+
+def needs_reports(status: DatasetStatus) -> bool:
+    """Whether routers are to be asked from which table they answer: until the newest one is in effect everywhere, and
+    while servers are kept that only older ones reference."""
+    table = status.table
+    return table is not None and (not table.confirmed_at or windows.is_draining(status))
+
+
+def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until routers are asked again; None when nobody needs to know."""
+    table = status.table
+    if table is None or not needs_reports(status):
+        return None
+    if not table.confirmed_at:
+        return SLOW_POLL_SECONDS if windows.is_confirmation_overdue(status, situation) else POLL_SECONDS
+    # The drain time may have passed, and a router still be behind.
+    slowest = SLOW_POLL_SECONDS if windows.is_retirement_overdue(table, situation) else POLL_SECONDS
+    return max(slowest, remaining_drain(table, situation))
+
+
+def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[str, str]:
+    """Pod → why it does not answer from the routing table of ``status`` yet, of routers that may be answering."""
+    table = status.table
+    assert table is not None, "there is no routing table to answer from"
+    digest = routing_tables.find_digest(table, status, situation)
+    return routing_tables.diagnose_late_routers(situation.observed, table, digest)
+
+
+def assess(status: DatasetStatus, situation: Situation) -> Assessment:
+    """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
+    last_window = _find_last_window(status, situation)
+    return reasons.assess(
+        judge_rolled_out(status, situation),
+        (
+            generations.diagnose_pin(status, situation.desired),
+            rollouts.diagnose_candidate(status, situation),
+            diagnose_table(status, situation),
+            None if last_window is None else windows.diagnose_leftovers(status, last_window, situation),
+        ),
+        (
+            next_poll_in(status, situation),
+            rollouts.next_progress_in(status, situation),
+            next_release_in(status, situation),
+            None if last_window is None else windows.next_overdue_in(status, last_window, situation),
+        ),
+    )
+
+
+def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
+    """Whether what is asked for is what serves."""
+    missing = generations.diagnose_pin(status, situation.desired)
+    if missing is not None:
+        serves = f" {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+        return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
+    target, table = rollouts.target_rollout(status, situation), status.table
+    if (target is None or not target.is_starting) and turns.is_waiting(status.rollout_ticket):
+        return rollouts.judge_waiting(status, situation)
+    is_suspended = situation.desired.is_suspended
+    if is_suspended and (table is None or (table.confirmed_at and not windows.is_draining(status))):
+        return rollouts.judge_serving(table, status, situation)
+    reason, why = generations.explain_target(status, situation.desired)
+    if target is None and table is None and reason in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
+    if table is not None and _waits_for_last_window(target, status, situation):
+        return _judge_last_window(table, status, situation)
+    if target is None or generations.is_pin_missing(status, situation.desired):
+        serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+        return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
+    waiting = None if generations.promoted_candidate(status, situation.desired) else status.candidate
+    if waiting is not None and (table is None or table.confirmed_at):
+        return routing_tables.judge_waiting(status, waiting, situation)
+    if waiting is None and (table is None or rollouts.is_starting(target, table, status, situation)):
+        return rollouts.judge_starting(target, status, situation)
+    assert table is not None
+    if not table.confirmed_at:
+        return _judge_confirming(table, status, situation)
+    where = rollouts.describe_rollout(situation.dataset, target)
+    servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    idle = generations.describe_idle_annotations(status, situation.desired)
+    kept = describe_kept(status, situation)
+    # RolledOut is about the spec as it is. Older data of this spec is that, and so is what spec.generation names. Data
+    # of another spec, which serves because what is of this one was rolled back from, is not, however well it serves.
+    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+    if windows.is_draining(status):
+        drains = _describe_draining(table, status, situation)
+        return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
+    return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
+
+
+def _waits_for_last_window(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether shards of what is asked for wait until what the last window has replaced is gone."""
+    if situation.desired.is_suspended:
+        return False
+    if target is None:
+        generation = rollouts.target_generation(status, situation)
+        return generation is not None and not generations.is_pin_missing(status, situation.desired)
+    is_whole = status.table is not None and status.table.rollout == target.rollout and not status.table.parts
+    return not is_whole and not windows.pending_shards(target, status)
+
+
+def _find_last_window(status: DatasetStatus, situation: Situation) -> TableStatus | None:
+    """The routing table of the last window, while nothing but what that has replaced keeps the next one."""
+    table = status.table
+    if situation.desired.strategy != windows.PER_SHARD or table is None:
+        return None
+    if not table.confirmed_at or windows.is_draining(status):
+        return None
+    target = rollouts.target_rollout(status, situation)
+    if not _waits_for_last_window(target, status, situation):
+        return None
+    asked_for = rollouts.target_generation(status, situation)
+    generation = asked_for if target is None else status.find_generation(target.generation)
+    if generation is None or windows.window_size(generation, status, situation) == generation.shards:
+        return None
+    return table
+
+
+def _judge_last_window(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
+    progress = windows.describe_progress(status)
+    if not table.confirmed_at:
+        verdict = _judge_confirming(table, status, situation)
+        return replace(verdict, message=f"{progress}{verdict.message}")
+    if windows.is_draining(status):
+        return Verdict("False", reasons.DRAINING, f"{progress}{_describe_draining(table, status, situation)}")
+    overdue = windows.diagnose_leftovers(status, table, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, f"{progress}{reasons.write_sentence(overdue.reason, overdue.message)}")
+    going = windows.list_leftovers(status, situation.observed)
+    what = f"{going[0].name}, which was replaced, is not gone yet" if going else "the next servers are about to start"
+    return Verdict("False", reasons.DRAINING, f"{progress}{what}.")
+
+
+def _judge_confirming(table: TableStatus, status: DatasetStatus, situation: Situation) -> Verdict:
+    overdue = diagnose_table(status, situation)
+    if overdue is not None:
+        return Verdict("False", overdue.reason, reasons.write_sentence(overdue.reason, overdue.message))
+    return Verdict(
+        "False", reasons.CONFIRMING, f"Routers take up routing table {table.version}, written {table.written_at}."
+    )
+
+
+def _describe_draining(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
+    if remaining_drain(table, situation) > 0:
+        return f"what served before drains since {table.confirmed_at}."
+    late = find_late_routers(status, situation)
+    late_names = ", ".join(sorted(late)[:3])
+    return (
+        f"what served before stays until {late_names} say that they answer from table {table.version}."
+        if late_names
+        else "done."
+    )
+
+
+def _servers(count: int) -> str:
+    return "server" if count == 1 else "servers"
+
+
+def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | None:
+    """Which routers take too long to take up the routing table."""
+    table = status.table
+    if table is None or not windows.is_confirmation_overdue(status, situation):
+        return None
+    late = find_late_routers(status, situation)
+    late_names = ", ".join(f"{pod} ({why})" for pod, why in sorted(late.items())[:3]) or "no router is running"
+    return Trouble(
+        reasons.NOT_CONFIRMED,
+        f"Routing table {table.version} is not in effect everywhere: {late_names}. What served before stays",
+    )
+
+
+def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` without the rollouts, shards and servers that only older routing tables reference, once the drain time
+    has passed; but the previous one may have to be kept, in place of the one that was. Every router must still report
+    the newest table: one that was started meanwhile may have come up with an older one."""
+    table = status.table
+    if table is None or not windows.is_draining(status) or remaining_drain(table, situation) > 0:
+        return status
+    if find_late_routers(status, situation):
+        return status
+    target = rollouts.target_rollout(status, situation)
+    staying = tuple(
+        _without_drained_servers(rollout, table, status)
+        for rollout in status.rollouts
+        if windows.is_in_table(rollout.rollout, table) or rollout == target or windows.count_offered(status, rollout)
+    )
+    drained = (
+        rollout
+        for rollout in status.rollouts
+        if rollout.referenced_replicas
+        and rollout != target
+        and rollout.shard_ranges == ALL  # what is left of one that was replaced shard by shard is of no use
+        and not windows.is_in_table(rollout.rollout, table)
+    )
+    kept = select_previous(drained, table, situation) or find_kept(status)
+    if kept is None or (target is not None and kept.rollout == target.rollout):
+        return replace(status, rollouts=staying)
+    ordered = sorted((*staying, kept), key=lambda rollout: names.read_number(rollout.rollout))
+    return replace(status, rollouts=tuple(ordered))
+
+
+def _without_drained_servers(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> RolloutStatus:
+    """``rollout`` with what ``table`` references, and with what starts. One that is asked for and that it does not
+    reference stays whole, as one that starts."""
+    offered = windows.count_offered(status, rollout)
+    if not windows.is_in_table(rollout.rollout, table):
+        return replace(rollout, referenced_replicas=0, offered_replicas=offered, window="")
+    shards = windows.routed_shards(rollout, status) | parse_shards(rollout.window)
+    return replace(
+        rollout,
+        referenced_replicas=table.replicas,
+        offered_replicas=offered,
+        shard_ranges=shorten_shards(shards, generations.count_shards(status, rollout)),
+    )

@@ -1,0 +1,598 @@
+"""What the newest routing table references: the rollout that routers answer from, those whose other shards it replaces
+one after the other, and a candidate beside it. A table is written when any of these changes, or its number of servers
+does; and as it is, under the next version, when routers would not take it up else.
+
+Enough of the servers that it adds are ready then (``rollouts``). Of a candidate, nothing is waited for any more once it
+is referenced: routers answer from the active generation whatever becomes of it.
+
+Its ConfigMap stays as long as the dataset, whatever status remembers: routers that start answer from it.
+``objects.find_garbage`` never lists it; Kubernetes deletes it with the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from lookupdb.router.table.cutover import describe_contradiction
+from lookupdb.wording import format_count
+from lookupdb_operator import manifests, names
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, RouterReport, ShardSet
+from lookupdb_operator.names import ROUTER
+from lookupdb_operator.plan import clock, generations, losses, reasons, rollouts, windows
+from lookupdb_operator.plan.reasons import Verdict
+from lookupdb_operator.plan.rollouts import count_ready_shards
+from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import (
+    ALL,
+    CandidateStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
+    TableCandidate,
+    TablePart,
+    TableStatus,
+    format_shards,
+)
+
+# The versions of routing tables that there are: claimed in status, written to the ConfigMap, taken up by routers.
+
+
+_HIGHEST_BELIEVED: Final = 10**14 - 1
+"""The highest version that is overtaken when somebody has written it by hand: one of 14 digits. It leaves more above it
+than there will ever be tables, of versions that are read of objects (15 digits), and that status can hold (2**53)."""
+
+
+def known_table_version(status: DatasetStatus) -> int:
+    """The highest version of a routing table that ``status`` knows of, whether or not it knows what that references."""
+    return max(status.last_table, 0 if status.table is None else status.table.version)
+
+
+def newest_table_version(observed: Observed) -> int:
+    """The highest version of a routing table that anyone has: 0 for none. More than status knows of, when that was
+    set back: a router takes up none but a newer one. What routers read is the text, in which somebody may have raised
+    the version; it says nothing of status."""
+    texts = (existing.text_version for existing in observed.other_objects)
+    return max(written_table_version(observed), find_highest(texts), newest_read_version(observed))
+
+
+def newest_read_version(observed: Observed) -> int:
+    """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is not
+    believed refuses all others until it is started anew."""
+    return find_highest(report.newest for report in observed.routers.values())
+
+
+def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
+    """The version of the next routing table: above any that anyone has. When status and the ConfigMap are lost, and
+    routers were not asked, nobody knows which that is. Routers that have this very version would be taken to confirm a
+    table that they ignore: seconds since 1970 are more than there were tables."""
+    newest = max(known_table_version(status), newest_table_version(observed))
+    if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
+        return int(now.timestamp())
+    return newest + 1
+
+
+def written_table_version(observed: Observed) -> int:
+    """The version of the routing table that is written: 0 for none. As nobody has edited it, it is the operator's own,
+    however high it is."""
+    objects = observed.other_objects
+    own = max((existing.table_version for existing in objects if not existing.changed), default=0)
+    return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
+
+
+def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. Where somebody has
+    edited the ConfigMap, the version may be edited, too: that alone tells of no such status."""
+    if written_table_version(observed) <= known_table_version(status):
+        return False
+    return status.table is None or not is_edited(observed) or _is_behind(status, observed)
+
+
+def is_edited(observed: Observed) -> bool:
+    """Whether somebody has edited the ConfigMap of the routing table since it was written."""
+    return any(existing.changed for existing in observed.other_objects if existing.table_version)
+
+
+def find_highest(versions: Iterable[int]) -> int:
+    """The highest of ``versions``, of those that are believed, and overtaken, though somebody may have written them by
+    hand: 0 for none."""
+    return max((version for version in versions if version <= _HIGHEST_BELIEVED), default=0)
+
+
+def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether there is an object of a rollout, or of a build, that ``status`` has not come to."""
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+    rollouts = (names.recover_number(item.rollout) for item in rollout_objects)
+    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
+    generations = (names.recover_number(item.generation) for item in generation_objects)
+    return max(rollouts, default=0) > status.last_rollout or max(generations, default=0) > status.last_generation
+
+
+# What routers report, and which of their reports count. A router has confirmed a routing table when all its workers
+# answer from it: from its version, and from the text that the operator has written under it.
+#
+# The version alone does not tell. Somebody may have given an edited table the very version that the operator's next one
+# has, and routers take it up; put back before the operator looks, it leaves no trace but the digest of what they have
+# read. An older router reports none, and is believed without.
+
+
+def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that are not about to go."""
+    return tuple(
+        pod
+        for pod in observed.pods
+        if pod.component == ROUTER and not pod.deleting and pod.phase not in ("Succeeded", "Failed")
+    )
+
+
+def list_answering_routers(observed: Observed) -> tuple[Pod, ...]:
+    """Routers that may be answering from some table. One that takes requests counts, whatever is wrong with it. One
+    that has not started, or that ends again and again, does not: it reads the table when it starts."""
+    return tuple(pod for pod in list_live_routers(observed) if _may_answer(pod, observed.routers.get(pod.uid)))
+
+
+def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
+    if pod.ready or pod.phase != "Running":
+        return pod.ready
+    if report is None or report.newest:
+        return True
+    # What a container died of stays in a pod's status long after it runs again: only of one that does not answer when
+    # it is asked either does it say that nobody is there.
+    return pod.trouble is None and not report.is_empty
+
+
+def has_router_down(observed: Observed) -> bool:
+    """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
+    kubelet syncs what is mounted a while later."""
+    answering_uids = {pod.uid for pod in list_answering_routers(observed)}
+    return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
+
+
+def is_router_behind(observed: Observed, table: TableStatus) -> bool:
+    """Whether a router answers from an older table than ``table``."""
+    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
+    return any(report is not None and 0 < (report.table_version or 0) < table.version for report in reports)
+
+
+def is_contradicted_by_reports(observed: Observed, table: TableStatus, digest: str) -> bool:
+    """Whether a router answers from another table of the version of ``table``, whose text has ``digest``, and refuses
+    this one. Empty: that is not known, and not compared."""
+    if not observed.routers:  # as at most looks: they were not asked
+        return False
+    reports = (observed.routers.get(pod.uid) for pod in list_answering_routers(observed))
+    return any(report is not None and _contradicts(report, table, digest) for report in reports)
+
+
+def _contradicts(report: RouterReport, table: TableStatus, digest: str) -> bool:
+    """Whether ``report`` says so, or that it has another text or generation than this version: what the router is given
+    may be the other table still."""
+    if describe_contradiction(table.version) in report.problem:
+        return True
+    if not _answers_from_version(report, table):
+        return False
+    return not report.generations <= {table.generation} or bool(digest and report.digests - {digest})
+
+
+def _answers_from_version(report: RouterReport, table: TableStatus) -> bool:
+    """Whether all workers do: one that has come before the others to a higher one has somebody else's."""
+    return report.table_version == report.newest == table.version
+
+
+def find_confirming_routers(observed: Observed, table: TableStatus, digest: str) -> frozenset[str]:
+    """The uids of the routers that say that they answer from ``table``, whose text has ``digest``."""
+    reports = ((pod.uid, observed.routers.get(pod.uid)) for pod in list_answering_routers(observed))
+    return frozenset(uid for uid, report in reports if report is not None and _confirms(report, table, digest))
+
+
+def _confirms(report: RouterReport, table: TableStatus, digest: str) -> bool:
+    return _answers_from_version(report, table) and not _contradicts(report, table, digest)
+
+
+def diagnose_late_routers(observed: Observed, table: TableStatus, digest: str) -> Mapping[str, str]:
+    """Pod → why it does not answer from ``table`` yet, whose text has ``digest``; of routers that may be answering."""
+    late: dict[str, str] = {}
+    for pod in list_answering_routers(observed):
+        report = observed.routers.get(pod.uid)
+        if report is None:
+            late[pod.name] = "it was not asked yet"
+        elif report.table_version is None:
+            late[pod.name] = report.problem or "it has no routing table"
+        elif not _confirms(report, table, digest):
+            late[pod.name] = report.problem or _describe_answers(report, table)
+    return late
+
+
+def _describe_answers(report: RouterReport, table: TableStatus) -> str:
+    if _answers_from_version(report, table) and report.generations <= {table.generation}:
+        return f"it answers from table {table.version} with other content than was written"
+    to = f" to {report.newest}" if report.newest > (report.table_version or 0) else ""
+    of = f", of {', '.join(sorted(report.generations))}" if report.generations else ""
+    return f"it answers from table {report.table_version}{to}{of}"
+
+
+# Whether the version of the routing table is taken: other content was written under it than should be, or a router
+# says that it answers from such. Somebody has edited the ConfigMap, or what it is rendered from in status.
+#
+# A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
+# So what should be there goes out under the next version (``table_content``). That is claimed once for each time it is
+# found so: while it is claimed and not written yet, what is there is of another version. Who edits again and again is
+# left alone for longer each time, as with any other object (``loop.repairs``), and no table is written until then. That
+# it was found so is noted at once all the same: whoever edits it may put it back meanwhile.
+
+
+def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether what the routing table of ``status`` says is to be written under the next version, now."""
+    table = status.table
+    if table is None:
+        return False
+    generations = find_generations(table, status)
+    if generations is None:
+        return False
+    is_noted = known_table_version(status) > table.version
+    is_read = is_contradicted(table, status, situation)
+    is_taken = is_noted or is_read or _is_written_otherwise(table, generations, situation)
+    return is_taken and not _is_left_alone(table, generations, situation)
+
+
+def note_taken_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with a higher version claimed than any that is seen, when that of its routing table is taken and the
+    ConfigMap is left alone; once, and again when a still higher one is seen. No table gets this one: that a higher one
+    than the table's is claimed says that it is to have another, and routers may have read what somebody has written."""
+    table = status.table
+    generations = None if table is None else find_generations(table, status)
+    if table is None or generations is None or not _is_left_alone(table, generations, situation):
+        return status
+    if not _is_written_otherwise(table, generations, situation):
+        return status
+    newest = max(table.version + 1, newest_table_version(situation.observed))
+    return replace(status, last_table=max(status.last_table, newest))
+
+
+def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a router says that it answers from another table of the version of ``table``, which is that of
+    ``status``."""
+    return is_contradicted_by_reports(situation.observed, table, find_digest(table, status, situation))
+
+
+def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
+    """What routers report that have read ``table`` as it should be written; empty when nobody was asked, or when what
+    it references is not known."""
+    generations = find_generations(table, status) if situation.observed.routers else None
+    return "" if generations is None else table_content(situation.ingredients, table, generations)
+
+
+def find_generations(table: TableStatus, status: DatasetStatus) -> Mapping[str, GenerationStatus] | None:
+    """All that ``status`` knows of, by name; None when one that ``table`` routes to is not among them."""
+    known = {generation.generation: generation for generation in status.generations}
+    return known if {table.generation, *(part.generation for part in table.parts)} <= known.keys() else None
+
+
+def _is_written_otherwise(
+    table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation
+) -> bool:
+    """Whether the ConfigMap has other content than should be there, under the version of ``table``. In what somebody
+    has edited, the version may be edited, too: it was written if it was confirmed, and this or a higher one may have
+    been read. One that is not overtaken would say so of each next one, too, while that cannot be written. Of labels
+    and annotations alone routers read nothing: they are put right under the same version."""
+    name = names.routing_table(situation.dataset.name)
+    objects = situation.observed.other_objects
+    live = next((item for item in objects if (item.ref.kind, item.ref.name) == ("ConfigMap", name)), None)
+    if live is None:
+        return False
+    newest = find_highest((live.table_version, live.text_version))
+    is_edited = live.changed and (table.confirmed_at or newest >= table.version)
+    if not is_edited and live.table_version != table.version:
+        return False
+    stamps = table_stamps(situation.ingredients, table, generations)
+    if not live.changed and ("ConfigMap", name, live.digest) in stamps:
+        return False
+    return live.content != table_content(situation.ingredients, table, generations)
+
+
+def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatus], situation: Situation) -> bool:
+    """Whether somebody else keeps changing the ConfigMap, and it is not to be written now."""
+    name = names.routing_table(situation.dataset.name)
+    held = {
+        contest.mark
+        for contest in situation.observed.contests
+        if contest.is_held and (contest.kind, contest.name) == ("ConfigMap", name)
+    }
+    if not held:
+        return False
+    return manifests.write_mark(manifests.render_routing_table(situation.dataset, table, generations)) in held
+
+
+# The candidate: a rollout whose servers are ready and that waits for promotion. Routing tables reference it beside the
+# active generation, so that it can be asked for by name.
+#
+# It waits for as long as nobody decides: no deadline runs, and it has no turn. It ends, and its servers are retired as
+# those of any other rollout, when it is rejected, or not asked for any more: a newer generation's rollout is claimed,
+# the spec or the pod template changes, a generation is pinned. One that is promoted stays what it is until a routing
+# table routes to it: that it was promoted is known by it alone, and a newer generation would else be asked for.
+
+
+_HEADER: Final = "Lookupdb-Generation"
+
+
+def with_candidate(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the rollout that waits for promotion, if one does. While the dataset is suspended it goes on
+    waiting."""
+    if situation.desired.is_suspended and status.candidate is not None:
+        is_there = status.find_rollout(status.candidate.rollout) is not None
+        return status if is_there else replace(status, candidate=None)
+    return replace(status, candidate=_find_candidate(status, situation))
+
+
+def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
+    """``status`` without a candidate that its routing table routes to: it was promoted, and waits for nothing more."""
+    candidate, table = status.candidate, status.table
+    is_routed = candidate is not None and table is not None and candidate.generation == table.generation
+    return replace(status, candidate=None) if is_routed else status
+
+
+def _is_taking_effect(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the candidate is promoted and goes on to take effect, at once or when its servers are ready again."""
+    candidate, desired = status.candidate, situation.desired
+    promoted = None if desired.pinned_generation else generations.promoted_candidate(status, desired)
+    if candidate is None or promoted is None or status.find_rollout(candidate.rollout) is None:
+        return False
+    is_asked_for = promoted == rollouts.target_generation(status, situation)
+    return is_asked_for and promoted != generations.served_generation(status)
+
+
+def _find_candidate(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:
+    if _is_taking_effect(status, situation):
+        return status.candidate
+    target, waiting = rollouts.target_rollout(status, situation), status.candidate
+    if target is None:  # what comes next waits for its turn
+        return waiting if _is_asked_for(status, situation) else None
+    if generations.may_take_effect(target.generation, status, situation.desired):
+        return None
+    if waiting is not None and waiting.rollout == target.rollout:
+        return waiting
+    if not rollouts.is_servable(target, situation.desired.replicas, status, situation):
+        return None
+    return CandidateStatus(target.generation, target.rollout, clock.format_moment(situation.now))
+
+
+def _is_asked_for(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the candidate would be asked for if nothing newer were there."""
+    candidate, desired = status.candidate, situation.desired
+    if candidate is None or desired.pinned_generation or status.find_rollout(candidate.rollout) is None:
+        return False
+    is_next_known = rollouts.target_generation(status, situation) is not None
+    return is_next_known and generations.waiting_generation(status, desired) is not None
+
+
+def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situation) -> TableCandidate | None:
+    """What a routing table with ``active`` should reference beside it. Of a candidate that it references already, fewer
+    servers are referenced first and stopped later, more are started first and referenced later."""
+    rollout = None if status.candidate is None else status.find_rollout(status.candidate.rollout)
+    if rollout is None or rollout.generation == active.generation or active.is_mixed:
+        return None
+    desired, referenced = situation.desired, None if status.table is None else status.table.candidate
+    if referenced is None or referenced.rollout != rollout.rollout:
+        wanted = TableCandidate(
+            rollout.rollout,
+            rollout.generation,
+            desired.replicas,
+            rollout.workers or desired.workers,
+            password_key=rollout.password_key,
+        )
+    elif desired.is_suspended:
+        wanted = referenced
+    elif desired.replicas < referenced.replicas or _has_servers(rollout, status, situation):
+        wanted = replace(referenced, replicas=desired.replicas)
+    else:
+        wanted = referenced
+    return wanted if _has_room(status, active, wanted, situation) else None
+
+
+def with_offered_replicas(status: DatasetStatus, table: TableStatus | None, situation: Situation) -> DatasetStatus:
+    """``status`` in which the servers of the candidate stay, whether or not ``table`` has room for it. While no table
+    is known, none references another one."""
+    waiting, offered = status.candidate, None if table is None else table.candidate
+    replicas = situation.desired.replicas if offered is None else offered.replicas
+
+    def with_replicas(rollout: RolloutStatus) -> RolloutStatus:
+        if waiting is not None and rollout.rollout == waiting.rollout:
+            return replace(rollout, offered_replicas=max(rollout.offered_replicas, replicas), kept_since="")
+        return replace(rollout, offered_replicas=0) if table is None else rollout
+
+    return replace(status, rollouts=tuple(map(with_replicas, status.rollouts)))
+
+
+def _has_servers(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
+    return rollouts.is_servable(rollout, situation.desired.replicas, status, situation)
+
+
+def _has_room(status: DatasetStatus, active: TableStatus, candidate: TableCandidate, situation: Situation) -> bool:
+    """Whether one table can name the servers of both. The active ones come first: they are never left out."""
+    generation, other = status.find_generation(active.generation), status.find_generation(candidate.generation)
+    if generation is None or other is None:
+        return False
+    return manifests.has_room_for_both(situation.dataset, (active, generation.shards), (candidate, other.shards))
+
+
+def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: Situation) -> Verdict:
+    """Which generation waits for promotion, how it is asked for, and how it is decided."""
+    dataset, rollout = situation.dataset, status.find_rollout(candidate.rollout)
+    assert rollout is not None, f"{candidate.rollout} is gone, and waits for promotion"
+    name, replicas = candidate.generation, situation.desired.replicas
+    annotate = f"kubectl annotate lds {dataset.name} -n {dataset.namespace} --overwrite"
+    lacking = _describe_lacking(rollout, replicas, status, situation)
+    return Verdict(
+        "False",
+        reasons.CANDIDATE_WAITING,
+        f"{rollouts.describe_rollout(dataset, rollout)} waits for promotion since {candidate.since}{lacking};"
+        f" {_describe_asking(name, status)}. It serves after {annotate} {names.PROMOTE}={name}, and ends after"
+        f" {names.REJECT}={name}, or when something newer is rolled out."
+        f"{_describe_lost_renewal(status, situation)}"
+        f"{generations.describe_idle_annotations(status, situation.desired)}",
+    )
+
+
+def _describe_lost_renewal(status: DatasetStatus, situation: Situation) -> str:
+    """A sentence about what serves, if a new pod template cannot reach it."""
+    served = None if status.table is None else status.find_rollout(status.table.rollout)
+    if served is None or not losses.is_renewal_lost(served, status, situation):
+        return ""
+    return f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
+
+
+def _describe_lacking(rollout: RolloutStatus, replicas: int, status: DatasetStatus, situation: Situation) -> str:
+    shards = generations.count_shards(status, rollout)
+    ready = count_ready_shards(rollout, replicas, range(shards), situation.observed)
+    return "" if ready == shards else f", with {ready} of {format_count(shards, 'shard')} ready"
+
+
+def _describe_asking(generation: str, status: DatasetStatus) -> str:
+    table = status.table
+    if table is None:
+        return "it cannot be asked, because what serves is not known"
+    if table.is_mixed:
+        return "it cannot be asked, because several generations serve, shard by shard"
+    if table.candidate is None:
+        return "it cannot be asked, because a routing table has no room for the servers of two generations"
+    return f"lookups with the header {_HEADER}: {generation} ask it, and all others {table.generation}"
+
+
+def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the routing table that should be written by now, its version claimed; and with the rollout that
+    waits for promotion."""
+    status = with_candidate(status, situation)
+    status = _with_next_version(_with_desired_table(status, situation), situation)
+    return without_routed_candidate(status)
+
+
+def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    active = _desired_active(status, situation)
+    if active is None:
+        return with_offered_replicas(status, None, situation)
+    desired = replace(active, candidate=table_candidate(status, active, situation))
+    status = with_offered_replicas(status, desired, situation)
+    return status if desired == status.table else _with_table(status, desired, situation)
+
+
+def _desired_active(status: DatasetStatus, situation: Situation) -> TableStatus | None:
+    """The present table with another rollout, more shards of it, or another number of servers of what is active; as it
+    is when nothing changes. None while nothing can be active."""
+    table, desired = status.table, situation.desired
+    target = rollouts.target_rollout(status, situation)
+    following = None if target is None else _following_table(target, status, situation)
+    if following is not None or table is None:
+        return following
+    # Fewer servers are referenced first and stopped later, more are started first and referenced later.
+    return replace(table, replicas=_reachable_replicas(table, desired.replicas, status, situation))
+
+
+def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> TableStatus | None:
+    """The table that routes all shards that ``target`` has servers of to it, from other rollouts or from none; None
+    while it may not."""
+    desired, generation = situation.desired, status.find_generation(target.generation)
+    if generation is None or desired.is_suspended or not windows.pending_shards(target, status):
+        return None
+    if not generations.may_take_effect(target.generation, status, desired):
+        return None
+    if windows.window_size(generation, status, situation) == generation.shards and target.shard_ranges != ALL:
+        return None  # all at once, and it has not all yet
+    parts = tuple(_list_parts(target, status))
+    stays = parts or windows.routed_shards(target, status)
+    replicas = desired.replicas
+    if status.table is not None and stays:
+        replicas = _reachable_replicas(status.table, replicas, status, situation)
+    if not rollouts.is_servable(target, replicas, status, situation):
+        return None
+    workers = target.workers or desired.workers
+    return TableStatus(
+        0, target.rollout, target.generation, replicas, workers, "", parts=parts, password_key=target.password_key
+    )
+
+
+def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TablePart]:
+    """What of the present table stays beside ``target``."""
+    table, held = status.table, windows.held_shards(target, status)
+    if table is None or target.shard_ranges == ALL:
+        return
+    workers = {part.rollout: part.workers for part in table.parts} | {table.rollout: table.workers}
+    for rollout in windows.serving_rollouts(status):
+        shards = windows.routed_shards(rollout, status) - held
+        if rollout.rollout != target.rollout and shards:
+            yield TablePart(
+                rollout.rollout,
+                rollout.generation,
+                workers[rollout.rollout],
+                format_shards(shards),
+                password_key=rollout.password_key,
+            )
+
+
+def _reachable_replicas(table: TableStatus, replicas: int, status: DatasetStatus, situation: Situation) -> int:
+    """``replicas`` if as many of what ``table`` references are ready, else as many as it references now."""
+    if replicas <= table.replicas or _is_servable(replicas, status, situation):
+        return replicas
+    return table.replicas
+
+
+def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether routers may be sent to ``replicas`` servers of each shard that the present table references."""
+    serving = windows.serving_rollouts(status)
+    return bool(serving) and all(
+        rollouts.is_servable(rollout, replicas, status, situation, windows.routed_shards(rollout, status))
+        for rollout in serving
+    )
+
+
+def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with its routing table, as it is, under another version, when routers would not take it up else: one
+    above any that a router has, after a cluster was set back; or the next one, when its own has, or had, other content
+    (``table_conflicts``)."""
+    table = status.table
+    if table is None or not _needs_next_version(table, status, situation):
+        return note_taken_version(status, situation)
+    renewed = replace(
+        table,
+        version=next_table_version(status, situation.observed, situation.now),
+        written_at=clock.format_moment(situation.now),
+        confirmed_at="",
+    )
+    return replace(status, table=renewed, last_table=renewed.version)
+
+
+def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
+    observed = situation.observed
+    # What somebody has edited may say any version: what there is of it is looked into.
+    find_newest = newest_read_version if is_edited(observed) else newest_table_version
+    if find_newest(observed) > table.version and _is_servable(table.replicas, status, situation):
+        return True
+    # Else routers go on with a newer table, which has other servers perhaps: status was set back. But what has another
+    # content now than it was written with has another version, too.
+    return is_version_taken(status, situation)
+
+
+def _with_table(status: DatasetStatus, desired: TableStatus, situation: Situation) -> DatasetStatus:
+    table = replace(
+        desired,
+        version=next_table_version(status, situation.observed, situation.now),
+        written_at=clock.format_moment(situation.now),
+        confirmed_at="",
+    )
+    referenced = tuple(_with_referenced_replicas(rollout, table) for rollout in status.rollouts)
+    pinned = status.find_generation(situation.desired.pinned_generation)
+    if pinned is not None and pinned.generation == table.generation:
+        status = replace(
+            generations.without_rejection(status, pinned), rolled_back=generations.with_marks(status, pinned)
+        )
+    return replace(status, table=table, last_table=table.version, rollouts=referenced)
+
+
+def _with_referenced_replicas(rollout: RolloutStatus, table: TableStatus) -> RolloutStatus:
+    if not windows.is_in_table(rollout.rollout, table):
+        return rollout
+    # What was promoted is referenced as a candidate by older tables.
+    replicas = max(rollout.minimum_replicas, table.replicas)
+    is_target = rollout.rollout == table.rollout
+    window = "" if is_target else rollout.window
+    return replace(rollout, referenced_replicas=replicas, offered_replicas=0, kept_since="", window=window)

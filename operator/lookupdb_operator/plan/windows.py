@@ -1,0 +1,372 @@
+"""A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the rollout that is asked for are made
+next, how many at a time, and when. Each such set of shards is a *window*:
+
+    the StatefulSets of the next ``maxSurgeShards`` shards are made
+    their servers are ready: a routing table routes these shards to them            table_content
+    routers confirm it, the drain time passes, the replaced StatefulSets go         cutover, retirement, objects
+    they are seen to be gone, their pods too: the next window
+
+So there are never more than ``maxSurgeShards`` shards' servers beyond those of one whole rollout. A window takes a turn
+of its own: between two of them other datasets may have theirs. One thing comes before the bound: while routers do not
+take a table up for long, or do not leave one, another rollout that is asked for may begin; what was wrong may be what
+keeps them.
+
+All shards are made at once, in one window, when nothing is known to serve, or what serves has another number of shards,
+other normalisation or another value format: a lookup could not tell whose rules hold. Also when ``MOST_SERVING``
+rollouts serve shards already, each interrupted by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from lookupdb_operator import names
+from lookupdb_operator.model import Deletion, Observed, Trouble
+from lookupdb_operator.plan import clock, generations, reasons
+from lookupdb_operator.plan.situation import Situation
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import (
+    DatasetStatus,
+    GenerationStatus,
+    RolloutStatus,
+    TableStatus,
+    format_shards,
+    parse_shards,
+    select_shards,
+    shorten_shards,
+)
+
+# Which servers routing tables reference: the newest one, and any that a router may still answer from. Of a rollout,
+# the shards and the number of servers of each. Nothing is decided here.
+
+
+CONFIRMATION_SECONDS: Final = 60.0
+"""Seconds that routers have to take up a routing table. A kubelet that was not nudged syncs ConfigMaps every minute or
+so."""
+MOST_REPLICAS: Final = 64
+"""Of a shard: the maximum of the CRD."""
+STALE_MOUNT_SECONDS: Final = 120.0
+"""Seconds for which a container that starts anew may find an older routing table mounted: its kubelet syncs every
+minute, from a cache that may be another minute old."""
+
+
+def held_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
+    """The shards that ``rollout`` has servers of, or is about to have."""
+    return frozenset(select_shards(rollout.shard_ranges, generations.count_shards(status, rollout)))
+
+
+def routed_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
+    """The shards that the newest routing table routes to ``rollout``."""
+    table = status.table
+    if table is None:
+        return frozenset()
+    of_parts = {part.rollout: parse_shards(part.shard_ranges) for part in table.parts}
+    if table.rollout != rollout.rollout:
+        return of_parts.get(rollout.rollout, frozenset())
+    return frozenset(range(generations.count_shards(status, rollout))).difference(*of_parts.values())
+
+
+def referenced_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
+    """The shards that any routing table which may still be in effect routes to ``rollout``, but as a candidate."""
+    if not rollout.referenced_replicas:
+        return frozenset()
+    return held_shards(rollout, status) - parse_shards(rollout.window)
+
+
+def pending_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[int]:
+    """The shards that ``rollout`` has servers of, and that the newest routing table does not route to it."""
+    return held_shards(rollout, status) - routed_shards(rollout, status)
+
+
+def count_replicas(rollout: str, observed: Observed) -> int:
+    """How many servers a shard of ``rollout`` are asked for in the cluster; no more than a status can hold, though
+    somebody may have scaled a set beyond that."""
+    counts = (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout)
+    return min(max(counts, default=0), MOST_REPLICAS)
+
+
+def serving_rollouts(status: DatasetStatus) -> tuple[RolloutStatus, ...]:
+    """The rollouts that the newest routing table routes shards to, oldest first."""
+    return tuple(rollout for rollout in status.rollouts if is_in_table(rollout.rollout, status.table))
+
+
+def is_in_table(rollout: str, table: TableStatus | None) -> bool:
+    """Whether ``table`` routes shards to ``rollout``."""
+    return table is not None and rollout in (table.rollout, *(part.rollout for part in table.parts))
+
+
+def count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
+    """How many servers a shard of ``rollout`` stay because it waits for promotion."""
+    if status.candidate is None or status.candidate.rollout != rollout.rollout:
+        return 0
+    offered = None if status.table is None else status.table.candidate
+    return rollout.offered_replicas if offered is None else offered.replicas
+
+
+def is_draining(status: DatasetStatus) -> bool:
+    """Whether servers are kept that only an older table than the one in effect references."""
+    table = status.table
+    if table is None or not table.confirmed_at:
+        return False
+    return any(_is_drained_by(table, rollout, status) for rollout in status.rollouts)
+
+
+def _is_drained_by(table: TableStatus, rollout: RolloutStatus, status: DatasetStatus) -> bool:
+    is_routed_to = is_in_table(rollout.rollout, table)
+    replicas = table.replicas if is_routed_to else 0
+    if rollout.referenced_replicas > replicas or rollout.offered_replicas > count_offered(status, rollout):
+        return True
+    return is_routed_to and not referenced_shards(rollout, status) <= routed_shards(rollout, status)
+
+
+def is_confirmation_overdue(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a router takes too long to take up the routing table."""
+    table = status.table
+    if table is None or table.confirmed_at:
+        return False
+    return clock.seconds_until(table.written_at, CONFIRMATION_SECONDS, situation.now) == 0
+
+
+def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
+    """Whether a router keeps the servers of an older table for long after the drain time of ``table``."""
+    seconds = max(situation.desired.drain_seconds, situation.desired.router_drain_seconds, STALE_MOUNT_SECONDS)
+    return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
+
+
+# StatefulSets and pods that are still there though no rollout has servers of their shard any more: Kubernetes deletes
+# them. A rollout shard by shard waits with its next shards until they are gone.
+#
+# That ends by itself, unless a finalizer holds one, or whoever collects them does not run. After
+# ``rollout.progressDeadlineSeconds`` RolledOut and Degraded name the object and what holds it. The operator takes no
+# finalizer away: it is not the operator's, and says that somebody has something to do first.
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One object that is still there."""
+
+    kind: str
+    name: str
+    rollout: str
+    shard: int
+    deletion: Deletion | None
+    """None while nobody has deleted it."""
+
+
+def list_leftovers(status: DatasetStatus, observed: Observed) -> list[Leftover]:
+    """The StatefulSets and pods that are to go, in order of their names."""
+    held = {rollout.rollout: held_shards(rollout, status) for rollout in status.rollouts}
+    found = (server for server in _list_servers(observed) if server.shard not in held.get(server.rollout, ()))
+    return sorted(found, key=lambda server: (server.name, server.kind))
+
+
+def _list_servers(observed: Observed) -> Iterator[Leftover]:
+    for item in observed.shard_sets:
+        yield Leftover("StatefulSet", item.ref.name, item.rollout, item.shard, item.deletion)
+    for pod in observed.pods:
+        if pod.component == names.SHARDS:
+            yield Leftover("Pod", pod.name, pod.rollout, pod.shard, pod.deletion)
+
+
+def diagnose_leftovers(status: DatasetStatus, table: TableStatus, situation: Situation) -> Trouble | None:
+    """The first one that should be gone for long, and what holds it; ``table`` has been confirmed."""
+    deadline = situation.desired.progress_deadline_seconds
+    for leftover in list_leftovers(status, situation.observed):
+        if _remaining_seconds(leftover, table, situation) == 0:
+            what = f"{leftover.kind} {leftover.name}, which was replaced, is still there"
+            how = describe_holder(leftover, situation.dataset.namespace)
+            return Trouble(
+                reasons.DELETION_OVERDUE,
+                f"{what} {deadline:g} s after it should be gone, and the next shards wait for that; {how}",
+            )
+    return None
+
+
+def next_overdue_in(status: DatasetStatus, table: TableStatus, situation: Situation) -> float | None:
+    """Seconds until one of them is overdue; None when there is none that is not."""
+    leftovers = list_leftovers(status, situation.observed)
+    waits = (_remaining_seconds(leftover, table, situation) for leftover in leftovers)
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _remaining_seconds(leftover: Leftover, table: TableStatus, situation: Situation) -> float:
+    """Seconds until ``leftover`` is overdue: it should be gone when its grace is over, and not before servers have
+    drained."""
+    since = clock.parse_moment(table.confirmed_at) + timedelta(seconds=situation.desired.drain_seconds)
+    since = max(since, leftover.deletion.due) if leftover.deletion is not None else since
+    return _seconds_between(situation.now, since + timedelta(seconds=situation.desired.progress_deadline_seconds))
+
+
+def _seconds_between(now: datetime, due: datetime) -> float:
+    return max(0.0, (due - now).total_seconds())
+
+
+def describe_holder(leftover: Leftover, namespace: str) -> str:
+    """What keeps ``leftover``, and what to do about it."""
+    kind, deletion = leftover.kind.lower(), leftover.deletion
+    if deletion is None:
+        return "nobody has deleted it yet: look whether kube-controller-manager runs"
+    if deletion.finalizers:
+        held_by = ", ".join(deletion.finalizers)
+        finalizers, them = ("its finalizers", "them") if len(deletion.finalizers) > 1 else ("its finalizer", "it")
+        command = f"kubectl patch -n {namespace} {kind} {leftover.name} --type=merge"
+        return (
+            f"{finalizers} {held_by} must be removed by whoever has set {them}. If nobody does, this removes all:"
+            f' {command} -p \'{{"metadata":{{"finalizers":null}}}}\''
+        )
+    return f"look why with: kubectl describe -n {namespace} {kind} {leftover.name}"
+
+
+PER_SHARD: Final = "PerShard"
+MOST_SERVING: Final = 6
+"""Rollouts that one routing table routes shards to."""
+
+
+def explain_at_once(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> str:
+    """Why all shards of a rollout of ``generation`` are made at once though the spec says PerShard; empty when they are
+    not, or it does not."""
+    desired, table = situation.desired, status.table
+    if desired.strategy != PER_SHARD:
+        return ""
+    if desired.promotion != "Auto" or desired.keep_previous_seconds:
+        return "PerShard goes neither with promotion: Manual nor with keepPrevious"
+    if table is None:
+        return "nothing is known to serve that could be replaced shard by shard"
+    serving = [status.find_generation(rollout.generation) for rollout in serving_rollouts(status)]
+    if any(other is None or _layout(other) != _layout(generation) for other in serving):
+        return "what serves has another number of shards, normalize or value format"
+    template = situation.template_for(generation)
+    others = sum(rollout.template != template for rollout in serving_rollouts(status))
+    return f"{others} rollouts serve shards already" if others >= MOST_SERVING else ""
+
+
+def _layout(generation: GenerationStatus) -> tuple[object, ...]:
+    return generation.shards, generation.normalize, generation.value_format
+
+
+def window_size(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> int:
+    """How many shards of a rollout of ``generation`` are made at a time."""
+    desired = situation.desired
+    if desired.strategy != PER_SHARD or explain_at_once(generation, status, situation):
+        return generation.shards
+    return min(desired.max_surge_shards, generation.shards)
+
+
+def first_window(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
+    """The shards with which a rollout of ``generation`` begins."""
+    return frozenset(range(window_size(generation, status, situation)))
+
+
+def next_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> frozenset[int]:
+    """The shards of ``target``, which is asked for, that are to be made next: none while some of it wait to be routed
+    to, unless all are made at once."""
+    generation = status.find_generation(target.generation)
+    if generation is None or situation.desired.is_suspended:
+        return frozenset()
+    missing = sorted(frozenset(range(generation.shards)) - held_shards(target, status))
+    size = window_size(generation, status, situation)
+    if size < generation.shards and pending_shards(target, status):
+        return frozenset()
+    return frozenset(missing[:size])
+
+
+def may_begin(status: DatasetStatus, situation: Situation, *, is_first: bool) -> bool:
+    """Whether the next window may be made, of shards that replace others one by one: what the last one has replaced is
+    gone. The first one of a rollout may be made, too, when routers keep that from going for long."""
+    table = status.table
+    if table is None:
+        return True
+    if _are_servers_given_up(status, situation):  # they may be on their way, and be seen later than that
+        return False
+    if table.confirmed_at and not is_draining(status):
+        return not list_leftovers(status, situation.observed)
+    if not is_first:
+        return False
+    is_late = table.confirmed_at and is_retirement_overdue(table, situation)
+    return bool(is_late) or is_confirmation_overdue(status, situation)
+
+
+def _are_servers_given_up(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether there were servers until this pass of which ``status`` has none any more."""
+    before = situation.observed.dataset.status
+    held = {rollout.rollout: held_shards(rollout, status) for rollout in status.rollouts}
+    return any(
+        not held_shards(rollout, before) <= held.get(rollout.rollout, frozenset()) for rollout in before.rollouts
+    )
+
+
+def with_next_window(
+    target: RolloutStatus, window: frozenset[int], status: DatasetStatus, situation: Situation
+) -> RolloutStatus:
+    """``target`` with the servers of ``window``, too, which are to start now."""
+    held = held_shards(target, status) | window
+    starting = parse_shards(target.window) | window
+    return replace(
+        target,
+        shard_ranges=shorten_shards(held, generations.count_shards(status, target)),
+        window="" if target.is_candidate else format_shards(starting),
+        started_at=clock.format_moment(situation.now),
+        stall=None,
+    )
+
+
+def without_window(rollout: RolloutStatus, status: DatasetStatus) -> RolloutStatus:
+    """``rollout``, which some table references, without servers that none does."""
+    if not rollout.window:
+        return rollout
+    held = held_shards(rollout, status) - parse_shards(rollout.window)
+    count = generations.count_shards(status, rollout)
+    return replace(rollout, shard_ranges=shorten_shards(held, count), window="", stall=None)
+
+
+def with_due_window(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> RolloutStatus:
+    """``target``, which is asked for, with the window under way as large as it is to be now: ``maxSurgeShards`` or the
+    strategy may have changed. What no table references may go at once."""
+    generation = status.find_generation(target.generation)
+    if generation is None or not target.is_starting:
+        return target
+    if situation.desired.is_suspended:
+        return target if target.is_candidate else without_window(target, status)
+    held = held_shards(target, status)
+    starting = held if target.is_candidate else parse_shards(target.window)
+    size = window_size(generation, status, situation)
+    if size == generation.shards:
+        missing = frozenset(range(generation.shards)) - held
+        return with_next_window(target, missing, status, situation) if missing else target
+    kept = frozenset(sorted(starting)[:size])
+    if kept == starting:
+        return target
+    left = held - starting | kept
+    return replace(
+        target,
+        shard_ranges=shorten_shards(left, generation.shards),
+        window="" if target.is_candidate else format_shards(kept),
+    )
+
+
+def describe_progress(status: DatasetStatus) -> str:
+    """How far the rollout shard by shard is, as the beginning of a sentence; empty while all shards are of one
+    rollout."""
+    table = status.table
+    if table is None or not table.parts:
+        return ""
+    counts: dict[str, int] = {}
+    for rollout in serving_rollouts(status):
+        name = rollout.generation if table.is_mixed else rollout.rollout
+        counts[name] = counts.get(name, 0) + len(routed_shards(rollout, status))
+    ours = table.generation if table.is_mixed else table.rollout
+    others = [name for name in counts if name != ours]
+    ordered = " and ".join(sorted(others, key=names.read_number))
+    return f"{counts.get(ours, 0)} of {sum(counts.values())} shards answer from {ours}, the others from {ordered}; "
+
+
+def describe_serving(status: DatasetStatus, verb: str = "serve") -> str:
+    """Which generations serve, with a verb: ``g12 serves``, ``g12 and g13 serve``."""
+    serving = {rollout.generation for rollout in serving_rollouts(status)}
+    ordered = sorted(serving, key=names.read_number)
+    if status.table is None or not status.table.is_mixed:
+        return f"{status.generation} {verb}s"
+    return f"{', '.join(ordered[:-1])} and {ordered[-1]} {verb}"

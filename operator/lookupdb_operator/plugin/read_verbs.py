@@ -1,0 +1,334 @@
+"""``kubectl lookupdb top``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from lookupdb.cli.options import token_file
+from lookupdb.cli.output import print_value
+from lookupdb.errors import KeyMissing, LookupdbError, LookupFailed, Unavailable, UsageError
+from lookupdb_operator import names
+from lookupdb_operator.cluster.client import Answer, ApiError, Unreachable
+from lookupdb_operator.model import Pod
+from lookupdb_operator.plugin import status_view, views
+from lookupdb_operator.plugin.changes import Dataset, DatasetPods
+from lookupdb_operator.plugin.options import (
+    JSON,
+    Seconds,
+    check_generation,
+    name_argument,
+    output_option,
+    print_json,
+    run,
+    with_target,
+)
+from lookupdb_operator.plugin.session import ClusterSession, Target
+from lookupdb_operator.plugin.views import AbsentKey, FoundKey, Lookup, MetricSample, clean
+
+# ``kubectl lookupdb logs``.
+
+
+class NoBuilder(LookupdbError):
+    """There is no pod of a build."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLog:
+    """What the pod of a build has written."""
+
+    dataset: Dataset
+    pod: str
+    generation: str
+    text: str
+
+    def summarize(self) -> dict[str, Any]:
+        """The same for machines."""
+        lines = self.text.removesuffix("\n").split("\n") if self.text else []
+        where = {"namespace": self.dataset.namespace, "name": self.dataset.name}
+        return {**where, "pod": self.pod, "generation": self.generation, "lines": lines}
+
+
+@click.command("logs")
+@name_argument()
+@with_target
+@output_option
+@click.option("--tail", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="So many lines.")
+def logs(name: str, target: Target, output: str | None, tail: int) -> None:
+    """Print the log of a build of the dataset NAME.
+
+    It is the build under way, or the last one that failed. The pod of a build that succeeded is gone: `kubectl lookupdb
+    status NAME` says what came of it. With -o json it is one document: the pod, its generation, and the lines as they
+    were written.
+
+    \b
+        kubectl lookupdb logs airports --tail 50
+    """
+
+    async def read(session: ClusterSession) -> BuildLog:
+        dataset = await session.get_dataset(name)
+        builders = await session.list_pods(dataset, **{names.COMPONENT: names.BUILDER})
+        if not builders:
+            raise NoBuilder(
+                f"{dataset.key} has no pod of a build",
+                hint="the last one has succeeded, or none has begun:"
+                f" kubectl lookupdb status -n {dataset.namespace} {name} says which",
+            )
+        newest = max(builders, key=_began)
+        pod, labels = newest["metadata"]["name"], newest["metadata"].get("labels") or {}
+        text = await session.read_log(dataset.namespace, pod, "build", tail)
+        return BuildLog(dataset, pod, labels.get(names.GENERATION, ""), text)
+
+    log = run(target, read)
+    if output is None:
+        click.echo(log.text, nl=False)
+    else:
+        print_json(log.summarize())
+
+
+def _began(pod: Mapping[str, Any]) -> tuple[int, str]:
+    labels = pod["metadata"].get("labels") or {}
+    return names.read_number(labels.get(names.GENERATION, "")), pod["metadata"].get("creationTimestamp") or ""
+
+
+# ``kubectl lookupdb get``.
+
+
+_AT_ONCE: Final = 16
+
+
+@click.command("get")
+@name_argument()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@with_target
+@output_option
+@click.option(
+    "--generation",
+    default=None,
+    callback=check_generation,
+    help="Ask this generation, e.g. a candidate, instead of the active one.",
+)
+@token_file("Routers are shown the token in this file (or in LOOKUPDB_TOKEN), through `kubectl port-forward`.")
+@click.pass_context
+def get(
+    context: click.Context,
+    name: str,
+    keys: tuple[str, ...],
+    target: Target,
+    output: str | None,
+    generation: str | None,
+    token: str | None,
+) -> None:
+    """Look keys up in the dataset NAME, through its routers.
+
+    They are asked through the API server's proxy of their Service. One key prints its value, as it was built: JSON as a
+    line, a raw value byte for byte; only a terminal gets an end of line with it, if it has none. Several, or `-` for
+    one key a line on standard input, or `-o json`, print a JSON object a line: {"key": …, "generation": …, "value": …},
+    with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a look: a program
+    asks a router itself (status.endpoint).
+
+    Needs the right to get services/proxy. The proxy keeps the header that shows a token, so with a token a router is
+    asked through `kubectl port-forward` (the right to create pods/portforward). Exit code 3: a key is missing. 4: a key
+    is unavailable, and may or may not exist.
+
+    \b
+        kubectl lookupdb get airports KJFK
+        kubectl lookupdb get airports KJFK EGLL --generation g13
+    """
+    asked = list(_expand(keys))
+
+    async def look(session: ClusterSession) -> list[Lookup]:
+        dataset, turns = await session.get_dataset(name), asyncio.Semaphore(_AT_ONCE)
+
+        async with session.open_router(dataset, token) as ask_router:
+
+            async def ask(key: str) -> Lookup:
+                async with turns:
+                    return _read(dataset, key, await ask_router(key, generation))
+
+            return await asyncio.gather(*map(ask, asked))
+
+    lookups = run(target, look)
+    if output is None and keys != ("-",) and len(asked) == 1:
+        _print_one(name, lookups[0])
+        return
+    for lookup in lookups:
+        click.echo(views.render_line(lookup))
+    context.exit(_exit_code(lookups))
+
+
+def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
+    subject = f"a router of {dataset.key}"
+    lookup = views.read_answer(key, answer.status, answer.headers, answer.body)
+    if lookup is None:
+        if (why := views.read_unknown_generation(answer.status, answer.body)) is not None:
+            raise LookupFailed(f"{subject} refused: {why}", hint="leave --generation out to ask what is active")
+        if (why := views.read_denial(answer.status, answer.body)) is not None:
+            raise LookupFailed(f"{subject} refused: {why}", hint="give a client's token, by --token-file")
+        raise answer.make_error(subject)
+    return lookup
+
+
+def _print_one(name: str, lookup: Lookup) -> None:
+    if isinstance(lookup, FoundKey):
+        print_value(lookup.value, is_json=lookup.is_json)
+    elif isinstance(lookup, AbsentKey):
+        raise KeyMissing(f"{lookup.key!r} is not in {name}: {lookup.why}")
+    else:
+        raise Unavailable(f"{lookup.key!r} of {name} is unavailable: {lookup.why}")
+
+
+def _exit_code(lookups: list[Lookup]) -> int:
+    if not all(isinstance(lookup, FoundKey | AbsentKey) for lookup in lookups):
+        return Unavailable.exit_code
+    return KeyMissing.exit_code if any(isinstance(lookup, AbsentKey) for lookup in lookups) else 0
+
+
+def _expand(keys: tuple[str, ...]) -> list[str]:
+    expanded: list[str] = []
+    for key in keys:
+        expanded += _read_lines(sys.stdin.read()) if key == "-" else [key]
+    if any("\udc80" <= character <= "\udcff" for key in expanded for character in key):
+        raise UsageError("a key is not UTF-8; write it in UTF-8")
+    return expanded
+
+
+def _read_lines(text: str) -> list[str]:
+    """The lines of ``text``. What Python takes for the end of one besides may be part of a key."""
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+# ``kubectl lookupdb status``.
+
+
+_CLEAR: Final = "\x1b[H\x1b[2J"
+"""On a terminal; elsewhere click leaves it out."""
+_pause = asyncio.sleep
+
+
+@click.command("status")
+@name_argument(required=False)
+@with_target
+@click.option("-A", "--all-namespaces", is_flag=True, help="The datasets of all namespaces.")
+@output_option
+@click.option("--watch", "-w", is_flag=True, help="Show it again every --interval seconds, until Ctrl-C.")
+@click.option("--interval", type=Seconds(0.2), default="2s", show_default=True, metavar="TIME")
+def status(
+    name: str | None, target: Target, all_namespaces: bool, output: str | None, watch: bool, interval: float
+) -> None:
+    """Show the dataset NAME on one screen, or all in a table.
+
+    The screen says what serves, the four conditions, what is waited for and for how long, the generations in the
+    store, the rollouts with their servers, shards that lack some, the routers, and the last builds.
+
+    \b
+        kubectl lookupdb status
+        kubectl lookupdb status airports --watch
+    """
+    if name and all_namespaces:
+        raise UsageError("give either a name or -A: a name is one of a namespace")
+
+    async def show(session: ClusterSession) -> None:
+        while True:
+            if not watch:
+                click.echo(await _read_status(session, name, everywhere=all_namespaces, output=output))
+                return
+            try:
+                text = await _read_status(session, name, everywhere=all_namespaces, output=output)
+            except Unreachable as error:  # it comes back, or whoever watches has seen enough
+                text = clean(str(error))
+            click.echo(f"{_CLEAR}{text}")
+            await _pause(interval)
+
+    if output == JSON and watch:
+        raise UsageError("-o json shows it once; kubectl get lds -o json --watch follows it")
+    run(target, show)
+
+
+async def _read_status(session: ClusterSession, name: str | None, *, everywhere: bool, output: str | None) -> str:
+    now = datetime.now(UTC)
+    if name is None:
+        datasets = await session.list_datasets(everywhere=everywhere)
+        if output == JSON:
+            return status_view.to_json([views.summarize_dataset(dataset) for dataset in datasets])
+        return views.render_list(datasets, now, everywhere=everywhere, namespace=session.namespace)
+    view = await session.with_pods(await session.get_dataset(name))
+    return status_view.to_json(status_view.summarize(view)) if output == JSON else status_view.render(view, now)
+
+
+_PODS_AT_ONCE: Final = 8
+
+
+@click.command("top")
+@name_argument()
+@with_target
+@output_option
+@click.option(
+    "--interval",
+    type=Seconds(0.1, 300),
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="Rates are of so long.",
+)
+@click.option("--all-rollouts", is_flag=True, help="Also servers that are not those of the active routing table.")
+def top(name: str, target: Target, output: str | None, interval: float, all_rollouts: bool) -> None:
+    """Show what servers and routers of the dataset NAME do.
+
+    Of each shard server: lookups and misses a second, private bytes, the part of its file that is in the page cache,
+    and page faults that had to wait for the disk. Of each router: requests and errors a second, keys a second, and
+    how long a batch to a shard takes: the mean, and a bound that 99 of 100 batches do not exceed, of every 16th.
+
+    It reads the admin ports, through the API server's proxy (the right to get pods/proxy), or where a NetworkPolicy is
+    in its way, through `kubectl port-forward` (the right to create pods/portforward).
+
+    \b
+        kubectl lookupdb top airports --interval 10
+    """
+
+    async def measure(session: ClusterSession) -> views.Top:
+        view = await session.with_pods(await session.get_dataset(name))
+        if view.problem:
+            raise LookupdbError(f"the pods of {view.dataset.key} cannot be listed: {view.problem}")
+        pods = _choose(view, all_rollouts=all_rollouts)
+        before, began = await _sample(session, view, pods), time.monotonic()
+        await asyncio.sleep(interval)
+        after = await _sample(session, view, pods)
+        return views.measure(pods, before, after, time.monotonic() - began)
+
+    top = run(target, measure)
+    if output == JSON:
+        print_json(views.summarize_top(top))
+    else:
+        click.echo(views.render_top(top))
+
+
+def _choose(view: DatasetPods, *, all_rollouts: bool) -> tuple[Pod, ...]:
+    servers = view.of_component(names.SHARDS)
+    if not all_rollouts:
+        routed = view.dataset.routed_shards()
+        servers = tuple(pod for pod in servers if pod.shard in routed.get(pod.rollout, ()))
+    shards = sorted(servers, key=lambda pod: (names.read_number(pod.rollout), pod.shard, pod.name))
+    return (*shards, *sorted(view.of_component(names.ROUTER), key=lambda pod: pod.name))
+
+
+async def _sample(session: ClusterSession, view: DatasetPods, pods: tuple[Pod, ...]) -> dict[str, MetricSample | str]:
+    """By pod: its metrics, or why they cannot be read."""
+    turns = asyncio.Semaphore(_PODS_AT_ONCE)
+
+    async def read(pod: Pod) -> MetricSample | str:
+        async with turns:
+            try:
+                return MetricSample.parse(await session.read_metrics(view.dataset.namespace, pod.name))
+            except ApiError as error:
+                return error.message
+
+    return dict(zip((pod.name for pod in pods), await asyncio.gather(*map(read, pods)), strict=True))

@@ -1,1 +1,0 @@
-"""What verbs print, from what was read: pure."""

@@ -1,1 +1,0 @@
-"""What the API server has: lists and watches, parsed as they arrive, in a cache by dataset."""

@@ -1,1 +1,0 @@
-"""From sorted records to shard files: without duplicates, compressed, one file per shard."""

@@ -1,0 +1,537 @@
+"""CSV: every field is text exactly as it stands in the file, unless the spec gives its column a type.
+
+Python's csv module parses, in strict mode: it reports row and line, and never guesses. DuckDB's reader does not number
+rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
+
+Many programs write a quote within quotes as ``\"``, not as ``""``. Read without ``source.csv.escape``, such rows
+seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
+quote after a backslash, as JSON and paths may have, and an unquoted field has a quote, which a writer that doubles
+quotes never writes. A file with both is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import FileIO
+from operator import itemgetter
+from typing import IO, Any, Final
+
+import orjson
+
+from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.rows import (
+    RowRejected,
+    UnfinishedSlice,
+    check_json_text,
+    check_names_once,
+    find_partitions,
+    join_key,
+    unknown_column_error,
+    value_columns,
+)
+from lookupdb.builder.slices import DialectReader, Slice, SliceFile, open_csv_reader
+from lookupdb.dataset.spec import Csv, CsvColumn, DatasetSpec
+from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.wording import format_count
+
+# The key and the value of a CSV row: its fields as text, or as the types that the spec gives to columns.
+#
+# A field is None if it is null, which it can be only if the spec has null markers.
+
+
+Fields = list[str | None]
+Convert = Callable[[str], Any]
+
+_INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_BOOLEANS: Final = {"true": True, "false": False}
+_SHAPES: Final = {
+    "an integer": _INTEGER,
+    "a number": _NUMBER,
+    "digits behind a zero or a plus sign": re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?"),
+    "digits with separators": re.compile(r"[-+]?[0-9]+(?:[ '_.,][0-9]+)+"),
+    "true or false in capitals": re.compile(r"true|false", re.IGNORECASE),
+    "perhaps a null marker: an unquoted one that source.csv.nullValues lists is null": re.compile(
+        r"\\N|NULL|null|Null|NA|N/A|None"
+    ),
+    "blanks alone": re.compile(r"\s+"),
+    "with blanks around it": re.compile(r"\s.*|.*\s", re.DOTALL),
+}
+"""What a field may look like that is not of its type: the first that fits."""
+
+
+def _find_positions(
+    where: str, role: str, columns_needed: Sequence[str], names: list[str], delimiter: str
+) -> list[int]:
+    positions = {name: number for number, name in enumerate(names)}
+    for name in columns_needed:
+        if name not in positions:
+            raise unknown_column_error(where, role, name, names, delimiter=delimiter)
+    return [positions[name] for name in columns_needed]
+
+
+def make_key_function(
+    spec: DatasetSpec, names: list[str], where: str, delimiter: str, *, is_nullable: bool = False
+) -> Callable[[Any], str]:
+    """The function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
+    columns = spec.key.columns
+    positions = _find_positions(where, "key.columns", columns, names, delimiter)
+    if is_nullable or spec.source.csv.null_values:
+        parts = list(zip(columns, positions, strict=True))
+        return lambda fields: _join_nullable(parts, fields, spec.key.separator)
+    if len(positions) == 1:
+        return itemgetter(positions[0])
+    separator, pick = spec.key.separator, itemgetter(*positions)
+    return lambda fields: join_key(columns, pick(fields), separator)
+
+
+def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str) -> str:
+    """The key of fields that may be null."""
+    texts: list[str] = []
+    for column, position in parts:
+        text = fields[position]
+        if text is None:
+            raise RowRejected(f"the key column {column} is null")
+        texts.append(text)
+    return texts[0] if len(texts) == 1 else join_key([column for column, _ in parts], texts, separator)
+
+
+def make_value_function(spec: DatasetSpec, names: list[str], where: str, delimiter: str) -> Callable[[Any], bytes]:
+    """The function from a row's fields to its value. Raises BadSource for a missing column."""
+    types = {column.name: column for column in spec.source.csv.columns}
+    _find_positions(where, "source.csv.columns", list(types), names, delimiter)
+    role, columns_needed = value_columns(spec.value)
+    positions = _find_positions(where, role, columns_needed, names, delimiter)
+    if spec.value.field is not None:
+        raise BadSource(f"{where}: value.field is for JSON and Parquet", hint=_single_column_hint(spec.value.field))
+    if spec.value.column is not None:
+        return _make_column_function(positions[0], spec.value.column, spec.value.format)
+    if not columns_needed:
+        positions = [number for number, name in enumerate(names) if name not in spec.key.columns]
+    return _make_object_function([(number, names[number]) for number in positions], types)
+
+
+def _make_column_function(position: int, name: str, value_format: str) -> Callable[[Fields], bytes]:
+    alternative = _single_column_hint(name)
+
+    def raw(fields: Fields) -> bytes:
+        field = fields[position]
+        if field is None:
+            raise RowRejected(f"the column {name} is null, and a raw value is text")
+        return field.encode()
+
+    def json(fields: Fields) -> bytes:
+        field = fields[position]
+        return b"null" if field is None else check_json_text(field.encode(), f"the column {name}", alternative)
+
+    return raw if value_format == "raw" else json
+
+
+def _single_column_hint(name: str) -> str:
+    """How to make the text of one CSV column the value."""
+    return f"value.column with value.format: raw takes text as it is, value.columns: [{name}] makes an object of it"
+
+
+def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvColumn]) -> Callable[[Fields], bytes]:
+    members = [name for _, name in columns]
+    converters = [
+        (number, name, convert)
+        for number, name in columns
+        if (convert := _find_converter(types.get(name, CsvColumn(name)))) is not None
+    ]
+    dumps = orjson.dumps
+
+    def plain(fields: Fields) -> bytes:
+        return dumps({name: fields[number] for number, name in columns})
+
+    def typed(fields: Fields) -> bytes:
+        members: dict[str, Any] = {name: fields[number] for number, name in columns}
+        for number, name, convert in converters:
+            field = fields[number]
+            if field is None:
+                continue
+            try:
+                members[name] = convert(field)
+            except RowRejected as rejected:
+                raise RowRejected(f"the column {name}: {rejected}") from None
+        return dumps(members)
+
+    if not converters and len(columns) > 1:
+        pick = itemgetter(*(number for number, _ in columns))
+        return lambda fields: dumps(dict(zip(members, pick(fields), strict=True)))
+    return typed if converters else plain
+
+
+def _find_converter(column: CsvColumn) -> Convert | None:
+    """The function from a field to a JSON value; None for text that stays unchanged."""
+    convert = _TYPES[column.type]
+    if column.empty == "null":
+        return lambda field: None if field == "" else (convert(field) if convert else field)
+    return convert
+
+
+def _parse_integer(field: str) -> orjson.Fragment:
+    if not _INTEGER.fullmatch(field):
+        raise RowRejected(f"expected an integer, found {describe_field(field)}")
+    return orjson.Fragment(field)
+
+
+def _parse_number(field: str) -> orjson.Fragment:
+    if not _NUMBER.fullmatch(field):
+        raise RowRejected(f"expected a number, found {describe_field(field)}")
+    return orjson.Fragment(field)
+
+
+def _parse_boolean(field: str) -> bool:
+    if field not in _BOOLEANS:
+        raise RowRejected(f"expected true or false, found {describe_field(field)}")
+    return _BOOLEANS[field]
+
+
+def _parse_json(field: str) -> orjson.Fragment:
+    return orjson.Fragment(check_json_text(field.encode(), describe_field(field)))
+
+
+def describe_field(field: str) -> str:
+    """What ``field`` looks like, and nothing of what it says: its row's number leads to that."""
+    if not field:
+        return 'nothing (`empty: "null"` would make it null)'
+    shape = next((f" ({shape})" for shape, pattern in _SHAPES.items() if pattern.fullmatch(field)), "")
+    return f"text of {format_count(len(field), 'character')}{shape}"
+
+
+_TYPES: Final[dict[str, Convert | None]] = {
+    "text": None,
+    "integer": _parse_integer,
+    "number": _parse_number,
+    "boolean": _parse_boolean,
+    "json": _parse_json,
+}
+
+
+_TOO_LONG: Final = "larger than"
+"""The csv module says it of a field, we of a row."""
+_ROW_END_BUFFER_BYTES: Final = 32 << 10
+"""How much is read at once behind a slice: most rows end soon."""
+_HEAD_BYTES: Final = 256 << 10
+"""An error whose row has no escaped quote looks for one in this much of the file."""
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")
+"""A byte that is not UTF-8, as ``surrogateescape`` decodes it."""
+_ESCAPES: Final = (
+    """if quotes are escaped, set source.csv.escape: '\\' (or have Spark double them: option("escape", "\\""))"""
+)
+
+
+QuotesSeen = tuple[bool, bool | None]
+"""Whether rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
+None, it is unknown, and the first counts unquoted fields, too."""
+
+
+class CsvParser:
+    """Parses CSV. Rows are lists of text, as long as the header."""
+
+    columns = None
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
+        self._raw = raw
+        self.partitions = find_partitions(spec, file.name)
+        """The columns that a row has from its file's path. Without a header, none of them is in the file."""
+        self._row_end_lines = (
+            LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
+        )
+        csv.field_size_limit(max_row_bytes)
+        if piece.start and self._csv.header:
+            with SliceFile(file.path, Slice(piece.file)) as top:
+                self.names, _ = self._read_header(
+                    self._open_reader(_open_text(top, buffer=io.DEFAULT_BUFFER_SIZE), has_header=True)
+                )
+            self._lines = self._open_rows(_open_text(raw, "utf-8"))
+        elif piece.start:
+            self.names, self._lines = self._read_header(self._open_rows(_open_text(raw, "utf-8")))
+        else:
+            self.names, self._lines = self._read_header(self._open_rows(_open_text(raw), has_header=self._csv.header))
+        self._width = len(self.names)
+        self.partitions = {name: text for name, text in self.partitions.items() if name not in self.names}
+        self.names += self.partitions
+        is_nullable = None in self.partitions.values()
+        self.key = make_key_function(spec, self.names, file.name, file.delimiter, is_nullable=is_nullable)
+        self.value = make_value_function(spec, self.names, file.name, file.delimiter)
+
+    def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
+        """The slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
+        lines = _read_lines(text, self._max_row, self._file.name)
+        return self._read_rows(
+            lines if self._row_end_lines is None else self._row_end_lines.extend(lines), has_header=has_header
+        )
+
+    def _open_reader(self, text: IO[str], *, has_header: bool) -> Any:
+        return self._read_rows(_read_lines(text, self._max_row, self._file.name), has_header=has_header)
+
+    def _read_rows(self, lines: Iterable[str], *, has_header: bool) -> Any:
+        self._row_length = _RowLength(self._max_row, _mark(self._csv))
+        return open_csv_reader(self._row_length.count(lines), self._csv, self._file.delimiter, has_header=has_header)
+
+    def _read_header(self, reader: Any) -> tuple[list[str], Any]:
+        if not self._csv.header:
+            return [column.name for column in self._csv.columns if column.name not in self.partitions], reader
+        try:
+            names = next(reader, None)
+        except csv.Error as error:
+            raise BadSource(
+                f"{self._file.name}: its header is not CSV: {self._explain(str(error))}",
+                hint=self._dialect_hint(""),
+            ) from error
+        except UnicodeDecodeError as error:
+            raise self._utf8_error() from error
+        self._row_length.characters = 0
+        if self._row_end_lines is not None:
+            self._row_end_lines.end_row()
+        return _check_header(names, self._file.name), reader
+
+    def __iter__(self) -> Iterator[list[str | None]]:
+        width, row, more = self._width, self._slice.rows_before, list(self.partitions.values())
+        rows = self._lines if self._row_end_lines is None else self._row_end_lines.rows(self._lines)
+        try:
+            for fields in rows:
+                self._row_length.characters = 0
+                if len(fields) == width:
+                    row += 1
+                    yield fields + more if more else fields
+                elif fields:  # a blank line has no fields
+                    raise self._width_error(row + 1, width, len(fields), self._slice.lines_before + self.lines)
+        except csv.Error as error:
+            raise self._syntax_error(row + 1, str(error), self._slice.lines_before + self.lines) from error
+        except UnicodeDecodeError as error:
+            raise self._utf8_error() from error
+
+    def _utf8_error(self) -> BadSource:
+        """The first error of a file that is not UTF-8.
+
+        Reads the file again: text is decoded ahead of its rows, and how far depends on where the slice begins.
+        """
+        with FileIO(self._file.path) as raw:
+            text = _open_text(raw, errors="surrogateescape")
+            reader = self._open_reader(text, has_header=self._csv.header)
+            row, width = (-1, 0) if self._csv.header else (0, len(self._csv.columns) - len(self.partitions))
+            try:
+                for fields in reader:
+                    self._row_length.characters = 0
+                    row += bool(fields)
+                    if any(_UNDECODED.search(field) for field in fields if field is not None):
+                        break
+                    width = width or len(fields)
+                    if fields and len(fields) != width:
+                        return self._width_error(row, width, len(fields), reader.line_num)
+            except csv.Error as error:
+                return self._syntax_error(row + 1, str(error), reader.line_num)
+        where = f"row {row} (up to line {reader.line_num})" if row else "header"
+        return BadSource(f"{self._file.name} {where} is not valid UTF-8", hint="write the file in UTF-8")
+
+    def _width_error(self, row: int, expected: int, actual: int, line: int) -> BadSource:
+        return BadSource(
+            f"{self._file.name} row {row} (line {line}): expected {expected} fields, found {actual}",
+            hint=self._dialect_hint(": check both, and the row"),
+        )
+
+    def _dialect_hint(self, note: str) -> str:
+        """The dialect, and the option that may be missing. Only the process that reports errors looks for that."""
+        hint = f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}"
+        if self._csv.escape:
+            return f"{hint}, escape '{self._csv.escape}'{note}"
+        if self._csv.quote and self._csv.escape is None and self._slice.extends_to_row_end:
+            has_mark = self._row_length.row_has_mark
+            where = "the row" if has_mark else _find_escaped_quote(self._file, self._csv, _HEAD_BYTES)
+            if where:
+                return f"{hint}{note}; {where} has {_mark(self._csv)}: {_ESCAPES}"
+        return f"{hint}{note}"
+
+    def unfinished_error(self, row: int, line: int, text: bytes) -> BadSource:
+        """The error for a slice that ends within quotes, in its row ``row`` and line ``line``: ``text`` is the row."""
+        self._row_length.row_has_mark = _mark(self._csv).encode() in text
+        row, line = self._slice.rows_before + row, self._slice.lines_before + line
+        return self._syntax_error(row, "unexpected end of data", line)
+
+    def _syntax_error(self, row: int, reason: str, line: int) -> BadSource:
+        kind = UnfinishedSlice if "unexpected end of data" in reason else BadSource
+        return kind(
+            f"{self._file.name} row {row} (up to line {line}): {self._explain(reason)}",
+            hint=self._dialect_hint(" (doubled within quotes)" if self._csv.quote else ""),
+        )
+
+    def _explain(self, reason: str) -> str:
+        """What the csv module's ``reason`` means here."""
+        if "unexpected end of data" in reason:
+            return "a quote is opened and never closed" if self._csv.quote else "the file ends after an escape"
+        if _TOO_LONG in reason:
+            too_long = f"it is longer than {self._max_row} characters, more than the memory limit allows"
+            return f"{too_long}, or a quote in it is never closed"
+        return reason
+
+    def position(self) -> int:
+        """How many bytes were read: a little more than was parsed."""
+        return self._raw.tell()
+
+    @property
+    def end(self) -> int | None:
+        """Where in the file the last row ends, if the slice extends to it; else None."""
+        return None if self._row_end_lines is None else self._row_end_lines.end
+
+    @property
+    def quotes_seen(self) -> QuotesSeen:
+        """What ``check_quotes`` has to know of the slice, which was read."""
+        if isinstance(self._lines, DialectReader):
+            return self._lines.escaped_quote, self._lines.plain_quote
+        return self._row_length.has_mark, None
+
+    @property
+    def lines(self) -> int:
+        """How many lines were read, the header included."""
+        number: int = self._lines.line_num
+        return number
+
+
+class _RowLength:
+    """Limits what is read of a row that goes on from line to line, in however many fields: each may be short. Looks
+    for a mark in its lines."""
+
+    def __init__(self, limit: int, mark: str) -> None:
+        self._limit, self._mark = limit, mark
+        self.has_mark = self.row_has_mark = False
+        """Whether a line holds ``mark``: any line, and one of the row that was read last."""
+        self.characters = 0
+        """Of the row that is being read: whoever gets it sets them to 0."""
+
+    def count(self, lines: Iterable[str]) -> Iterator[str]:
+        """``lines``. Raises csv.Error within a row that is too long."""
+        for line in lines:
+            if not self.characters:
+                self.row_has_mark = False
+            self.characters += len(line)
+            if self.characters > self._limit:
+                raise csv.Error(f"row {_TOO_LONG}")
+            if self._mark in line:
+                self.has_mark = self.row_has_mark = True
+            yield line
+
+
+class LinesToRowEnd:
+    """Reads on behind a slice, line by line, until the slice's last row ends."""
+
+    def __init__(self, file: LocalFile, piece: Slice, limit: int) -> None:
+        assert piece.end is not None
+        self._file, self._limit = file, limit
+        self.end = piece.end
+        """The offset in the file at which the last line read ends."""
+        self._in_row = False
+
+    def rows(self, reader: Iterable[list[str | None]]) -> Iterator[list[str | None]]:
+        """The rows of ``reader``, which parses the lines of ``extend``."""
+        for fields in reader:
+            self._in_row = False
+            yield fields
+
+    def end_row(self) -> None:
+        """Note that a row ended."""
+        self._in_row = False
+
+    def extend(self, lines: Iterator[str]) -> Iterator[str]:
+        """The slice's own ``lines``, then the lines behind it while a row is open."""
+        for line in lines:
+            self._in_row = True
+            yield line
+        if self._in_row:
+            yield from self._read_behind_slice()
+
+    def _read_behind_slice(self) -> Iterator[str]:
+        with SliceFile(self._file.path, Slice(0, self.end)) as raw:
+            for line in _read_lines(
+                _open_text(raw, "utf-8", buffer=_ROW_END_BUFFER_BYTES), self._limit, self._file.name
+            ):
+                self.end += len(line) if line.isascii() else len(line.encode())
+                self._in_row = True
+                yield line
+                if not self._in_row:
+                    return
+
+
+def _open_text(
+    raw: io.RawIOBase, encoding: str = "utf-8-sig", errors: str = "strict", buffer: int = 1 << 18
+) -> IO[str]:
+    return io.TextIOWrapper(
+        io.BufferedReader(raw, buffer),
+        encoding=encoding,
+        errors=errors,
+        newline="",
+    )
+
+
+def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
+    """Lines that fit in memory: a file without line breaks is not read whole."""
+    for line in iter(lambda: text.readline(limit), ""):
+        if len(line) >= limit:
+            raise NotEnoughRoom(
+                f"{name}: a line is longer than {limit} characters, more than the memory limit allows",
+                hint="raise --memory-limit; or source.format or source.compression is not what the file is",
+            )
+        yield line
+
+
+def _mark(options: Csv) -> str:
+    """A quote as it stands in a file that escapes it."""
+    return f"\\{options.quote}"
+
+
+def _find_escaped_quote(file: LocalFile, options: Csv, limit: int) -> str | None:
+    """The first line, "line 7", in the first ``limit`` bytes of ``file`` that has a quote after a backslash."""
+    with FileIO(file.path) as raw:
+        head = raw.read(limit)
+    place = head.find(_mark(options).encode())
+    return None if place < 0 else f"line {len(head[: place + 1].splitlines())}"
+
+
+def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:
+    """Raises BadSource if quotes of ``file`` may be escaped: the module's docstring has the rule. ``findings`` are
+    those of its slices.
+
+    Reads the file again to find the rows; also if Python's csv module read it, which does not report what was quoted.
+    """
+    escaped, plain = any(escaped for escaped, _ in findings), any(plain is not False for _, plain in findings)
+    if options.escape is not None or not options.quote or not (escaped and plain):
+        return
+    with FileIO(file.path) as raw:
+        text = _open_text(raw)
+        reader = DialectReader(_read_lines(text, limit, file.name), options, file.delimiter)
+        escaped_row = plain_row = None
+        for row, _ in enumerate(filter(None, reader), 0 if options.header else 1):
+            escaped_row = row if escaped_row is None and reader.escaped_quote else escaped_row
+            plain_row = row if plain_row is None and reader.plain_quote else plain_row
+            if escaped_row is not None and plain_row is not None:
+                raise BadSource(
+                    f"{file.name}: {_row_name(escaped_row)} has a quote after a backslash in a quoted field, and "
+                    f"{_row_name(plain_row)} has a quote in an unquoted field: if the file escapes quotes, its rows "
+                    "were read wrongly",
+                    hint=f"{_ESCAPES}; if backslashes are text, set source.csv.escape: ''",
+                )
+
+
+def _row_name(row: int) -> str:
+    return f"row {row}" if row else "the header"
+
+
+def _check_header(names: list[str] | None, where: str) -> list[str]:
+    if names is None:
+        raise BadSource(
+            f"{where} is empty, expected a header",
+            hint="nothing is in it: see whether whoever writes it has failed; a file without rows has its header",
+        )
+    if not names:
+        raise BadSource(
+            f"{where} begins with an empty line, expected a header",
+            hint="take the line away, or set source.csv.header: false if it has no header by design",
+        )
+    check_names_once(names, f"{where}: its header")
+    return names

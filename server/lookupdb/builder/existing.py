@@ -1,0 +1,545 @@
+"""What an earlier dataset of the same name has left in the store, and what of it a new one adopts in place of a build.
+
+A name says nothing about whose data it was, so nothing is adopted unless it is asked for by uid. Then a generation must
+say itself, in its manifest, that it is of that dataset, and was built to the very spec that is asked for now. Its files
+are copied, and the copy is published as any generation is: under a number and the uid of the dataset that adopts it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from lookupdb.builder import gates
+from lookupdb.builder.gate_facts import WrittenGeneration, gather_facts
+from lookupdb.builder.gates import ActiveGeneration
+from lookupdb.builder.options import (
+    BuildOptions,
+    BuildReport,
+    EarlierDataset,
+    GenerationRefused,
+    report_manifest,
+    scratch_folder,
+)
+from lookupdb.builder.progress import Progress
+from lookupdb.dataset.spec import DatasetSpec, Gates
+from lookupdb.errors import AdoptionFailed, CorruptFile, GenerationExists, GenerationMissing
+from lookupdb.keys import UNICODE_VERSION, has_same_normalization
+from lookupdb.manifest import AdoptedGeneration, Manifest, Refusal, generation_number
+from lookupdb.process.memory import peak_resident
+from lookupdb.shardfile import ShardReader
+from lookupdb.store import Store, StoreAddress, StoredDataset
+from lookupdb.wording import format_count, strip_secrets
+
+# What the store already holds: is a build needed, which generation do its gates compare with, and has a gate refused
+# the very same already?
+
+
+log = logging.getLogger(__name__)
+
+
+def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
+    """The manifests of the whole generations, newest first, without those that cannot be read or were refused.
+
+    Raises StoreError if the store itself cannot be read.
+    """
+    for generation in reversed(dataset.generations()):
+        manifest = _read_manifest(dataset, generation)
+        if manifest is not None:  # None: removed after the listing
+            yield manifest
+
+
+def _read_manifest(dataset: StoredDataset, generation: str) -> Manifest | None:
+    try:
+        return dataset.manifest(generation)
+    except (CorruptFile, GenerationMissing):
+        return None
+
+
+def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str | None = None) -> bool:
+    """Whether the store holds a generation of this very spec and of the source with this ``fingerprint``. Raises
+    StoreError.
+
+    An earlier build does not count by itself: the store may have been lost since, or be another one. A generation whose
+    keys were normalised by other character tables than this process has does not count either: it must be rebuilt. One
+    that was refused counts if it is ``active``: an operator has overridden its gates.
+    """
+    if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
+        return True
+    if active is None or active not in dataset.refused_generations():
+        return False
+    manifest = _read_manifest(dataset, active)
+    return manifest is not None and _is_same_build(manifest, spec, fingerprint)
+
+
+def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> bool:
+    is_same = (manifest.content, manifest.fingerprint) == (spec.content_hash(), fingerprint)
+    return is_same and has_same_normalization(manifest.normalize, manifest.unicode)
+
+
+def find_refusal(
+    dataset: StoredDataset, generation: str, spec: DatasetSpec, fingerprint: str, active: ActiveGeneration | None
+) -> Manifest | None:
+    """The manifest of ``generation``, if a gate has refused it and it is what would be built now, and judged by the
+    same gates and the same active generation: another build would be refused, too. Raises StoreError."""
+    if generation not in dataset.refused_generations():
+        return None
+    manifest = _read_manifest(dataset, generation)
+    if manifest is None or manifest.refused is None or not _is_same_build(manifest, spec, fingerprint):
+        return None
+    if manifest.refused.unjudged and manifest.refused.active in dataset.whole_manifests():
+        return None  # its files may have come back
+    judged_by = (manifest.refused.gates, manifest.refused.active)
+    return manifest if judged_by == (spec.gates.content_hash(), active.generation if active else "") else None
+
+
+def find_active(
+    dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
+) -> ActiveGeneration | None:
+    """What gates compare with: ``generation``, or the newest published one that was not refused; None if there is none
+    yet.
+
+    If it is lost or unreadable, the newest readable one takes its place, with a warning; if there is none, the number
+    of its ``records``, where it is known. If it is not, and ``gate_spec`` has a gate that needs it, raises
+    GenerationMissing or CorruptFile: a source that has shrunk must not pass because the store was lost with it. Raises
+    StoreError if the store itself cannot be read.
+    """
+    name = generation or _newest_unrefused(dataset)
+    if name is None:
+        return None
+    try:
+        return _with_manifest(dataset.manifest(name))
+    except (GenerationMissing, CorruptFile) as error:
+        substitute = next(readable_manifests(dataset), None)
+        ways_out = gates.comparing_gates(gate_spec)
+        if substitute is None and records is None and ways_out:
+            raise type(error)(error.message, hint=_hint(name, ways_out)) from error
+        log.warning(
+            "the active generation cannot be read from the store",
+            extra={
+                "generation": name,
+                "comparedWith": substitute.generation if substitute else "none",
+                "reason": error.message,
+            },
+        )
+        if substitute is not None:
+            return _with_manifest(substitute)
+        return None if records is None else ActiveGeneration(name, records, None)
+
+
+def _newest_unrefused(dataset: StoredDataset) -> str | None:
+    published, refused = dataset.published_generations(), dataset.refused_generations()
+    return next((generation for generation in reversed(published) if generation not in refused), None)
+
+
+def _with_manifest(manifest: Manifest) -> ActiveGeneration:
+    return ActiveGeneration(manifest.generation, manifest.totals.records, manifest)
+
+
+def _hint(active: str, ways_out: list[str]) -> str:
+    return (
+        f"no generation is left to compare with: bring {active} back, or {' and '.join(ways_out)} until the next "
+        "generation is built"
+    )
+
+
+# Generations that the store has when a build begins or ends: adopted, refused, refused again, let through.
+
+
+_MOST_COUNTED: Final = 10**8
+"""As the operator, who believes no larger number that it did not give out."""
+
+
+def adopt_generation(
+    spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float, build_id: str | None = None
+) -> BuildReport:
+    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec, or
+    by another build than ``build_id``; GenerationRefused if a gate refused it."""
+    manifest = dataset.manifest(generation)
+    if build_id is not None:
+        _check_build(manifest, build_id, dataset)
+    _check_content(manifest, spec, dataset)
+    if manifest.refused is not None:
+        raise refusal_error(manifest.refused, manifest)
+    return adopted_report(manifest, started_at)
+
+
+def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
+    """Let ``generation`` of the dataset, which a gate has refused, pass as if none had. Raises UsageError if none has,
+    StoreError, GenerationExists if it was built to another spec than ``spec``."""
+    started_at = time.monotonic()
+    dataset = store.dataset(spec)
+    _check_content(dataset.manifest(generation), spec, dataset)
+    reasons = gates.join_reasons(dataset.admit(generation).overridden)
+    report = adopt_generation(spec, dataset, generation, started_at)
+    return replace(report, message=f"{generation} passes, although:\n{reasons}")
+
+
+def is_whole(dataset: StoredDataset, generation: str) -> bool:
+    """Whether the store has all of ``generation``, refused or not."""
+    return generation in dataset.whole_manifests()
+
+
+def check_refusal(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    generation: str | None,
+    fingerprint: str,
+    active: gates.ActiveGeneration | None,
+) -> None:
+    """Raises GenerationRefused if ``generation``, which may be None, is the very one that would be built of the source
+    with ``fingerprint``, and a gate has refused it."""
+    if generation is None:
+        return
+    manifest = find_refusal(dataset, generation, spec, fingerprint, active)
+    if manifest is not None and manifest.refused is not None:
+        raise refusal_error(manifest.refused, manifest)
+
+
+def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
+    """The error of a generation that is refused; ``manifest`` is its own, if it is in the store."""
+    message = gates.join_reasons(refused.reasons)
+    if manifest is None:
+        hint = "nothing was published, for it is empty; correct the source, or the spec"
+        return GenerationRefused(message, None, hint=hint)
+    generation = manifest.generation
+    hint = (
+        f"{generation} is in the store to be looked at, and does not serve: correct the source, change spec.gates, or "
+        "let it pass as it is"
+    )
+    return GenerationRefused(message, manifest, hint=hint)
+
+
+def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
+    """The report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
+    return replace(
+        report_manifest(manifest),
+        peak_memory_bytes=max(reading_peak, peak_resident()),
+        message=f"built {manifest.generation}: {format_count(manifest.totals.records, 'record')} in "
+        f"{format_count(len(manifest.shards), 'shard')}, "
+        f"{manifest.seconds:.1f} s",
+    )
+
+
+def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
+    """The report of a generation for which nothing was built: the store held it, or an earlier dataset's."""
+    message = f"{manifest.generation} is whole already, built to this very spec at {manifest.built_at}"
+    if manifest.adopted is not None:
+        uid, generation = manifest.adopted.uid, manifest.adopted.generation
+        records = format_count(manifest.totals.records, "record")
+        message = f"{manifest.generation} is {generation} of the dataset {uid}, built at {manifest.built_at}: {records}"
+    return replace(
+        built_report(manifest, 0),
+        outcome="adopted",
+        seconds=round(time.monotonic() - started_at, 3),
+        reason="Adopted",
+        message=f"{message}; nothing was built{_describe_other_tables(manifest)}",
+    )
+
+
+def _describe_other_tables(manifest: Manifest) -> str:
+    """That routers of this version may miss keys of ``manifest``; empty if its keys were normalised as they do it.
+    Short: a status keeps 256 characters of the message."""
+    if has_same_normalization(manifest.normalize, manifest.unicode):
+        return ""
+    tables = f"Unicode {manifest.unicode} normalised its keys, not {UNICODE_VERSION}"
+    return f". {tables}: some may not be found until a refresh"
+
+
+def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> None:
+    if manifest.build == build_id:
+        return
+    next_free = _next_free(dataset, manifest.generation)
+    raise GenerationExists(
+        f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built at"
+        f" {manifest.built_at} by another build than this one",
+        hint=f"a generation never changes: the next free one is {next_free}",
+        next_free=next_free,
+    )
+
+
+def _next_free(dataset: StoredDataset, after: str) -> str:
+    """The number after all that are in use; the first free one ``after`` that where that is beyond what counts."""
+    highest = dataset.next_generation()
+    if int(highest[1:]) <= _MOST_COUNTED:
+        return highest
+    used = set(map(generation_number, (*dataset.published_generations(), *dataset.unfinished_generations())))
+    return f"g{next(number for number in itertools.count(generation_number(after) + 1) if number not in used)}"
+
+
+def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:
+    if manifest.content != spec.content_hash():
+        raise GenerationExists(
+            f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built to another"
+            " spec",
+            hint="a generation never changes: leave --generation away to build the next one",
+        )
+
+
+_MAX_SHOWN: Final = 10
+"""Of datasets and generations in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGeneration:
+    """The newest generation that a dataset has built itself."""
+
+    generation: str
+    manifest: Manifest | None
+    """None if it is damaged."""
+
+    def as_error(self, spec: DatasetSpec) -> AdoptionFailed:
+        """That nothing is adopted where nothing can be built either: no volume with the source is mounted."""
+        state = "of which files are missing" if self.manifest is None else "built to another spec"
+        return AdoptionFailed(
+            f"nothing is adopted: {spec.namespace}/{spec.name} has {self.generation} of its own, {state}",
+            hint="take spec.adopt away to build from the source",
+        )
+
+
+def find_own(dataset: StoredDataset) -> OwnGeneration | None:
+    """What ``dataset`` has of its own that may have served, or a copy of that: adopting would go back to older data.
+    What it has adopted is none of its own, nor what a gate has refused. None if it has none."""
+    published, manifests = dataset.published_generations(), dataset.whole_manifests()
+    for name in sorted(published, key=generation_number, reverse=True):
+        manifest = manifests.get(name)
+        if manifest is None or (manifest.refused is None and _is_own(manifest)):
+            log.info("nothing is adopted: the dataset has a generation of its own", extra={"generation": name})
+            return OwnGeneration(name, manifest)
+    return None
+
+
+def _is_own(manifest: Manifest) -> bool:
+    return manifest.adopted is None or manifest.adopted.uid == manifest.uid
+
+
+def copy_existing(
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
+) -> BuildReport | None:
+    """A copy in place of a build: of what ``predecessor`` has left, or of what the dataset has of its own, where
+    whoever asks did not know of that; None if it must be built. Raises what ``adopt_predecessor`` does."""
+    dataset = store.dataset(spec)
+    own = find_own(dataset)
+    if own is None:
+        return adopt_predecessor(spec, store, predecessor, options, progress)
+    known = own.manifest
+    if options.build_id is not None and known is not None and known.content == spec.content_hash():
+        try:
+            return _publish_copy(spec, dataset, dataset, known, options, progress)
+        except CorruptFile as error:
+            log.warning("the dataset's own generation cannot be copied", extra={"reason": error.message})
+    if spec.source.volume is not None and options.volume is None:
+        raise own.as_error(spec)
+    return None
+
+
+def adopt_predecessor(
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
+) -> BuildReport:
+    """Publish a copy of what ``predecessor`` has left as a generation of the dataset of ``spec``. Its gates judge it as
+    they do a first generation.
+
+    Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
+    """
+    dataset = store.dataset(spec)
+    original = find_original(spec, store, predecessor)
+    source = store.dataset_at(_address(spec, store, predecessor))
+    _check_refusal(spec, dataset, original, options.unless_refused)
+    return _publish_copy(spec, dataset, source, original, options, progress)
+
+
+def _publish_copy(
+    spec: DatasetSpec,
+    dataset: StoredDataset,
+    source: StoredDataset,
+    original: Manifest,
+    options: BuildOptions,
+    progress: Progress,
+) -> BuildReport:
+    """Publish ``original``, which ``source`` has, in ``dataset``, whose gates have judged what is its own."""
+    started_at, generation = time.monotonic(), options.generation
+    with scratch_folder(options.scratch) as folder:
+        refused = None if source is dataset else _judge(spec, source, original, folder, progress)
+        try:
+            with dataset.claim(generation or dataset.next_generation(), folder) as claim:
+                copy = replace(make_copy(original, spec.uid, claim.generation, refused), build=options.build_id)
+                progress.begin_phase("copying", original.totals.file_bytes, "bytes")
+                published = claim.publish_copy(source, original.generation, copy, progress.advance)
+                progress.end_phase()
+        except GenerationExists:
+            if generation is None:
+                raise
+            # Another builder published it while this one waited for the claim.
+            return adopt_generation(spec, dataset, generation, started_at, options.build_id)
+    if published.refused is not None:
+        raise refusal_error(published.refused, published)
+    return adopted_report(published, started_at)
+
+
+def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | None = None) -> Manifest:
+    """The manifest of the copy of ``original`` that is ``generation`` of the dataset ``uid``. It keeps when and of what
+    the original was built: that is how old the data are, and how a refresh finds the source unchanged."""
+    adopted = AdoptedGeneration(original.uid, original.generation)
+    return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
+
+
+def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> Manifest:
+    """The generation that is adopted: the one that is named, else the newest that is whole and that no gate has
+    refused. Raises AdoptionFailed if there is none, or if it was built to another spec; StoreError."""
+    address = _address(spec, store, predecessor)
+    source = store.dataset_at(address)
+    manifests = [manifest for manifest in source.whole_manifests().values() if predecessor.has_built(manifest, spec)]
+    usable = [manifest for manifest in manifests if manifest.refused is None]
+    if predecessor.generation is not None:
+        usable = [manifest for manifest in usable if manifest.generation == predecessor.generation]
+    if not usable:
+        raise _missing_error(spec, store, predecessor, source, manifests)
+    newest = max(usable, key=lambda manifest: generation_number(manifest.generation))
+    if differences := _describe_differences(newest, spec):
+        raise AdoptionFailed(
+            f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built to another spec:"
+            f" {differences}",
+            hint=_spec_hint(newest, spec),
+        )
+    return newest
+
+
+def _address(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> StoreAddress:
+    """Raises AdoptionFailed if that is the dataset itself: one folder holds the generations of both then."""
+    address = StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
+    if address.uid == spec.uid[:8]:
+        raise AdoptionFailed(
+            f"spec.adopt.uid {predecessor.uid} is the uid of this very dataset, or begins as it does",
+            hint="name the uid of the earlier dataset, or take spec.adopt away to build from the source",
+        )
+    return address
+
+
+def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
+    """What ``manifest`` was built to and ``spec`` is not; empty if the same source would give the same files."""
+    if manifest.content == spec.content_hash() and len(manifest.shards) == spec.shards:
+        return ""
+    pairs = (
+        ("shards", len(manifest.shards), spec.shards),
+        ("key.columns", list(manifest.key_columns), list(spec.key.columns)),
+        ("key.separator", manifest.separator, spec.key.separator),
+        ("key.normalize", list(manifest.normalize), list(spec.key.normalize)),
+        ("value.format", manifest.value_format, spec.value.format),
+        ("value.compression", manifest.compression, spec.value.compression),
+    )
+    found = [
+        f"{name} was {str(before)[:100]}, the spec says {str(now)[:100]}"
+        for name, before, now in pairs
+        if before != now
+    ]
+    if found:
+        return "; ".join(found)
+    first = strip_secrets(manifest.source[0].url)[:200] if manifest.source else "nothing"
+    return (
+        "spec.source, key, value or duplicates differ in what a manifest does not tell apart; it was built from"
+        f" {first}{' and more' if len(manifest.source) > 1 else ''}"
+    )
+
+
+def _spec_hint(manifest: Manifest, spec: DatasetSpec) -> str:
+    """What to do about ``manifest``, which was built to another spec than ``spec``."""
+    if any(_is_local(file.url) for file in manifest.source) and not any(map(_is_local, spec.source.urls)):
+        return (
+            "a path of the machine that built it and a URL are two specs, whatever the files hold: build it there from"
+            " the URL and copy that, or take spec.adopt away to build from the source here"
+        )
+    return (
+        "let the spec be what it was, and change it afterwards; or name another of its generations, or take spec.adopt"
+        " away to build from the source"
+    )
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")
+
+
+def _missing_error(
+    spec: DatasetSpec, store: Store, predecessor: EarlierDataset, source: StoredDataset, manifests: Sequence[Manifest]
+) -> AdoptionFailed:
+    """Says what was looked for, and what there is."""
+    expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
+    return AdoptionFailed(
+        f"nothing can be adopted from {source.url}: expected {expected} and refused by no gate, of"
+        f" {spec.namespace}/{spec.name} {predecessor.uid}; {_list_what_is_there(spec, store, source, manifests)}",
+        hint="correct spec.adopt, or take it away to build from the source",
+    )
+
+
+def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, manifests: Sequence[Manifest]) -> str:
+    if manifests:
+        names = [f"{found.generation}{' (refused)' if found.refused is not None else ''}" for found in manifests]
+        return f"it has {_shorten(names[::-1])}"
+    if others := list(source.whole_manifests().values()):
+        other = others[-1]
+        return f"{other.generation} there says that it is of {other.namespace}/{other.name} {other.uid}"
+    if damaged := source.damaged_generations():
+        return f"it has {_shorten(damaged[::-1])}, of which files are missing"
+    uids = [
+        address.uid
+        for address in store.addresses_in(spec.namespace)
+        if address.name == spec.name and address.uid != spec.uid[:8]
+    ]
+    what = f"of {spec.namespace}/{spec.name} in cluster {store.cluster}"
+    return f"{what} it has the uids {_shorten(uids)}" if uids else f"there is no other dataset {what}"
+
+
+def _shorten(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MAX_SHOWN])
+    return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown
+
+
+def _check_refusal(spec: DatasetSpec, dataset: StoredDataset, original: Manifest, generation: str | None) -> None:
+    """Raises GenerationRefused if ``generation`` is the copy of ``original`` that these very gates have refused."""
+    manifest = None if generation is None else dataset.whole_manifests().get(generation)
+    if manifest is None or manifest.refused is None:
+        return
+    is_same = manifest.adopted == AdoptedGeneration(original.uid, original.generation)
+    if is_same and manifest.refused.gates == spec.gates.content_hash():
+        raise refusal_error(manifest.refused, manifest)
+
+
+def _judge(
+    spec: DatasetSpec, source: StoredDataset, original: Manifest, scratch: Path, progress: Progress
+) -> Refusal | None:
+    """Why the copy must not be rolled out; None if every gate is open that a first generation must pass."""
+    with ExitStack() as copies:
+        files = _StoredFiles(spec, source, original, scratch, copies)
+        facts = gather_facts(files, original.totals, original.rejected, None, source, scratch, progress)
+        closed = gates.find_closed_gates(spec.gates, facts)
+    if not closed:
+        return None
+    return Refusal(gates.describe_closed_gates(closed), spec.gates.content_hash(), active="")
+
+
+class _StoredFiles(WrittenGeneration):
+    """The files of a generation in a store: a gate that has to read one gets a verified copy, made once."""
+
+    def __init__(
+        self, spec: DatasetSpec, source: StoredDataset, manifest: Manifest, scratch: Path, copies: ExitStack
+    ) -> None:
+        super().__init__(spec, scratch)
+        self._source = source
+        self._manifest = manifest
+        self._copies = copies
+        self._paths: dict[int, Path] = {}
+
+    @contextmanager
+    def open_shard(self, number: int) -> Iterator[ShardReader]:
+        """Shard ``number``."""
+        if number not in self._paths:
+            shard = self._manifest.shards[number]
+            stored = self._source.verified_shard(self._manifest.generation, shard, self.folder)
+            self._paths[number] = self._copies.enter_context(stored)
+        with ShardReader(self._paths[number]) as reader:
+            yield reader

@@ -1,0 +1,388 @@
+"""`lookupdb build --explain`: says in words what a build would do, from the spec, the source's listing and the
+store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from lookupdb import native, shard_name
+from lookupdb.builder import build, existing
+from lookupdb.builder.csv_rows import CsvParser
+from lookupdb.builder.fetch import check_beginning, find_local_file
+from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.gates import ActiveGeneration
+from lookupdb.builder.json_rows import JsonLinesParser
+from lookupdb.builder.listing import SourceObject, resolve_source, source_fingerprint
+from lookupdb.builder.options import BuildBudget, BuildOptions, min_memory_limit
+from lookupdb.builder.progress import format_quantity
+from lookupdb.builder.read import find_csv_obstacle, find_json_obstacle
+from lookupdb.builder.rows import UniformColumns, find_partitions, format_names, read_partitions, shorten_name
+from lookupdb.builder.slices import Slice, SliceFile
+from lookupdb.builder.write import max_open_files
+from lookupdb.dataset.spec import LOCAL, DatasetSpec, Gates, Refresh, describe_left_out
+from lookupdb.errors import BadSource, SourceUnreadable
+from lookupdb.process.limits import raise_limit
+from lookupdb.store import Store, StoredDataset
+from lookupdb.store.directory import free_bytes
+from lookupdb.wording import format_count, strip_secrets
+
+# When a cluster looks at the source again, in words, for `lookupdb build --explain`.
+
+
+_SHOWN_SLOTS: Final = 3
+
+
+def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: datetime) -> Iterator[str]:
+    """The schedule and its next slots after ``now``, each when the dataset ``uid`` is looked at for it; or why there is
+    none."""
+    if refresh.schedule is None:
+        yield (
+            "no schedule: a cluster looks at the source when the spec changes, and when the annotation"
+            " lookupdb.dev/refresh gets another value"
+        )
+        if refresh.suspend:
+            yield "  refresh.suspend is true, and there is no schedule that could rest"
+    else:
+        yield from _describe_schedule(refresh.schedule, refresh, uid, now, rests=is_suspended or refresh.suspend)
+    if is_suspended:
+        yield "  suspend is true: a cluster builds nothing and rolls nothing out"
+
+
+def _describe_schedule(expression: str, refresh: Refresh, uid: str, now: datetime, *, rests: bool) -> Iterator[str]:
+    where = f"{expression!r} in {refresh.time_zone}"
+    if rests:
+        yield f"{where}, which rests{': refresh.suspend is true' if refresh.suspend else ''}"
+        return
+    yield f"{where}: a cluster looks at the source at"
+    yield from (f"  {line}" for line in _describe_slots(expression, ZoneInfo(refresh.time_zone), uid, now))
+    if uid == LOCAL:
+        yield "  later by a part of its own, fixed by its uid in the cluster: status.nextCheck says when"
+    if refresh.starting_deadline_seconds is not None:
+        yield f"  one that would begin more than {refresh.starting_deadline_seconds:,} s late is skipped"
+
+
+def _describe_slots(expression: str, zone: ZoneInfo, uid: str, now: datetime) -> Iterator[str]:
+    from lookupdb.dataset.schedule import Schedule
+
+    schedule = Schedule(expression, zone)
+    slot = schedule.last_slot(now)
+    if slot is None or uid == LOCAL or schedule.due_moment(slot, uid) <= now:
+        slot = schedule.next_slot(now)
+    for _ in range(_SHOWN_SLOTS):
+        if slot is None:
+            return
+        if uid == LOCAL:
+            yield f"{_format_moment(slot, zone)}, or up to {schedule.longest_jitter(slot):.0f} s later"
+        else:
+            due = schedule.due_moment(slot, uid)
+            yield f"{_format_moment(due, zone)}, {(due - slot).total_seconds():.0f} s after the slot"
+        slot = schedule.next_slot(slot)
+
+
+def _format_moment(moment: datetime, zone: ZoneInfo) -> str:
+    return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
+
+
+# What can be said of a source's columns before a build reads it, and of what will read its rows: for ``--explain``.
+
+
+_MAX_FILES: Final = 20
+_MAX_HEADER_BYTES: Final = 1 << 20
+_FIRST_ROWS: Final = 1000
+_FIRST_BYTES: Final = 16 << 20
+_PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
+"""Where files of a format have the names of their columns."""
+_FORMS: Final = {
+    "key": "as a key, its text in UTF-8",
+    "raw": "taken as it is",
+    "text": "its text in UTF-8, as source.parquet.columns says",
+    "base64": "base64; `type: text` for it in source.parquet.columns takes its text",
+}
+"""What becomes of the binary columns of Parquet."""
+
+
+def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
+    """Look for the columns that the spec names in the first files that are here as they are: neither remote nor
+    compressed, nor one JSON document. Of the others that are here, only the first bytes are read. Raises BadSource as
+    the build would."""
+    not_looked_into = [item for item in objects if isinstance(item.place, Path) and _find_obstacle(item)]
+    for item in not_looked_into[:_MAX_FILES]:
+        check_beginning(item)
+    here = [file for item in objects if not _find_obstacle(item) and (file := find_local_file(item)) is not None]
+    checked: Counter[str] = Counter()
+    uniform_columns = UniformColumns(spec)
+    told: set[str] = set()
+    for number, file in enumerate(here[:_MAX_FILES]):
+        try:
+            lines, remarks = _check_file(spec, number, file, budget, uniform_columns)
+        except OSError as error:
+            raise SourceUnreadable(f"{file.name} cannot be read: {error.strerror}") from error
+        yield from lines
+        yield from (remark for remark in remarks if remark not in told)
+        told.update(remarks)
+        checked[file.format] += not lines
+    for file_format, count in sorted(checked.items()):
+        if count:
+            yield f"all are in {_PLACES[file_format]} of {format_count(count, f'{file_format} file')}"
+    partitions: dict[str, None] = {}
+    for item in objects:
+        url = item.description.url
+        partitions.update(
+            dict.fromkeys(name for name in read_partitions(url) if name not in find_partitions(spec, url))
+        )
+    if partitions:
+        yield f"folders name {format_names(list(partitions))}: not read, unless key, value or csv.columns names it"
+    unread = Counter(_find_obstacle(item) for item in objects)
+    unread[f"behind the first {_MAX_FILES}"] = max(0, unread.pop("", 0) - _MAX_FILES)
+    for obstacle, count in sorted(unread.items()):
+        if count:
+            yield f"not looked at in {format_count(count, 'file')}: {obstacle}"
+
+
+def _find_obstacle(item: SourceObject) -> str:
+    """Why the columns of ``item`` are not looked for before a build; empty if they are."""
+    if not isinstance(item.place, Path):
+        return "remote"
+    if item.compression != "none":
+        return "compressed"
+    return "" if item.format in _PLACES else "one JSON document"
+
+
+def _check_file(
+    spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
+) -> tuple[list[str], list[str]]:
+    """Doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
+    piece = Slice(number, extends_to_row_end=True)
+    if file.format == "parquet":
+        # Imported here, because DuckDB takes 20 MB that other formats do not need.
+        from lookupdb.builder.parquet_rows import ParquetParser
+
+        with ParquetParser(spec, file, budget.duckdb, 1) as parquet:
+            uniform_columns.check(file.name, parquet.names)
+            return [], [f"{shorten_name(name)} is binary: {_FORMS[form]}" for name, form in parquet.binaries]
+    with SliceFile(file.path, piece) as raw:
+        if file.format == "csv":
+            uniform_columns.check(file.name, CsvParser(spec, file, piece, raw, _MAX_HEADER_BYTES).names)
+            return [], []
+        return _check_first_rows(JsonLinesParser(spec, file, piece, raw, budget.row), file), []
+
+
+def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
+    row = 0
+    for row, _ in enumerate(parser, 1):
+        if not parser.columns.missing:
+            return []
+        if row == _FIRST_ROWS or parser.position() > _FIRST_BYTES:
+            break
+    else:
+        parser.columns.check(file.name)
+        return [] if row else [f"{file.name} has no rows"]
+    try:
+        parser.columns.check(f"the beginning of {file.name}")
+    except BadSource as doubt:
+        return [doubt.message, f"  {doubt.hint}"]
+    return []
+
+
+def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
+    """For each format, whether native kernels read the rows, and why not."""
+    has_kernels = native.kernels() is not None
+    for file_format, delimiter in sorted({(item.format, item.delimiter) for item in objects}):
+        if file_format == "parquet":
+            yield "parquet: DuckDB"
+        elif file_format == "json":
+            yield "json: Python"
+        elif not has_kernels:
+            yield f"{file_format}: {native.describe()}"
+        else:
+            is_csv = file_format == "csv"
+            obstacle = find_csv_obstacle(spec, delimiter) if is_csv else find_json_obstacle(spec)
+            yield f"{file_format}: " + (f"Python, because {obstacle}" if obstacle else "native kernels")
+
+
+_SHOWN_FILES: Final = 20
+
+
+def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str:
+    """Several lines of text. Reads the source's listing, the columns of its local files, and the store; writes nothing.
+
+    Raises what ``build_generation`` would raise before it reads the data.
+    """
+    build.check_resources(spec, options)
+    success_file = build.find_success_file(spec, options)
+    objects = resolve_source(spec, volume=options.volume, local_files=options.local_files)
+    build.check_seen(spec, options, success_file, source_fingerprint(objects))
+    budget = BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
+    column_lines = list(describe_columns(spec, objects, budget))
+    dataset = store.dataset(spec)
+    active = existing.find_active(dataset, options.active, options.active_records, spec.gates)
+    generation = options.generation or dataset.next_generation()
+    now = datetime.now(UTC)
+    source_bytes = sum(item.description.bytes for item in objects)
+    parts: list[tuple[str, Sequence[str]]] = [
+        ("dataset", [f"{spec.namespace}/{spec.name}"]),
+        ("source", list(_source_lines(objects))),
+        ("success file", list(_success_file_line(spec, success_file, options))),
+        ("refresh", list(describe_refresh(spec.refresh, uid=spec.uid, is_suspended=spec.suspend, now=now))),
+        ("format", list(_format_lines(spec, objects))),
+        ("columns", column_lines),
+        ("read by", list(describe_readers(spec, objects))),
+        ("key", list(_key_line(spec))),
+        ("value", [_value_line(spec)]),
+        ("duplicates", [_duplicates_line(spec)]),
+        ("shards", [f"{spec.shards}: {_shard_names(spec.shards)}"]),
+        ("gates", list(_gate_lines(spec.gates, active))),
+        ("memory", [_memory_line(spec, options)]),
+        ("open files", [f"{max_open_files(spec.shards):,} at most, {raise_limit():,} allowed"]),
+        ("scratch", [_scratch_line(options, source_bytes)]),
+        ("target", [f"{dataset.url}/{generation}", *_store_room_lines(dataset)]),
+        ("fingerprint", [_fingerprint_line(objects, options, dataset, spec)]),
+        ("left out", list(_left_out_lines(spec, options))),
+    ]
+    return "\n".join(
+        f"{name if number == 0 else '':<12} {line}" for name, lines in parts for number, line in enumerate(lines)
+    )
+
+
+def _source_lines(objects: Sequence[SourceObject]) -> Iterator[str]:
+    total = sum(item.description.bytes for item in objects)
+    yield f"{format_count(len(objects), 'file')}, {format_quantity(total, 'bytes')}"
+    for item in objects[:_SHOWN_FILES]:
+        modified = f", {item.description.modified}" if item.description.modified else ""
+        yield f"  {item.description.url} ({format_quantity(item.description.bytes, 'bytes')}{modified})"
+    if len(objects) > _SHOWN_FILES:
+        yield f"  and {len(objects) - _SHOWN_FILES:,} more"
+
+
+def _success_file_line(spec: DatasetSpec, success_file: str | None, options: BuildOptions) -> Iterator[str]:
+    if spec.refresh.success_file is None:
+        return
+    if success_file is None:
+        yield f"{strip_secrets(spec.refresh.success_file)} is not there: the build would wait for it"
+    elif success_file == options.unless_success_file:
+        yield f"{success_file}, as given: nothing would be read"
+    else:
+        yield success_file
+
+
+def _format_lines(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
+    source = spec.source
+    for file_format, compression in sorted({(item.format, item.compression) for item in objects}):
+        yield f"{file_format}, compression {compression}"
+    delimiters = sorted({item.delimiter for item in objects if item.format == "csv"})
+    if delimiters:
+        header = "the first row names the columns" if source.csv.header else "the manifest names the columns"
+        escape = f", escape '{source.csv.escape}'" if source.csv.escape else ""
+        yield f"delimiter {', '.join(map(repr, delimiters))}, quote {source.csv.quote!r}{escape}, {header}"
+        if source.csv.null_values:
+            nulls = " or ".join(f"'{text}'" for text in source.csv.null_values)
+            yield f"  unquoted {nulls} is null"
+        for column in source.csv.columns:
+            empty = ", empty is null" if column.empty == "null" else ""
+            yield f"  {column.name}: {column.type}{empty}"
+
+
+def _key_line(spec: DatasetSpec) -> Iterator[str]:
+    is_joined = len(spec.key.columns) > 1
+    joined = f" joined by {spec.key.separator!r}" if is_joined else ""
+    then = ", then, on the joined text, " if is_joined else ", then "
+    steps = f"{then}{', '.join(spec.key.normalize)}" if spec.key.normalize else ", as it is"
+    what = "the names of the object's members" if spec.key.member_names else ", ".join(spec.key.columns)
+    yield f"{what}{joined}{steps}"
+
+
+def _value_line(spec: DatasetSpec) -> str:
+    value = spec.value
+    if value.column:
+        what = f"the column {value.column}"
+    elif value.field:
+        what = f"the field {value.field}"
+    elif value.columns is not None:
+        what = f"the columns {', '.join(value.columns)}"
+    elif spec.key.member_names:
+        what = "all that the member holds"
+    else:
+        what = "all columns but the key's"
+    most = format_quantity(value.max_bytes, "bytes")
+    return f"{what}, as {value.format}, compression {value.compression}, at most {most}"
+
+
+def _duplicates_line(spec: DatasetSpec) -> str:
+    return {
+        "fail": "the build fails when a key occurs twice",
+        "first": "of rows with one key, the first is kept",
+        "last": "of rows with one key, the last is kept",
+    }[spec.duplicates]
+
+
+def _shard_names(shards: int) -> str:
+    first = shard_name.file_name(0, shards)
+    return first if shards == 1 else f"{first} … {shard_name.file_name(shards - 1, shards)}"
+
+
+def _gate_lines(gates: Gates, active: ActiveGeneration | None) -> Iterator[str]:
+    rejected = format_count(gates.max_rejected_rows, "rejected row")
+    yield f"at least {format_count(gates.min_records, 'record')}, at most {rejected}"
+    baseline = f"{active.generation} with {format_count(active.records, 'record')}" if active else "no generation yet"
+    for percent, word in ((gates.max_shrink_percent, "fewer"), (gates.max_growth_percent, "more")):
+        if percent is not None:
+            yield f"at most {percent} % {word} records than the active generation ({baseline})"
+    if gates.max_changed_percent is not None:
+        yield f"at most {gates.max_changed_percent} % of the keys differ from it"
+    if gates.max_value_bytes is not None:
+        yield f"values of at most {gates.max_value_bytes:,} bytes"
+    if gates.required_keys:
+        yield f"these keys are found: {', '.join(map(repr, gates.required_keys))}"
+    if gates.expected_values:
+        keys = ", ".join(repr(expected.key) for expected in gates.expected_values)
+        yield f"these keys have the values that are expected: {keys}"
+
+
+def _memory_line(spec: DatasetSpec, options: BuildOptions) -> str:
+    limit, least = (
+        format_quantity(options.memory_limit, "bytes"),
+        format_quantity(min_memory_limit(spec.shards), "bytes"),
+    )
+    return f"{limit} at most, on {options.threads} cores; so many shards need {least}"
+
+
+def _scratch_line(options: BuildOptions, source_bytes: int) -> str:
+    free = free_bytes(options.scratch)
+    return (
+        f"{options.scratch}, {format_quantity(free, 'bytes')} free; needed: about twice the uncompressed source "
+        f"(the files as they are: {format_quantity(source_bytes, 'bytes')})"
+    )
+
+
+def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
+    if obstacle := dataset.find_write_obstacle():
+        yield f"the build would fail: {obstacle}"
+    elif (free := dataset.free_bytes()) is not None:
+        yield f"{format_quantity(free, 'bytes')} free"
+
+
+def _left_out_lines(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
+    """What holds in a cluster alone; nothing in one, which gives a dataset its uid."""
+    if spec.uid != LOCAL:
+        return
+    yield from describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)
+
+
+def _fingerprint_line(
+    objects: Sequence[SourceObject], options: BuildOptions, dataset: StoredDataset, spec: DatasetSpec
+) -> str:
+    fingerprint = source_fingerprint(objects)
+    if fingerprint is None:
+        return "known once the source is read: its server sends neither ETag nor Last-Modified"
+    if options.unless_fingerprint is None:
+        return fingerprint
+    if fingerprint != options.unless_fingerprint:
+        return f"{fingerprint}, not the one given"
+    if not existing.has_generation(dataset, spec, fingerprint):
+        return f"{fingerprint}, as given, and no whole generation of it and this spec is in the store"
+    return f"{fingerprint}, as given: nothing would be built"

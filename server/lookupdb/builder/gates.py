@@ -1,0 +1,300 @@
+"""Gates: the checks that a new generation must pass before it may serve. Pure: what a check has to look up or to
+compare comes from functions in ``GateFacts``, which ``gate_facts`` makes.
+
+A message names at most ten keys and rows, each cut to a hundred characters, and no value: what is wrong with a value
+can be looked up in the generation, which is kept, while a message goes to whoever may see the dataset's status.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Literal
+
+from lookupdb import exact_json
+from lookupdb.dataset.spec import ExpectedValue, Gates
+from lookupdb.errors import LookupdbError
+from lookupdb.manifest import ExcludedRows, Manifest
+from lookupdb.wording import format_count
+
+MAX_SHOWN: Final = 10
+"""How many keys or rows a message names for one gate."""
+_MAX_SHOWN_OF_SEVERAL: Final = 3
+"""The same, when several gates are closed: a builder's last word has room for 4 KB."""
+_MAX_SHOWN_CHARACTERS: Final = 100
+
+
+@dataclass(slots=True)
+class SampledDifference:
+    """What was found of the keys that were compared with the active generation's."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    same: int = 0
+    is_whole: bool = True
+    """Whether all keys were compared."""
+    samples: dict[str, list[bytes]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
+
+    @property
+    def differing(self) -> int:
+        """Keys that only one generation has, or with different values."""
+        return self.added + self.removed + self.changed
+
+    @property
+    def compared(self) -> int:
+        """Keys that either generation has."""
+        return self.differing + self.same
+
+    def count(self, kind: Literal["added", "removed", "changed"], key: bytes) -> None:
+        """Count ``key`` as one of ``kind``, and keep it as an example unless there are enough."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        if len(self.samples[kind]) < MAX_SHOWN:
+            self.samples[kind].append(key)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveGeneration:
+    """The generation that gates compare with."""
+
+    generation: str
+    records: int
+    manifest: Manifest | None
+    """None when the store has lost it, and only the number of its records is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateFacts:
+    """What the gates judge a new generation by."""
+
+    records: int
+    rejected: ExcludedRows
+    active: ActiveGeneration | None
+    """None for the first generation."""
+    value_format: str
+    largest_value_bytes: int
+    find: Callable[[str], bytes | None]
+    """The value that a client finds who asks for this key; None if it finds none."""
+    list_large_values: Callable[[int], Iterator[tuple[bytes, int]]]
+    """The keys of values of more than so many bytes, with their sizes."""
+    compare: Callable[[], SampledDifference | str]
+    """What has changed since the active generation, or why that cannot be told. Takes long the first time. Raises
+    StoreError if the store does not answer, NotEnoughRoom."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGate:
+    """Why one gate is closed."""
+
+    sentence: str
+    """What was expected, and what was found."""
+    samples: tuple[str, ...] = ()
+    """Lines with keys or rows of which it is so, the most telling first."""
+    is_unjudged: bool = False
+    """Whether it is closed because it could not be judged: the same generation might pass another time."""
+
+    def describe(self, max_samples: int) -> str:
+        """The sentence with at most ``max_samples`` samples, each on a line of its own."""
+        return "\n".join([self.sentence, *(f"  {sample}" for sample in self.samples[:max_samples])])
+
+
+Check = Callable[[Gates, GateFacts], ClosedGate | None]
+"""Returns why the gate is closed, or None if it is open."""
+
+
+def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation of fewer records."""
+    if facts.records >= gates.min_records:
+        return None
+    expected = format_count(gates.min_records, "record")
+    return ClosedGate(f"minRecords: expected at least {expected}, found {facts.records:,}")
+
+
+def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation that has lost more than this percentage of the active one's records."""
+    limit, active = gates.max_shrink_percent, facts.active
+    if limit is None or active is None or (active.records - facts.records) * 100 <= limit * active.records:
+        return None
+    change = _describe_change(facts.records, active)
+    sentence = f"maxShrinkPercent: expected at most {limit} % fewer records, found {change}"
+    return ClosedGate(sentence, _sample_changes(facts, ("removed",)))
+
+
+def check_max_growth_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation that has grown by more than this percentage of the active one's records."""
+    limit, active = gates.max_growth_percent, facts.active
+    if limit is None or active is None or (facts.records - active.records) * 100 <= limit * active.records:
+        return None
+    change = _describe_change(facts.records, active)
+    sentence = f"maxGrowthPercent: expected at most {limit} % more records, found {change}"
+    return ClosedGate(sentence, _sample_changes(facts, ("added",)))
+
+
+def _describe_change(records: int, active: ActiveGeneration) -> str:
+    percent = f" ({(records - active.records) * 100 / active.records:+.1f} %)" if active.records else ""
+    return f"{records:,} where {active.generation} has {active.records:,}{percent}"
+
+
+def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation in which more than this percentage of keys differs from the active one. Closed, too, if
+    that cannot be told: nobody knows what would go live."""
+    limit, active = gates.max_changed_percent, facts.active
+    if limit is None or limit == 100 or active is None:
+        return None
+    found = facts.compare()
+    if isinstance(found, str):
+        expected = f"maxChangedPercent: expected at most {limit} % of the keys to differ from {active.generation}"
+        return ClosedGate(f"{expected}, found nothing to compare with: {found}", is_unjudged=True)
+    if found.differing * 100 <= limit * found.compared:
+        return None
+    kinds = f"{found.added:,} added, {found.removed:,} removed, {found.changed:,} changed"
+    sample = "" if found.is_whole else ", a sample"
+    return ClosedGate(
+        f"maxChangedPercent: expected at most {limit} % of the keys to differ from {active.generation}, found "
+        f"{found.differing * 100 / found.compared:.1f} %: {kinds} of {format_count(found.compared, 'key')}{sample}",
+        _sample_changes(facts, ("removed", "changed", "added")),
+    )
+
+
+def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Keys that have changed, a kind in turn, so that a few show every kind."""
+    try:
+        found = facts.compare()
+    except LookupdbError:  # no room for a copy, say: a gate that is closed without it stays closed
+        return ()
+    if isinstance(found, str):
+        return ()
+    turns = range(MAX_SHOWN)
+    samples = [(kind, found.samples[kind][turn]) for turn in turns for kind in kinds if turn < len(found.samples[kind])]
+    return tuple(f"{kind}: {show_key(key)}" for kind, key in samples)
+
+
+def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation that has a larger value."""
+    limit = gates.max_value_bytes
+    if limit is None or facts.largest_value_bytes <= limit:
+        return None
+    large = islice(facts.list_large_values(limit), MAX_SHOWN)
+    return ClosedGate(
+        f"maxValueBytes: expected values of at most {limit:,} bytes, found one of {facts.largest_value_bytes:,}",
+        tuple(f"{show_key(key)}: {size:,} bytes" for key, size in large),
+    )
+
+
+def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation whose source has more rejected rows."""
+    rejected, allowed = facts.rejected, gates.max_rejected_rows
+    if rejected.count <= allowed:
+        return None
+    expected = format_count(allowed, "row")
+    return ClosedGate(
+        f"maxRejectedRows: expected at most {expected} that cannot be stored, found {rejected.count:,}",
+        tuple(_cut(f"row {sample.row} of {sample.file}: {sample.reason}", 200) for sample in rejected.samples),
+    )
+
+
+def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation that lacks one of these keys."""
+    missing = [key for key in gates.required_keys if facts.find(key) is None]
+    if not missing:
+        return None
+    expected = format_count(len(gates.required_keys), "key")
+    return ClosedGate(
+        f"requiredKeys: expected {expected} to be there, found {len(missing):,} missing",
+        tuple(f"missing: {show_key(key)}" for key in missing[:MAX_SHOWN]),
+    )
+
+
+def check_expected_values(gates: Gates, facts: GateFacts) -> ClosedGate | None:
+    """Refuses a generation in which one of these keys is missing or has another value."""
+    differing = [
+        ("missing" if value is None else "another value", expected.key)
+        for expected in gates.expected_values
+        if (value := facts.find(expected.key)) is None or not _is_expected(value, expected, facts.value_format)
+    ]
+    if not differing:
+        return None
+    missing = sum(what == "missing" for what, _ in differing)
+    counts = [f"{missing:,} missing"] if missing else []
+    counts += [f"{len(differing) - missing:,} with another value"] if missing < len(differing) else []
+    expected_keys = format_count(len(gates.expected_values), "key")
+    return ClosedGate(
+        f"expectedValues: expected {expected_keys} to have the given value, found {' and '.join(counts)}",
+        tuple(f"{what}: {show_key(key)}" for what, key in differing[:MAX_SHOWN]),
+    )
+
+
+def _is_expected(value: bytes, expected: ExpectedValue, value_format: str) -> bool:
+    if value_format == "raw":
+        return value == expected.value.encode()
+    try:
+        return value == expected.value.encode() or _is_same_json(
+            exact_json.decode(value), exact_json.decode(expected.value.encode())
+        )
+    except (ValueError, RecursionError):
+        return False  # nested too deeply, or with too long a number, to be read
+
+
+def _is_same_json(found: Any, expected: Any) -> bool:
+    """Whether both are the same JSON value. Python takes true for 1."""
+    if isinstance(found, bool) or isinstance(expected, bool):
+        return found is expected
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            _is_same_json(value, expected[name]) for name, value in found.items()
+        )
+    if isinstance(found, list) and isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_is_same_json, found, expected))
+    if isinstance(found, float) and math.isinf(found):
+        return False  # of numbers that no float holds it cannot be told whether they are the same
+    return bool(found == expected)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_max_rejected_rows,
+    check_min_records,
+    check_max_shrink_percent,
+    check_max_growth_percent,
+    check_required_keys,
+    check_expected_values,
+    check_max_value_bytes,
+    check_max_changed_percent,
+)
+"""In the order in which a message tells of them."""
+
+
+def comparing_gates(gates: Gates) -> list[str]:
+    """What to write into a manifest so that nothing is compared with the active generation's number of records."""
+    ways_out = {
+        "set spec.gates.maxShrinkPercent to 100": gates.max_shrink_percent not in (None, 100),
+        "take spec.gates.maxGrowthPercent away": gates.max_growth_percent is not None,
+    }
+    return [way_out for way_out, is_comparing in ways_out.items() if is_comparing]
+
+
+def find_closed_gates(gates: Gates, facts: GateFacts) -> list[ClosedGate]:
+    """Every gate that is closed."""
+    return [closed for check in CHECKS if (closed := check(gates, facts))]
+
+
+def describe_closed_gates(closed_gates: Sequence[ClosedGate]) -> tuple[str, ...]:
+    """One reason for each, with samples."""
+    most = MAX_SHOWN if len(closed_gates) == 1 else _MAX_SHOWN_OF_SEVERAL
+    return tuple(gate.describe(most) for gate in closed_gates)
+
+
+def show_key(key: str | bytes) -> str:
+    """``key``, quoted and cut."""
+    text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+    return repr(_cut(text, _MAX_SHOWN_CHARACTERS))
+
+
+def _cut(text: str, max_characters: int) -> str:
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+
+
+def join_reasons(reasons: Iterable[str]) -> str:
+    """The reasons of several gates as one message."""
+    return "\n".join(reasons)

@@ -1,0 +1,565 @@
+"""JSON files that hold one array of objects or one object of records, read through a window in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import logging
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from typing import Any, Final, cast
+
+import orjson
+
+from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.rows import NOT_FINITE, DictRows, MemberValues, UnusableRow, describe_json_error
+from lookupdb.builder.slices import Slice, SliceFile
+from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.errors import BadSource, NotEnoughRoom
+
+# JSON values without loss: numbers keep their text, and nesting has a limit of our own.
+#
+# orjson makes floats of fractions, exponents and integers beyond 64 bits: ``is_exact`` sees it, and ``decode_exactly``
+# parses again. The limit of nesting does not depend on the parser, so that all parsers reject the same rows.
+
+
+_TEXTUAL: Final = frozenset([str, bool, type(None)])
+_NESTED: Final = frozenset([dict, list])
+MAX_NESTING: Final = 250
+"""The most arrays and objects within each other. Writers of values allow a few more."""
+_TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|[\]}]', re.DOTALL)
+
+
+def too_deep_row() -> UnusableRow:
+    """A row that stands for one that is nested too deeply."""
+    return UnusableRow(f"it is nested more than {MAX_NESTING} deep")
+
+
+def is_nested_too_deeply(text: bytes) -> bool:
+    """Whether the JSON ``text`` is nested more than ``MAX_NESTING`` deep."""
+    if text.count(b"[") + text.count(b"{") <= MAX_NESTING:
+        return False
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        if token[1]:
+            depth += 1
+            if depth > MAX_NESTING:
+                return True
+        elif token[0] in b"]}":
+            depth -= 1
+    return False
+
+
+def _number_text(text: str) -> orjson.Fragment:
+    return orjson.Fragment(text)
+
+
+def _parse_integer(text: str) -> int | orjson.Fragment:
+    return int(text) if len(text) < 19 and text != "-0" else orjson.Fragment(text)
+
+
+EXACT_DECODER: Final = json.JSONDecoder(
+    parse_float=_number_text, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
+)
+"""Returns numbers that Python would change as fragments of their text. Takes NaN, infinities and lone surrogates, which
+other programs write: a row is rejected for them alone, if its key or value holds one."""
+
+
+def split_objects(text: bytes) -> tuple[list[bytes], bytes]:
+    """The objects that stand one behind the other in ``text``, with blanks between them at most, and what is left.
+
+    It is left if it is no whole object: the beginning of one, or something else.
+    """
+    objects, depth, start = [], 0, 0
+    for token in _TOKENS.finditer(text):
+        if not depth and (token[0] != b"{" or text[start : token.start()].strip()):
+            break
+        if token[1]:
+            depth += 1
+        elif token[0] in b"]}":
+            depth -= 1
+            if not depth:
+                objects.append(text[start : token.end()])
+                start = token.end()
+    return objects, text[start:]
+
+
+def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
+    """Whether every number in ``value``, which orjson parsed from ``text``, can be written back unchanged.
+
+    Raises RecursionError if it is nested more than ``depth`` deep.
+    """
+    if not depth:
+        raise RecursionError
+    members = value.values() if type(value) is dict else value
+    kinds = set(map(type, members))
+    if kinds <= _TEXTUAL:
+        return True
+    # A float may have been an integer beyond 64 bits; a 0 may have been -0.
+    if float in kinds or (int in kinds and b"-0" in text and 0 in members):
+        return False
+    for member in members:  # noqa: SIM110 - a generator costs as much again
+        if type(member) in _NESTED and not is_exact(member, text, depth - 1):
+            return False
+    return True
+
+
+def decode_exactly(text: bytes) -> Any:
+    """The JSON ``text`` with its numbers as fragments of their text, or a row that says why it is rejected."""
+    return too_deep_row() if is_nested_too_deeply(text) else EXACT_DECODER.decode(text.decode("utf-8-sig"))
+
+
+# JSON lines: numbers keep their text, whatever their size; everything else is written anew, compactly. Several objects
+# may stand in one line.
+#
+# orjson parses, but makes floats of fractions, exponents and integers beyond 64 bits. A row with such a number is
+# parsed again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of ids and words, are parsed once.
+
+
+_BOM: Final = b"\xef\xbb\xbf"
+_WINDOW: Final = 1 << 18
+_LINES_HINT: Final = "source.format: json is for a file that is one array"
+
+
+class JsonLinesParser:
+    """Parses JSON lines. Rows are dicts."""
+
+    names = None
+    end = None
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        self._file, self._piece, self._max_row = file, piece, max_row_bytes
+        self._raw, self._text = raw, BufferedReader(raw, _WINDOW)
+        self._objects = DictRows(spec, file.name)
+        self.columns, self.lines, self.partitions = self._objects.columns, 0, self._objects.partitions
+        self.key, self.value = self._objects.key, self._objects.value
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        row, lines_before = self._piece.rows_before, self._piece.lines_before
+        number, rest, is_cut = lines_before, b"", False
+        while line := self._text.readline(self._max_row - len(rest)):
+            number += not is_cut
+            is_cut = len(rest) + len(line) == self._max_row and not line.endswith(b"\n")
+            records, rest = self.parse_line(rest + line, row + 1, number, is_cut=is_cut)
+            row += len(records)
+            yield from records
+        if rest:  # the file ends where the line seemed to be cut
+            raise self._malformed_row_error(
+                rest, orjson.JSONDecodeError("unexpected end of data", "", 0), row + 1, number
+            )
+        self.lines = number - lines_before
+
+    def is_cut(self, line: bytes) -> bool:
+        """Whether the line goes on behind ``line``, which is as long as a row may be."""
+        return len(line) == self._max_row and not line.endswith(b"\n")
+
+    def parse_line(
+        self, line: bytes, row: int, number: int, *, is_cut: bool = False
+    ) -> tuple[list[dict[str, Any]], bytes]:
+        """The rows in line ``number``, the first of which is the file's row ``row``: one, or none if it is blank, or
+        several if objects stand one behind the other. And the beginning of one more, if the line ``is_cut``.
+
+        Raises BadSource, NotEnoughRoom.
+        """
+        text = line.removeprefix(_BOM) if number == 1 and not self._piece.start else line
+        if not text.strip():
+            return [], b""
+        try:
+            if is_cut:
+                raise orjson.JSONDecodeError("cut", "", 0)
+            return [self._parse_row(text, row, number)], b""
+        except orjson.JSONDecodeError as error:
+            objects, rest = split_objects(text)
+            if not objects or (rest.strip() and not (is_cut and rest.lstrip().startswith(b"{"))):
+                raise self._malformed_row_error(text, error, row, number, is_cut=is_cut) from error
+        records: list[dict[str, Any]] = []
+        for text in objects:
+            try:
+                records.append(self._parse_row(text, row + len(records), number))
+            except orjson.JSONDecodeError as error:
+                raise self._malformed_row_error(text, error, row + len(records), number) from error
+        return records, rest.strip()
+
+    def _parse_row(self, text: bytes, row: int, number: int) -> dict[str, Any]:
+        """Raises orjson.JSONDecodeError, BadSource."""
+        try:
+            record = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            record = self._parse_leniently(text, error)
+        else:
+            try:
+                if type(record) is dict and not is_exact(record, text):
+                    record = decode_exactly(text)
+            except RecursionError:
+                record = too_deep_row()
+        if type(record) is not dict:
+            if type(record) is not UnusableRow:
+                raise not_an_object_error(f"{self._file.name} row {row} (line {number})", record, _LINES_HINT)
+            return cast("dict[str, Any]", record)
+        if self.partitions:
+            self._objects.add_partitions(record)
+        if self.columns.missing:
+            self.columns.observe(record)
+        return record
+
+    def _parse_leniently(self, text: bytes, error: orjson.JSONDecodeError) -> Any:
+        """Parse a row whose only faults may be in its values: it is rejected if its key or value holds one.
+
+        Raises ``error`` for any other fault.
+        """
+        if "depth limit" in str(error):
+            return too_deep_row()
+        try:
+            return decode_exactly(text)
+        except (ValueError, RecursionError):
+            raise error from None
+
+    def _malformed_row_error(
+        self, text: bytes, error: Exception, row: int, line: int, *, is_cut: bool = False
+    ) -> BadSource | NotEnoughRoom:
+        """The error for a row that is not JSON."""
+        where = f"{self._file.name} row {row} (line {line})"
+        if is_cut:
+            return NotEnoughRoom(
+                f"{where} is longer than {self._max_row} bytes, more than the memory limit allows",
+                hint="raise --memory-limit; or is the file one JSON array (source.format: json)?",
+            )
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return BadSource(f"{where} is not valid UTF-8", hint="write the file in UTF-8")
+        hint = "source.format: json is for a file that is one array"
+        if text[:1] != b"[":
+            hint = f"jsonl is whole objects in lines, as `jq -c` writes them, without commas; {hint}"
+        return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
+
+    def position(self) -> int:
+        """How many bytes were read: a little more than was parsed."""
+        return self._raw.tell()
+
+
+def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
+    """The error for a row that is JSON but not an object."""
+    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    hint = array_hint if type(value) is list else None
+    return BadSource(f"{where} is {kinds.get(type(value), 'a number')}, expected an object", hint=hint)
+
+
+log = logging.getLogger(__name__)
+
+_NUMBER_TAIL: Final = len("e+")
+"""The tail of a number may lie behind the window: at most this much of ``1.5`` is taken for what follows ``1``."""
+_TOKEN_TAIL: Final = len(r"\ud83d\ude00")
+"""The tail of a word or an escape may lie behind the window: what is wrong further before its end stays wrong."""
+_SPACE: Final = " \t\r\n"
+_OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
+_MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
+_INNER: Final = re.compile(r"\[\s*(\S)")
+_COMMA: Final = re.compile(r"\s*,")
+_INSIDE_TEXT: Final = re.compile(r'["\\]')
+_ROWS_HINT: Final = "a row's columns have names: write objects, as pandas does with orient='records'"
+_CORRECT: Final = "correct it there, or write the file again"
+
+
+def make_json_parser(
+    spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int
+) -> JsonArrayParser | JsonMembersParser:
+    """The parser of a file of format json that the spec asks for."""
+    kind = JsonMembersParser if spec.key.member_names else JsonArrayParser
+    return kind(spec, file, piece, raw, max_row_bytes)
+
+
+class _Document:
+    """Reads what stands between two brackets, element by element."""
+
+    lines = 0
+    names = None
+    end = None
+
+    def __init__(self, file: LocalFile, raw: SliceFile, max_row_bytes: int) -> None:
+        self._file, self._max_row = file, max_row_bytes
+        self._raw, self._text = raw, _decode_chunks(raw, file.name)
+        self._window, self._offset, self._ended = "", 0, False
+        self._dropped_lines = self._dropped_column = 0
+        """The line breaks before the window, and the characters between the last of them and the window."""
+
+    def _read_elements(
+        self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]
+    ) -> Iterator[Any]:
+        """The elements as ``read`` returns them; its argument says where an element stands."""
+        name, (opening, closing) = self._file.name, brackets
+        found = self._peek()
+        if not found:
+            raise BadSource(f"{name} is empty, expected a JSON {kind}", hint=f"for no records write {opening}{closing}")
+        if found != opening:
+            hint = self._unwrapping_hint() or hint
+            raise BadSource(f"{name} is not a JSON {kind}: it begins with {found!r}, expected {opening!r}", hint=hint)
+        self._offset += 1
+        row = 0
+        while self._peek() != closing or row:
+            row += 1
+            yield read(f"{name} row {row}")
+            match self._peek():
+                case ",":
+                    self._offset += 1
+                case found if found == closing:
+                    break
+                case other:
+                    found = repr(other) if other else "the end of the file"
+                    raise BadSource(
+                        f"{name} after row {row}: expected ',' or {closing!r}, found {found}, at {self._locate()}",
+                        hint=hint,
+                    )
+        self._offset += 1
+        if self._peek():
+            raise BadSource(
+                f"{name} after row {row}: expected nothing after the {kind}, found {self._peek()!r}, "
+                f"at {self._locate()}",
+                hint=hint,
+            )
+
+    def _unwrapping_hint(self) -> str | None:
+        """What to do about an object that wraps an array, if the window shows one."""
+        if self._window[self._offset] != "{" or (name := find_wrapped_array(self._window, self._offset)) is None:
+            return None
+        if not name:
+            return _ROWS_HINT
+        return (
+            f"it is an object, whose member {name[:80]!r} holds an array: unwrap that first, "
+            f"as `jq {shlex.quote('.' + json.dumps(name[:80]))}` does"
+        )
+
+    def _peek(self) -> str:
+        """The next character that is not white space, "" at the end. Moves to it, but not behind it."""
+        while True:
+            while self._offset < len(self._window):
+                character = self._window[self._offset]
+                if character not in _SPACE:
+                    return character
+                self._offset += 1
+            if not self._read_more(_WINDOW):
+                return ""
+
+    def _read_element(self, where: str) -> Any:
+        """The next element. Doubles the window until the element fits."""
+        self._peek()
+        while True:
+            try:
+                element, end = EXACT_DECODER.raw_decode(self._window, self._offset)
+            except RecursionError:
+                self._skip_element(where)
+                return too_deep_row()
+            except ValueError as error:
+                self._widen_window(where, error)
+                continue
+            if len(self._window) - end <= _NUMBER_TAIL:
+                end -= self._offset  # reading on drops what is behind us
+                if self._read_more(_WINDOW):
+                    continue
+            begin, self._offset = self._offset, end
+            return too_deep_row() if self._is_too_deep(begin, end) else element
+
+    def _is_too_deep(self, begin: int, end: int) -> bool:
+        """Whether this element is nested too deeply. Counting its brackets quickly clears most."""
+        if self._window.count("[", begin, end) + self._window.count("{", begin, end) <= MAX_NESTING:
+            return False
+        return is_nested_too_deeply(self._window[begin:end].encode(errors="replace"))
+
+    def _widen_window(self, where: str, error: ValueError) -> None:
+        """Read on, because the element may not end within the window. Raises BadSource, NotEnoughRoom."""
+        why = str(getattr(error, "msg", error)).removesuffix(" at")
+        distance = max(0, getattr(error, "pos", self._offset) - self._offset)
+        is_wrong = not self._may_go_on(error)
+        if is_wrong or not self._read_more(max(_WINDOW, len(self._window) - self._offset)):
+            raise BadSource(
+                f"{where} is not JSON: {why}, at {self._locate(distance)}",
+                hint=_CORRECT,
+            ) from error
+        if len(self._window) - self._offset > self._max_row:
+            raise NotEnoughRoom(
+                f"{where} is longer than {self._max_row} characters, more than the memory limit allows, "
+                f"or is not JSON: {why}",
+                hint="raise --memory-limit, or correct the row",
+            ) from error
+
+    def _may_go_on(self, error: ValueError) -> bool:
+        """Whether ``error`` may come of it alone that the element goes on behind the window."""
+        assert isinstance(error, json.JSONDecodeError)
+        return error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
+
+    def _skip_element(self, where: str) -> None:
+        """Skip an element that is nested too deeply to parse, however long, up to the bracket that closes it."""
+        depth, in_text = 0, False
+        while True:
+            found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._offset)
+            if found is None:
+                self._offset = len(self._window)
+                if not self._read_more(_WINDOW):
+                    raise BadSource(
+                        f"{where} is not JSON: the file ends within it, {depth:,} brackets deep, at {self._locate()}",
+                        hint=_CORRECT,
+                    )
+                continue
+            self._offset = found.end()
+            match found[0]:
+                case "\\":
+                    if self._offset < len(self._window) or self._read_more(_WINDOW):
+                        self._offset += 1
+                case '"':
+                    in_text = not in_text
+                case "[" | "{":
+                    depth += 1
+                case _:
+                    depth -= 1
+            if not depth:
+                return
+
+    def _read_more(self, characters: int) -> bool:
+        """Drop what is parsed and read on; False at the end of the file."""
+        pieces = [self._window[self._offset :]]
+        self._count_dropped()
+        self._offset = 0
+        for piece in self._text:
+            pieces.append(piece)
+            characters -= len(piece)
+            if characters <= 0:
+                break
+        self._window = "".join(pieces)
+        return len(pieces) > 1
+
+    def _count_dropped(self) -> None:
+        """Count the lines of what is parsed, before it is dropped."""
+        last_break = self._window.rfind("\n", 0, self._offset)
+        self._dropped_lines += self._window.count("\n", 0, self._offset)
+        self._dropped_column = self._offset - last_break - 1 + (0 if last_break >= 0 else self._dropped_column)
+
+    def _locate(self, distance: int = 0) -> str:
+        """Where in the file the character is that lies ``distance`` behind the next one."""
+        offset = self._offset + distance
+        last_break = self._window.rfind("\n", 0, offset)
+        line = self._dropped_lines + self._window.count("\n", 0, offset) + 1
+        return f"line {line}, column {offset - last_break + (0 if last_break >= 0 else self._dropped_column)}"
+
+    def position(self) -> int:
+        """How many bytes were read: a little more than was parsed."""
+        return self._raw.tell()
+
+
+def find_wrapped_array(text: str, start: int) -> str | None:
+    """The name of the member that holds an array, in an object that begins at ``start`` and may be cut off: of objects,
+    if there is one. Empty if names and rows are in arrays of their own, as pandas writes with orient='split'."""
+    names: list[str] = []
+    has_rows = False
+    try:
+        while member := _MEMBER.match(text, start + 1):
+            if member[2] == "[":
+                name = str(json.loads(member[1]))
+                inner = _INNER.match(text, member.start(2))
+                if inner is not None and inner[1] == "{":
+                    return name
+                has_rows = has_rows or (inner is not None and inner[1] == "[")
+                names.append(name)
+            _, end = EXACT_DECODER.raw_decode(text, member.start(2))
+            if (comma := _COMMA.match(text, end)) is None:
+                break
+            start = comma.end() - 1
+    except (ValueError, RecursionError):
+        pass
+    if has_rows and len(names) > 1:
+        return ""
+    return names[0] if names else None
+
+
+def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    position = 0
+    while True:
+        chunk = raw.read(_WINDOW)
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            raise BadSource(
+                f"{name} is not valid UTF-8 near its byte {position + error.start}", hint="write the file in UTF-8"
+            ) from error
+        position += len(chunk)
+        if text:
+            yield text
+        if not chunk:
+            return
+
+
+class JsonArrayParser(_Document):
+    """Parses one array of objects. Rows are dicts."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(file, raw, max_row_bytes)
+        self._objects = DictRows(spec, file.name)
+        self.columns, self.key, self.value = self._objects.columns, self._objects.key, self._objects.value
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        hint = (
+            "source.format: jsonl is for objects one behind the other; key.memberNames: true is for one object of "
+            "key: value"
+        )
+        return self._read_elements("array", ("[", "]"), hint, self._read_row)
+
+    def _read_row(self, where: str) -> dict[str, Any]:
+        record = self._read_element(where)
+        if type(record) is UnusableRow:
+            return record
+        if type(record) is not dict:
+            raise not_an_object_error(where, record, _ROWS_HINT)
+        self._objects.add_partitions(record)
+        if self.columns.missing:
+            self.columns.observe(record)
+        return record
+
+
+class JsonMembersParser(_Document):
+    """Parses one object whose members are the records. Rows are pairs of name and content."""
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
+        super().__init__(file, raw, max_row_bytes)
+        values = MemberValues(spec, file.name)
+        self.columns, self.value = values.columns, values.value
+
+    def key(self, row: tuple[str, Any]) -> str:
+        """The member's name."""
+        return row[0]
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        hint = "key.memberNames is for one object of key: value; name the key's columns in key.columns for an array"
+        rows, row = 0, None
+        for row in self._read_elements("object", ("{", "}"), hint, self._read_row):
+            rows += 1
+            yield row
+        if rows == 1 and row is not None and type(row[1]) is list:
+            log.warning(
+                "%s is one record, %r, whose value is an array: if that array holds the records, unwrap it first and "
+                "name the key's columns in key.columns",
+                self._file.name,
+                row[0][:80],
+            )
+
+    def _read_row(self, where: str) -> tuple[str, Any]:
+        found = self._peek()
+        if found != '"':
+            raise self._member_error(where, "a member's name in quotes", found)
+        name = self._read_element(where)
+        found = self._peek()
+        if found != ":":
+            raise self._member_error(where, "':' after the member's name", found)  # perhaps a value: it is not quoted
+        self._offset += 1
+        value = self._read_element(where)
+        if type(value) is dict and self.columns.missing:
+            self.columns.observe(value)
+        return name, value
+
+    def _member_error(self, where: str, expected: str, found: str) -> BadSource:
+        what = repr(found) if found else "the end of the file"
+        return BadSource(
+            f"{where} is not JSON: expected {expected}, found {what}, at {self._locate()}",
+            hint=_CORRECT,
+        )

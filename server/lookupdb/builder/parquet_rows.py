@@ -1,0 +1,655 @@
+"""Parquet, read by DuckDB: every type keeps its own value, exactly.
+
+| Parquet | JSON |
+| --- | --- |
+| integers, decimals | a number, digit for digit; a decimal of more than 38 digits is a BadSource |
+| float, double | the shortest number that reads back the same; NaN and infinities reject the row |
+| boolean, string, enum, null | as they are |
+| date, time, timestamp, INT96 | text, ISO 8601; with time zone: in UTC, ending in Z |
+| uuid, interval | text |
+| binary, geometry (WKB) | base64, or text if ``source.parquet.columns`` says so; a key is text |
+| list, struct | array, object |
+| map | an object, if its keys are text; else a BadSource; of a key that occurs twice, the last value counts |
+
+With ``value.column`` binary is what the column holds: JSON, or with ``format: raw`` the bytes as they are.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self
+
+import duckdb
+import orjson
+
+from lookupdb.builder.fetched_file import LocalFile
+from lookupdb.builder.rows import (
+    NOT_FINITE,
+    DictRows,
+    RowRejected,
+    UnusableRow,
+    check_names_once,
+    shorten_name,
+    unknown_column_error,
+    unwritable_column_error,
+    value_columns,
+)
+from lookupdb.dataset.spec import DatasetSpec
+from lookupdb.errors import BadSource, NotEnoughRoom
+from lookupdb.wording import shorten
+
+# What a Parquet file's schema says that DuckDB would change: pure.
+#
+# DuckDB does not tell names apart that differ in case alone, and calls the second one of "name" and "NAME" "NAME_1"; a
+# column without a name it calls "C1"; and of decimals with more digits than its own it makes doubles.
+
+
+_MAX_DIGITS: Final = 38
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaElement:
+    """A column, or what is nested within one: ``parquet_schema`` of DuckDB lists each before what it holds."""
+
+    name: str
+    children: int
+    precision: int
+    """The digits of a decimal; 0 of other types."""
+    is_int96: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    """What holds other elements."""
+
+    column: int | None
+    """The number of the column that it is, or is nested in; None of the file's own group."""
+    left: int
+    """How many of its children are still to come."""
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSchema:
+    """The columns of a file."""
+
+    names: list[str]
+    """As the file has them, in its order."""
+    obstacles: dict[int, str]
+    """Column → why it would be read as something else."""
+    int96: frozenset[int]
+    """The columns that are, or hold, timestamps of the type INT96."""
+
+
+def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
+    """The schema of a file with ``elements``, its own group the first."""
+    names: list[str] = []
+    obstacles: dict[int, str] = {}
+    int96: set[int] = set()
+    pairs: set[int] = set()
+    groups: list[_Group] = []
+    for element in elements:
+        column = None
+        if groups:
+            parent = groups[-1]
+            column = len(names) if parent.column is None else parent.column
+            (names if parent.column is None else parent.names).append(element.name)
+            parent.left -= 1
+            if element.precision > _MAX_DIGITS:
+                obstacles[column] = f"has decimals of {element.precision} digits, and {_MAX_DIGITS} are read exactly"
+            if element.is_int96:
+                int96.add(column)
+        groups.append(_Group(column, element.children))
+        while groups and not groups[-1].left:
+            group = groups.pop()
+            if group.names == ["date", "time"] and group.column is not None:
+                pairs.add(group.column)
+            for first, other in _find_look_alikes(group.names):
+                obstacles[group.column or 0] = f"has members called {first!r} and {other!r}, which are read as one name"
+    for column in int96 & pairs:
+        obstacles[column] = "has INT96 timestamps and a struct of a date and a time, which cannot be told apart"
+    return ParquetSchema(names, obstacles, frozenset(int96))
+
+
+def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of names that differ in case at most, of which DuckDB knows that of ASCII."""
+    seen: dict[bytes, str] = {}
+    for name in names:
+        folded = name.encode().lower()
+        if folded in seen:
+            yield shorten_name(seen[folded]), shorten_name(name)
+        seen[folded] = name
+
+
+# What is said of DuckDB's errors: pure.
+#
+# DuckDB quotes the value that it cannot read, in wordings that differ from error to error and from version to version
+# (``rows`` says why no message may). So nothing of its message is passed on: what it is known to begin with is told in
+# our words, and of all else the kind of the error.
+
+
+_MAX_CHARACTERS: Final = 200
+_UNKNOWN: Final = "DuckDB cannot read it"
+_NO_JSON: Final = "a value that is no JSON"
+_NO_UTF8: Final = "a text that is not UTF-8"
+_DAMAGED: Final = "its metadata are damaged"
+_NOT_UNPACKED: Final = "a page of it is damaged, and cannot be unpacked"
+
+_BEGINNINGS: Final = {
+    "Invalid Input Error: Invalid JSON found in Parquet file": _NO_JSON,
+    "Invalid Input Error: Invalid string encoding found in Parquet file": _NO_UTF8,
+    "Invalid Input Error: Invalid unicode": _NO_UTF8,
+    "Invalid Input Error: Footer length error": _DAMAGED,
+    "TProtocolException: Invalid data": _DAMAGED,
+    "Failed to decompress ": _NOT_UNPACKED,
+    "IO Error: Could not read enough bytes from file": "it ends before a page of it does, or its metadata are damaged",
+}
+_ENDINGS: Final = {
+    "Snappy decompression failure": _NOT_UNPACKED,
+    "ZSTD Decompression failure": _NOT_UNPACKED,
+}
+_KINDS: Final[dict[type[Exception], str]] = {
+    duckdb.ConversionException: "a value that cannot be converted to its column's type",
+    duckdb.OutOfRangeException: "a value that is out of range of its column's type",
+}
+
+
+def describe_schema_error(error: Exception) -> str:
+    """Why DuckDB cannot read a file's footer: no value was read, so its message may be passed on where it has one."""
+    known = describe_value_error(error)
+    message = shorten(str(error).partition("\n")[0], _MAX_CHARACTERS)
+    return f"{known}: {message}" if known.startswith(_UNKNOWN) and message else known
+
+
+def describe_value_error(error: Exception) -> str:
+    """Why DuckDB cannot read a file, without a value of it."""
+    message = str(error).partition("\n")[0]
+    found = [words for beginning, words in _BEGINNINGS.items() if message.startswith(beginning)]
+    found += [words for ending, words in _ENDINGS.items() if message.endswith(ending)]
+    found += [words for kind, words in _KINDS.items() if isinstance(error, kind)]
+    if isinstance(error, UnicodeDecodeError):  # of a message that quotes what is not UTF-8
+        found.append(_NO_UTF8)
+    if not found:
+        return f"{_UNKNOWN} ({type(error).__name__})"
+    return found[0]
+
+
+def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
+    """The first line of the message, which tells of sizes of memory alone."""
+    return str(error).partition("\n")[0]
+
+
+Convert = Callable[[Any], Any]
+"""From DuckDB's value, if it is not null, to one that orjson writes."""
+
+_MAGIC: Final = b"PAR1"
+_BATCH: Final = 256
+_UNCONVERTED: Final = frozenset(
+    ["boolean", "tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger", "ubigint"]
+    + ["varchar", "enum", "null"]
+)
+_DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
+_FRACTIONS: Final = frozenset(["float", "double"])
+_TEXTS: Final = frozenset(["time", "time_ns", "uuid"])
+_LAST_NANOSECONDS: Final = {"infinity": "2262-04-11 23:47:16.854775807", "-infinity": "1677-09-21 00:12:43.145224193"}
+"""The two timestamps of nanoseconds for which DuckDB has a word."""
+_BEFORE_CHRIST: Final = " (BC)"
+_BINARIES: Final = frozenset(["blob", "geometry", "geography"])
+_READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
+"""A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies. DuckDB's
+timestamp of an INT96 would lose nanoseconds, or wrap around; its date and its time, apart, are exact."""
+
+Form = Literal["base64", "text", "key", "raw"]
+"""What a binary becomes: text in base64; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
+
+
+class ParquetParser:
+    """Parses one Parquet file. Rows are dicts."""
+
+    lines = 0
+    columns = None
+    end = None
+    names: list[str]
+
+    def __init__(self, spec: DatasetSpec, file: LocalFile, memory: int, threads: int) -> None:
+        """``memory`` is DuckDB's limit, in bytes."""
+        _check_magic(file)
+        self._file, self._memory = file, memory
+        self._connection = _connect(memory, threads)
+        self._forms = _choose_forms(spec)
+        self._objects = DictRows(spec, file.name)
+        self.key, self.value = self._objects.key, self._objects.value
+        self._rows_read = 0
+        self._chosen: list[str] = []
+        """The columns that are read."""
+        self._expressions: list[str] = []
+        """What is fetched of each of them, in SQL."""
+        self._converts: list[tuple[str, Convert]] = []
+        self.binaries: list[tuple[str, Form]] = []
+        """The binary columns that are read, those within others too, and what each becomes."""
+        with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
+            self._row_count = self._count_rows()
+            self._schema = self._read_schema()
+            self._names = self._schema.names
+            self._plan_columns(spec)
+        self._partitions = {name: text for name, text in self._objects.partitions.items() if name not in self._names}
+        self.names = [*self._names, *self._partitions]
+
+    def _count_rows(self) -> int:
+        found = self._connection.execute(
+            "SELECT num_rows FROM parquet_file_metadata($1)", [_escape_path(self._file)]
+        ).fetchone()
+        return int(found[0])
+
+    def _read_schema(self) -> ParquetSchema:
+        """Raises BadSource if a name stands twice."""
+        query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96' FROM parquet_schema($1)"
+        found = self._connection.execute(query, [_escape_path(self._file)]).fetchall()
+        schema = read_schema(SchemaElement(*element) for element in found)
+        check_names_once(schema.names, f"{self._file.name}: its footer")
+        return schema
+
+    def _plan_columns(self, spec: DatasetSpec) -> None:
+        self._connection.execute(f"SELECT * FROM {_READ} LIMIT 0", [_escape_path(self._file)])  # noqa: S608 - ours
+        nested: list[str] = []
+        kinds = []
+        binaries: list[list[str]] = []
+        for number, (name, (name_to_duckdb, kind, *_)) in enumerate(
+            zip(self._names, self._connection.description, strict=True)
+        ):
+            kinds.append((name_to_duckdb, kind))
+            nested += _nested_names(name, kind, has_int96=number in self._schema.int96)
+            binaries.append(_find_binaries(name, kind))
+        self._objects.check_declared(self._names, nested)
+        self._check_binaries(spec, {path for paths in binaries for path in paths}, nested)
+        for number in _choose_columns(spec, self._names):
+            self._plan_column(number, *kinds[number])
+            self.binaries += [(path, _find_form(path, self._forms)) for path in binaries[number]]
+
+    def _check_binaries(self, spec: DatasetSpec, binaries: Set[str], nested: Sequence[str]) -> None:
+        """Raises BadSource if ``source.parquet.columns`` names a column that is not there, or not binary."""
+        role = "source.parquet.columns"
+        for name in (column.name for column in spec.source.parquet.columns):
+            if any(path == name or path.startswith(f"{name}.") for path in binaries):
+                continue
+            if name not in self._names and name not in nested:
+                raise unknown_column_error(self._file.name, role, name, self._names, nested=nested)
+            raise BadSource(
+                f"{self._file.name}: {role} names the column {name!r}, which is not binary",
+                hint="leave it out there: columns of other types keep their types",
+            )
+
+    def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
+        """Raises BadSource for a column whose values could not be written as they are."""
+        name = self._names[number]
+        plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
+        if plan is None:
+            why = f"is of type {shorten_name(str(kind))}, which cannot be written as JSON"
+            raise unwritable_column_error(self._file.name, name, why)
+        if obstacle := self._schema.obstacles.get(number):
+            raise unwritable_column_error(self._file.name, name, obstacle)
+        quoted = _quote(name_to_duckdb)
+        self._chosen.append(name)
+        self._expressions.append(quoted if plan.cast == str(kind) else plan.fetch(quoted, 0))
+        if plan.convert is not None:
+            self._converts.append((name, plan.convert))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        names, converts = self._chosen, self._converts
+        query = f"SELECT {', '.join(self._expressions)} FROM {_READ}"  # noqa: S608 - names are quoted
+        with self._errors():
+            self._connection.execute(query, [_escape_path(self._file)])
+        while True:
+            with self._errors():
+                batch = self._connection.fetchmany(_BATCH)
+            if not batch:
+                return
+            for fields in batch:
+                self._rows_read += 1
+                record = dict(zip(names, fields, strict=True))
+                try:
+                    for name, convert in converts:
+                        if record[name] is not None:
+                            record[name] = convert(record[name])
+                except RowRejected as rejected:
+                    yield UnusableRow(f"the column {shorten_name(name)} {rejected}")
+                    continue
+                if self._partitions:
+                    record |= self._partitions
+                yield record
+
+    def _errors(self) -> _duckdb_errors:
+        return _duckdb_errors(self._file.name, self._describe_error)
+
+    def _describe_error(self, error: Exception) -> str:
+        after = f" after row {self._rows_read}" if self._rows_read else ""
+        column = self._find_unreadable() if len(self._chosen) > 1 else self._chosen[0]
+        where = f"the column {shorten_name(column)}: " if column else ""
+        return f" as Parquet{after}: {where}{describe_value_error(error)}"
+
+    def _find_unreadable(self) -> str | None:
+        """The first column that cannot be read by itself either, since DuckDB does not say which one it is."""
+        for name, expression in zip(self._chosen, self._expressions, strict=True):
+            try:
+                query = f"SELECT {expression} FROM {_READ}"  # noqa: S608 - names are quoted
+                self._connection.execute(query, [_escape_path(self._file)])
+                while self._connection.fetchmany(_BATCH):
+                    pass
+            except (duckdb.Error, UnicodeDecodeError):
+                return name
+        return None
+
+    def position(self) -> int:
+        """The share of the file's bytes that corresponds to the rows read."""
+        return self._file.bytes * self._rows_read // max(1, self._row_count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
+    """The numbers of the columns that keys and values are made of. Dots reach into nested columns."""
+    _, chosen = value_columns(spec.value)
+    wanted, known = (*spec.key.columns, *chosen), set(names)
+    needed = {name if name in known else name.partition(".")[0] for name in wanted}
+    return [number for number, name in enumerate(names) if not chosen or name in needed]
+
+
+def _connect(memory: int, threads: int) -> Any:
+    """A DuckDB connection that loads no extensions and writes no files."""
+    connection = duckdb.connect(
+        config={
+            "memory_limit": f"{memory // 1024}KiB",
+            "threads": threads,
+            "temp_directory": "",
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+    )
+    connection.execute(
+        "SET enable_progress_bar = false; SET TimeZone = 'UTC'; SET enable_geoparquet_conversion = false"
+    )
+    return connection
+
+
+def _choose_forms(spec: DatasetSpec) -> dict[str, Form]:
+    """What the binaries of a column, or of a part of one, become. Never guessed from what they hold."""
+    forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
+    if spec.value.column is not None:
+        forms[spec.value.column] = "raw"
+    return {**forms, **dict.fromkeys(spec.key.columns, "key")}
+
+
+def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
+    """The form of the binary at ``path``, by its own name or that of the nearest column around it."""
+    while path not in forms and "." in path:
+        path = path.rpartition(".")[0]
+    return forms.get(path, "base64")
+
+
+@dataclass(frozen=True, slots=True)
+class TypePlan:
+    """How to fetch a column, or a part of one, from DuckDB."""
+
+    fetch: Callable[[str, int], str]
+    """From an SQL expression of it, and how many lambdas that is within, to the expression that is fetched."""
+    cast: str | None
+    """The SQL type whose cast is the same; None if no cast is."""
+    convert: Convert | None
+
+
+def _cast_to(sql_type: str, convert: Convert | None = None) -> TypePlan:
+    return TypePlan(lambda expression, _: f"CAST({expression} AS {sql_type})", sql_type, convert)
+
+
+def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: bool = False) -> TypePlan | None:
+    """How to fetch a column of the DuckDB type ``kind``. None if the type has no JSON form."""
+    name = kind.id
+    if name in _UNCONVERTED:
+        return _cast_to(str(kind))
+    if name in _DIGITS:
+        return _cast_to("VARCHAR", _parse_digits)
+    if name in _FRACTIONS:
+        return _cast_to("VARCHAR", _parse_fraction)
+    if name == "interval":
+        return _cast_to("VARCHAR", _check_interval)
+    if name in _TEXTS:
+        return _cast_to("VARCHAR")
+    if name in _DATES:
+        return _cast_to("VARCHAR", _DATES[name])
+    if name in _BINARIES:
+        return _cast_to("BLOB", _BINARY_CONVERTS[_find_form(path, forms)])
+    if has_int96 and _is_int96(kind):
+        return _cast_to('STRUCT(date VARCHAR, "time" VARCHAR)', _write_int96)
+    if name in ("list", "array"):
+        return _plan_list(kind, path, forms, has_int96)
+    if name == "struct":
+        return _plan_struct(kind, path, forms, has_int96)
+    return _plan_map(kind, path, forms, has_int96) if name == "map" else None
+
+
+def _plan_list(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    item = plan_type(dict(kind.children)["child"], path, forms, has_int96=has_int96)
+    if item is None:
+        return None
+    convert: Convert | None = list if kind.id == "array" else None
+    if item_convert := item.convert:
+
+        def convert(items: Sequence[Any]) -> list[Any]:
+            return [None if member is None else item_convert(member) for member in items]
+
+    if item.cast is not None:
+        return _cast_to(f"{item.cast}[]", convert)
+    fetch_item = item.fetch
+    return TypePlan(
+        lambda expression, depth: (
+            f"list_transform({expression}, lambda x{depth}: {fetch_item(f'x{depth}', depth + 1)})"
+        ),
+        None,
+        convert,
+    )
+
+
+def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    plans: dict[str, TypePlan] = {}
+    for name, child in kind.children:
+        plan = plan_type(child, f"{path}.{name}", forms, has_int96=has_int96)
+        if plan is None:
+            return None
+        plans[name] = plan
+    converts = [(name, plan.convert) for name, plan in plans.items() if plan.convert is not None]
+
+    def convert_members(record: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in converts:
+            if record[name] is not None:
+                record[name] = convert(record[name])
+        return record
+
+    convert = convert_members if converts else None
+    if all(plan.cast is not None for plan in plans.values()):
+        return _cast_to(f"STRUCT({', '.join(f'{_quote(name)} {plan.cast}' for name, plan in plans.items())})", convert)
+
+    def fetch(expression: str, depth: int) -> str:
+        members = [
+            f"{_quote(name)} := {plan.fetch(f'{expression}.{_quote(name)}', depth)}" for name, plan in plans.items()
+        ]
+        return f"CASE WHEN {expression} IS NULL THEN NULL ELSE struct_pack({', '.join(members)}) END"
+
+    return TypePlan(fetch, None, convert)
+
+
+def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
+    """A map is fetched as its entries: DuckDB hands over no map that has a key twice, as Parquet allows."""
+    children = dict(kind.children)
+    value = plan_type(children["value"], path, forms, has_int96=has_int96)
+    has_text = children["key"].id == "varchar"
+    if value is None or not (has_text or (children["key"].id == "blob" and _find_form(path, forms) == "text")):
+        return None
+    key_type = "VARCHAR" if has_text else "BLOB"
+    convert_value, fetch_value = value.convert, value.fetch
+
+    def convert(entries: Sequence[dict[str, Any]]) -> Any:
+        members: dict[str, Any] = {}
+        for entry in entries:
+            key, content = entry["key"], entry["value"]
+            if key is None:
+                raise RowRejected("holds a map in which a key is null")
+            if not has_text:
+                key = _decode_text(key)
+            members[key] = content if content is None or convert_value is None else convert_value(content)
+        return members
+
+    def fetch(expression: str, depth: int) -> str:
+        entry = f"x{depth}"
+        content = fetch_value(f'{entry}."value"', depth + 1)
+        packed = f'struct_pack("key" := CAST({entry}."key" AS {key_type}), "value" := {content})'
+        return f"list_transform(map_entries({expression}), lambda {entry}: {packed})"
+
+    return TypePlan(fetch, None, convert)
+
+
+def _is_int96(kind: Any) -> bool:
+    """Return whether ``kind`` is an INT96 timestamp, which ``_READ`` fetches as a struct of date and time."""
+    return kind.id == "struct" and [(name, child.id) for name, child in kind.children] == [
+        ("date", "date"),
+        ("time", "time_ns"),
+    ]
+
+
+def _write_int96(parts: dict[str, str]) -> str:
+    if parts["time"] >= "24" or parts["date"].endswith("infinity"):
+        raise RowRejected("holds an INT96 timestamp whose day or time is out of range")
+    return f"{_write_date(parts['date'])}T{parts['time']}"
+
+
+def _decode_text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise RowRejected("holds binary that is not UTF-8, and source.parquet.columns says that it is text") from None
+
+
+def _check_interval(text: str) -> str:
+    if "-" in text:  # an interval of Parquet has no sign, and DuckDB's numbers have a bit less
+        raise RowRejected("holds an interval that is too long to be read exactly")
+    return text
+
+
+def _write_nanoseconds(text: str) -> str:
+    return _write_date(_LAST_NANOSECONDS.get(text, text))
+
+
+def _write_utc(text: str) -> str:
+    return _write_date(f"{text[:-3]}Z" if text.endswith("+00") else text)
+
+
+def _write_nanoseconds_utc(text: str) -> str:
+    return f"{_write_nanoseconds(text)}Z" if text in _LAST_NANOSECONDS else _write_utc(text)
+
+
+def _decode_key(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content  # of which ``key_column_text`` makes a rejected row
+
+
+_BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
+    "base64": lambda content: b64encode(content).decode(),
+    "text": _decode_text,
+    "key": _decode_key,
+    "raw": None,
+}
+
+
+def _parse_digits(text: str) -> orjson.Fragment:
+    """A number: DuckDB writes no zero before the point of a decimal that has no digits there."""
+    return orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1))
+
+
+def _write_date(text: str) -> str:
+    """A date, with its time if it has one, as ISO 8601 has it: there, 1 BC is the year 0000, and 2 BC is -0001."""
+    if _BEFORE_CHRIST in text:
+        year, _, rest = text.replace(_BEFORE_CHRIST, "", 1).partition("-")
+        text = f"{'-' if int(year) > 1 else ''}{int(year) - 1:04}-{rest}"
+    return text.replace(" ", "T", 1)
+
+
+_DATES: Final[dict[str, Convert]] = {
+    **dict.fromkeys(["date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_us"], _write_date),
+    "timestamp_ns": _write_nanoseconds,
+    "timestamp with time zone": _write_utc,
+    "timestamptz_ns": _write_nanoseconds_utc,
+}
+
+
+def _parse_fraction(text: str) -> Any:
+    return orjson.Fragment(text) if text[-1].isdigit() else NOT_FINITE
+
+
+def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
+    if kind.id != "struct" or (has_int96 and _is_int96(kind)):
+        return []
+    found = []
+    for name, child in kind.children:
+        found += [f"{prefix}.{name}", *_nested_names(f"{prefix}.{name}", child, has_int96=has_int96)]
+    return found
+
+
+def _find_binaries(path: str, kind: Any) -> list[str]:
+    """The names of a column's binaries. Items of lists, and keys and values of maps, have the name of these."""
+    if kind.id in _BINARIES:
+        return [path]
+    if kind.id == "struct":
+        return [found for name, child in kind.children for found in _find_binaries(f"{path}.{name}", child)]
+    if kind.id in ("list", "array", "map"):
+        inner = [found for name, child in kind.children if name != "size" for found in _find_binaries(path, child)]
+        return list(dict.fromkeys(inner))
+    return []
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _escape_path(file: LocalFile) -> str:
+    """The path, escaped for functions of DuckDB that take patterns."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
+
+
+def _check_magic(file: LocalFile) -> None:
+    with file.path.open("rb") as opened:
+        first = opened.read(4)
+        opened.seek(max(0, file.bytes - 4))
+        last = opened.read(4)
+    if first != _MAGIC or last != _MAGIC:
+        what = "is cut short" if first == _MAGIC else "is not Parquet"
+        raise BadSource(
+            f"{file.name} {what}: a Parquet file begins and ends with PAR1",
+            hint="source.format says what a file is, if its name does not",
+        )
+
+
+class _duckdb_errors:  # noqa: N801 - used as a function
+    """Turns DuckDB's errors about a Parquet file into ours."""
+
+    def __init__(self, where: str, describe: Callable[[Exception], str]) -> None:
+        self._where, self._describe = where, describe
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise NotEnoughRoom(
+                f"{self._where}: its row groups need more memory than the limit leaves to read them: "
+                + describe_memory_error(error),
+                hint="raise --memory-limit, or write the file with smaller row groups",
+            ) from error
+        if isinstance(error, (duckdb.Error, UnicodeDecodeError)):
+            raise BadSource(f"{self._where} cannot be read{self._describe(error)}") from error

@@ -1,0 +1,582 @@
+"""The key and the value of a record that is a dict: a JSON object, or a Parquet row."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+import orjson
+
+from lookupdb.dataset.spec import DatasetSpec, Value
+from lookupdb.errors import BadSource
+from lookupdb.wording import format_some, shorten
+
+# What all parsers share: a row's key as text, its value as bytes, and how these fail.
+#
+# A row that cannot be a record (no key, a field of the wrong type) is *rejected*: it is counted and sampled, and the
+# gate ``maxRejectedRows`` judges. A file that cannot be parsed further (a broken quote, malformed JSON) is a BadSource.
+#
+# Why it fails goes to whoever may see the dataset's status. So a reason says where: file, row, line or column. It names
+# keys, columns, types, lengths, and the one character at which a file stops being JSON or CSV, but holds no value: not
+# a field, not a part of one, and of a library's message neither.
+
+
+_DELIMITERS: Final = ";\t|,"
+"""Delimiters that files have when they do not have the manifest's."""
+_MAX_NAMES: Final = 50
+"""So many columns does an error name."""
+_MAX_NAME_CHARACTERS: Final = 80
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+
+Row = Any
+"""One record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
+
+
+class RowRejected(ValueError):
+    """A row that cannot be a record."""
+
+
+class UnusableRow(dict[str, Any]):
+    """A row that cannot be a record, and why: asking for its key raises RowRejected."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def get(self, *_: object) -> Any:
+        """Raises RowRejected."""
+        raise RowRejected(self.reason)
+
+
+class UnfinishedSlice(BadSource):
+    """A slice ends within a quoted field: the cut is wrong, or the last quote is never closed."""
+
+
+def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> str:
+    """The first of ``names``, which a file has for its columns, each cut: one may be as long as the file."""
+    return format_some([render(shorten_name(name)) for name in names[: _MAX_NAMES + 1]], _MAX_NAMES)
+
+
+def check_names_once(names: Sequence[str], where: str) -> None:
+    """Raises BadSource if a column's name stands twice in ``names``, those of ``where``, "f.csv: its header"."""
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise BadSource(
+            f"{where} names {format_names(twice, repr)} more than once", hint="give each column a name of its own"
+        )
+
+
+def shorten_name(name: str) -> str:
+    """``name``, or what else a file has of any length, cut for a message."""
+    return shorten(name, _MAX_NAME_CHARACTERS)
+
+
+def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
+    """Join the columns of a key. Only the last one's text may hold the separator, so that two keys never become one."""
+    parts = list(parts)
+    for column, part in zip(columns[:-1], parts, strict=False):
+        if separator in part:
+            raise RowRejected(f"the key column {column} holds the separator {separator!r}")
+    for column, part in zip(columns, parts, strict=True):
+        if not part:
+            raise RowRejected(f"the key column {column} is empty")
+    return separator.join(parts)
+
+
+def describe_json_error(error: Exception) -> str:
+    """A JSON parser's message, with the character of the text in place of a line number that is not the file's."""
+    return f"{error.msg}, at its character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def check_json_text(text: bytes, what: str, alternative: str | None = None) -> bytes:
+    """``text``, if it is JSON, with the line breaks and tabs between its tokens replaced by spaces. Raises RowRejected.
+
+    ``alternative`` says what the spec could ask for instead.
+    """
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RowRejected(
+            f"{what} is not JSON: {describe_json_error(error)}" + (f" ({alternative})" if alternative else "")
+        ) from error
+    return text.translate(_SPACES)
+
+
+def describe_encode_error(error: Exception) -> str:
+    """Why orjson cannot write a parsed value as JSON."""
+    text = str(error)
+    if "NotFinite" in text:
+        return "its value holds NaN or an infinity, for which JSON has no number"
+    if "surrogate" in text or "UTF-8" in text:
+        return "its value is not valid Unicode text (a lone surrogate)"
+    return f"its value cannot be written as JSON: {text}"
+
+
+_SPACES = bytes.maketrans(b"\r\n\t", b"   ")
+
+
+def unknown_column_error(
+    where: str,
+    role: str,
+    name: str,
+    names: Iterable[str],
+    *,
+    nested: Iterable[str] = (),
+    lack: str = "which is not there",
+    delimiter: str | None = None,
+) -> BadSource:
+    """The error for a missing column, with the most similar name and all there are. ``nested`` are names with dots.
+
+    ``delimiter`` is the one that a CSV header was read with.
+    """
+    names, nested = list(names), list(nested)
+    others = "" if delimiter is None else _DELIMITERS.replace(delimiter, "")
+    if len(names) == 1 and (delimiter := next((character for character in others if character in names[0]), None)):
+        return BadSource(
+            f"{where}: {role} names the column {name!r}, and the header is one column, {shorten_name(names[0])!r}",
+            hint=f"if its delimiter is {delimiter!r}, say so: source.csv.delimiter",
+        )
+    partitions = [other for other in read_partitions(where) if other not in names]
+    similar = _find_similar_column(name, [*names, *nested, *partitions])
+    listed = [*names, *nested] if "." in name else names
+    return BadSource(
+        f"{where}: {role} names the column {name!r}, {lack}"
+        + (f"; did you mean {shorten_name(similar)!r}?" if similar else ""),
+        hint=(f"its columns are {format_names(listed)}" if names else "it has no columns")
+        + (f", and those of its path {format_names(partitions)}" if partitions else ""),
+    )
+
+
+def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
+    if close := difflib.get_close_matches(name, names, n=1):
+        return close[0]
+    ends = {other.rpartition(".")[2].lower(): other for other in reversed(names)}
+    near = difflib.get_close_matches(name.lower(), ends, n=1)
+    return ends[near[0]] if near else None
+
+
+def read_partitions(url: str) -> dict[str, str | None]:
+    """The columns that the folders in ``url`` name, as Hive and Spark write them: ``country=DE/``."""
+    path = unquote(urlsplit(url).path) if url.startswith(("file://", "https://", "http://")) else url
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, text = folder.partition("=")
+        if name and equals:
+            found[_unescape(name)] = None if text == _NULL_PARTITION else _unescape(text)
+    return found
+
+
+def _unescape(text: str) -> str:
+    """``text`` without its percent-escapes; as it stands, if they are not UTF-8."""
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return text
+
+
+def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:
+    """Those that ``spec`` names. A file that has such a column itself keeps its own."""
+    named = {*spec.key.columns, *value_columns(spec.value)[1], *(column.name for column in spec.source.csv.columns)}
+    return {name: text for name, text in read_partitions(url).items() if name in named}
+
+
+def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
+    """The field of spec.value that selects, and the columns that it names, each once; none means all but the key's."""
+    if value.column is not None:
+        return "value.column", (value.column,)
+    if value.field is not None:
+        return "value.field", (value.field,)
+    return "value.columns", tuple(dict.fromkeys(value.columns or ()))
+
+
+# Which columns the rows of a file have, if rows are dicts; and how a dotted column name reaches into nested dicts.
+
+
+ABSENT: Any = object()
+"""What ``get_column`` returns for a column that a row does not have: null would be a value."""
+_MAX_TRACKED_NAMES: Final = 1000
+_NESTED_ROWS: Final = 100
+"""So many rows that lack a column are looked through for the nested names beside it."""
+_SIBLINGS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumns:
+    """The columns that some rows of a file had, for another process."""
+
+    missing: list[str]
+    names: list[str]
+    rows: int
+    nested: list[str]
+
+
+class ColumnTracker:
+    """Tracks which of the spec's columns occur in the rows of one file."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        role, columns = value_columns(spec.value)
+        self.roles = {**dict.fromkeys(columns, role), **dict.fromkeys(spec.key.columns, "key.columns")}
+        """Column → the field of the spec that names it."""
+        self.missing = set(self.roles)
+        """The columns that no record had so far. While there are any, records are passed to ``observe``."""
+        self._names: dict[str, None] = {}
+        self._nested: dict[str, None] = {}
+        """Names with dots, of members that may have been meant: for messages."""
+        self._rows = 0
+
+    def observe(self, record: dict[str, Any]) -> None:
+        """Note which columns ``record`` has."""
+        self._rows += 1
+        self.missing.difference_update([name for name in self.missing if _has_column(record, name)])
+        if len(self._names) < _MAX_TRACKED_NAMES:
+            self._names.update(dict.fromkeys(record))
+        if self._rows <= _NESTED_ROWS and len(self._nested) < _MAX_TRACKED_NAMES:
+            for name in self.missing:
+                self._nested.update(dict.fromkeys(_list_siblings(record, name) if "." in name else _list_inner(record)))
+
+    def count_more(self, rows: int) -> None:
+        """Note so many rows that have no missing column, and none whose name was not noted."""
+        self._rows += rows
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """The names noted so far; None if no more are noted."""
+        return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
+
+    def snapshot(self) -> SeenColumns:
+        """What was observed so far, for another tracker to ``merge``."""
+        names, nested = (
+            [name.encode(errors="backslashreplace").decode() for name in found]  # with no lone surrogates
+            for found in (self._names, self._nested)
+        )
+        return SeenColumns(sorted(self.missing), names, self._rows, nested)
+
+    def merge(self, snapshot: SeenColumns) -> None:
+        """Add what another tracker observed in other rows of the same file."""
+        self.missing.intersection_update(snapshot.missing)
+        self._names.update(dict.fromkeys(snapshot.names[: max(0, _MAX_TRACKED_NAMES - len(self._names))]))
+        self._nested.update(dict.fromkeys(snapshot.nested[: max(0, _MAX_TRACKED_NAMES - len(self._nested))]))
+        self._rows += snapshot.rows
+
+    def check(self, where: str) -> None:
+        """Raises BadSource if a column of the spec occurs in no row of the file ``where``."""
+        for name, role in self.roles.items():
+            if self._rows and name in self.missing:
+                lack = "which its only row lacks" if self._rows == 1 else f"which none of its {self._rows:,} rows has"
+                raise unknown_column_error(where, role, name, self._names, nested=self._nested, lack=lack)
+
+
+def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
+    """The names of what stands in the nested dicts that the dots of ``name`` lead through, a few of each."""
+    owner: Any = record
+    path = ""
+    found: list[str] = []
+    for part in name.split(".")[:-1]:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+        path += f"{part}."
+        if isinstance(owner, dict):
+            found += [path + member for member in islice(owner, _SIBLINGS)]
+    return found
+
+
+def _list_inner(record: dict[str, Any]) -> list[str]:
+    """The names of what stands in nested dicts, a few of each: the dots of one may have been forgotten."""
+    return [
+        f"{outer}.{member}"
+        for outer, inner in islice(record.items(), _SIBLINGS)
+        if isinstance(inner, dict)
+        for member in islice(inner, _SIBLINGS)
+    ]
+
+
+def get_column(record: dict[str, Any], name: str) -> Any:
+    """Return the member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither.
+
+    What is within null is null, as in SQL.
+    """
+    if name in record:
+        return record[name]
+    owner: Any = record
+    for part in name.split("."):
+        if owner is None:
+            return None
+        owner = owner.get(part, ABSENT) if isinstance(owner, dict) else ABSENT
+    return owner
+
+
+def _has_column(record: dict[str, Any], name: str) -> bool:
+    """Whether ``record`` shows that there is such a column: one within null may be a mistake in its name."""
+    if name in record:
+        return True
+    owner, last = find_owner(record, name)
+    return owner is not None and last in owner
+
+
+def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
+    """The nested dict that would hold the last part of ``name``, and that part."""
+    *path, last = name.split(".")
+    owner: Any = record
+    for part in path:
+        owner = owner.get(part) if isinstance(owner, dict) else None
+    return (owner if path and isinstance(owner, dict) else None), last
+
+
+# The interface of every parser, whatever its format.
+
+
+class RowParser(Protocol):
+    """Reads a slice. ``key`` and ``value`` take a row from iteration; call ``key`` first, because ``value`` may consume
+    the row."""
+
+    @property
+    def key(self) -> Callable[[Row], str]:
+        """A row's key, not yet normalised. Raises RowRejected."""
+
+    @property
+    def value(self) -> Callable[[Row], bytes]:
+        """A row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows in the slice's order. Raises BadSource, which names file and row."""
+
+    def position(self) -> int:
+        """How many bytes of the slice were read."""
+
+    @property
+    def end(self) -> int | None:
+        """Where in the file the last row ends, for a slice that extends to its row's end; None if the slice's own end
+        is exact."""
+
+    @property
+    def lines(self) -> int:
+        """How many lines of the file were read; 0 for formats without lines."""
+
+    @property
+    def names(self) -> Sequence[str] | None:
+        """The names of the columns that the file declares, in a header or a footer; None if its rows name them."""
+
+    @property
+    def columns(self) -> ColumnTracker | None:
+        """The columns that the rows had; None if the file declares its columns."""
+
+
+# All files of a source that declare their columns, CSV and Parquet, declare the same ones, in any order.
+#
+# Else a column that one file calls by another name would go live under both names. A value that names its columns takes
+# nothing else, so such files may have what others lack.
+
+
+_SHOWN_NAMES: Final = 10
+
+
+class UniformColumns:
+    """Compares the columns of each file with those of the first."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self._takes_all = not value_columns(spec.value)[1]
+        self._first: tuple[str, frozenset[str]] | None = None
+
+    def check(self, where: str, names: Sequence[str] | None) -> None:
+        """Raises BadSource if the file ``where`` has other columns than the first. None: it declares none."""
+        if names is None or not self._takes_all:
+            return
+        if self._first is None:
+            self._first = where, frozenset(names)
+            return
+        first, expected = self._first
+        if expected.symmetric_difference(names):
+            raise _difference_error(where, names, first, expected)
+
+
+def _difference_error(where: str, names: Sequence[str], first: str, expected: frozenset[str]) -> BadSource:
+    found = frozenset(names)
+    changes = (("lacks", expected - found), ("adds", found - expected))
+    difference = " and ".join(f"{word} {_list_names(columns)}" for word, columns in changes if columns)
+    return BadSource(
+        f"{where} has other columns than {first}: it {difference}",
+        hint="give all files of a source the same columns, or name those to store: value.columns takes nothing else",
+    )
+
+
+def _list_names(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ", ".join(repr(shorten_name(name)) for name in ordered[:_SHOWN_NAMES])
+    return shown + (f" and {len(ordered) - _SHOWN_NAMES:,} more" if len(ordered) > _SHOWN_NAMES else "")
+
+
+class NotFinite:
+    """NaN or an infinity: orjson cannot write it, so a row with such a value is rejected."""
+
+
+NOT_FINITE: Final = NotFinite()
+
+
+class DictRows:
+    """Makes keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
+    member has the whole name.
+
+    A value leaves out a column that its row does not have; a column that no row has is a BadSource.
+    """
+
+    def __init__(self, spec: DatasetSpec, where: str) -> None:
+        self._where = where
+        self.columns = ColumnTracker(spec)
+        self.partitions = find_partitions(spec, where)
+        """The columns that a record has from its file's path, unless it has them itself."""
+        self.key = _make_key_function(spec)
+        """The function from a record to its key, not yet normalised. Raises RowRejected."""
+        self.value = _make_value_function(spec)
+        """The function from a record to its value; it consumes the record. Raises RowRejected or
+        orjson.JSONEncodeError."""
+
+    def add_partitions(self, record: dict[str, Any]) -> None:
+        """Add the columns that come from the file's path."""
+        for name, text in self.partitions.items():
+            record.setdefault(name, text)
+
+    def check_declared(self, names: Iterable[str], nested: Iterable[str] = ()) -> None:
+        """Check the spec's columns against those that the file declares. Raises BadSource for a missing one."""
+        names, nested = list(names), list(nested)
+        declared = {*names, *nested, *self.partitions}
+        for name, role in self.columns.roles.items():
+            if name not in declared:
+                raise unknown_column_error(self._where, role, name, names, nested=nested)
+        self.columns.missing.clear()
+
+
+class MemberValues:
+    """Makes values of the members of one JSON object: a member's whole content, or a part of it if that is an
+    object."""
+
+    def __init__(self, spec: DatasetSpec, where: str) -> None:
+        objects = DictRows(spec, where)
+        self.columns, self._object_value = objects.columns, objects.value
+        self._role = value_columns(spec.value)[0] if self.columns.roles else None
+        """The field of the spec that selects a part."""
+
+    def value(self, row: tuple[str, Any]) -> bytes:
+        """The value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
+        member = row[1]
+        if type(member) is UnusableRow:
+            raise RowRejected(member.reason)
+        if self._role is None:
+            return orjson.dumps(member)
+        if type(member) is not dict:
+            raise RowRejected(f"its value is {_kind(member)}, and {self._role} chooses from objects")
+        return self._object_value(member)
+
+
+def _kind(value: Any) -> str:
+    kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _make_key_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], str]:
+    columns, separator = spec.key.columns, spec.key.separator
+    if len(columns) != 1:
+        return lambda record: join_key(columns, [key_column_text(record, name) for name in columns], separator)
+    column = columns[0]
+
+    def key(record: dict[str, Any]) -> str:
+        member = record.get(column)
+        return member if type(member) is str else key_column_text(record, column)
+
+    return key
+
+
+def _make_value_function(spec: DatasetSpec) -> Callable[[dict[str, Any]], bytes]:
+    value, dumps = spec.value, orjson.dumps
+    if value.column is not None:
+        column, raw = value.column, value.format == "raw"
+        return lambda record: _column_bytes(record, column, raw)
+    if value.field is not None:
+        field = value.field
+        return lambda record: dumps(_require_column(record, field))
+    if value.columns is not None:
+        columns = value.columns
+        return lambda record: dumps(
+            {name: member for name in columns if (member := get_column(record, name)) is not ABSENT}
+        )
+    keys = spec.key.columns
+
+    def all_but_key(record: dict[str, Any]) -> bytes:
+        for name in keys:
+            _remove_column(record, name)
+        return dumps(record)
+
+    return all_but_key
+
+
+def _remove_column(record: dict[str, Any], name: str) -> None:
+    if name in record:
+        del record[name]
+        return
+    owner, last = find_owner(record, name)
+    if owner is not None:
+        owner.pop(last, None)
+
+
+def _require_column(record: dict[str, Any], name: str) -> Any:
+    member = get_column(record, name)
+    if member is ABSENT:
+        raise RowRejected(f"it has no {name}")
+    return member
+
+
+def key_column_text(record: dict[str, Any], column: str) -> str:
+    """The text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
+    member = record.get(column, ABSENT)
+    if member is ABSENT:
+        member = get_column(record, column)
+    if type(member) is str:
+        return member
+    if type(member) is int:
+        return str(member)
+    if isinstance(member, orjson.Fragment):
+        text = orjson.dumps(member).decode()
+        if text.removeprefix("-").isdecimal():
+            return text
+        raise RowRejected(f"the key column {column} is {shorten_name(text)}; a key is text or an integer")
+    if member is ABSENT:
+        raise RowRejected(f"it has no key column {column}")
+    if member is None:
+        raise RowRejected(f"the key column {column} is null")
+    kinds = {
+        bool: "a boolean",
+        float: "a fraction",
+        list: "an array",
+        dict: "an object",
+        NotFinite: "NaN or an infinity",
+        bytes: "binary that is not UTF-8",
+    }
+    kind = kinds.get(type(member), "of another type")
+    raise RowRejected(f"the key column {column} is {kind}; a key is text or an integer")
+
+
+def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
+    member = _require_column(record, column)
+    if isinstance(member, str):
+        try:
+            member = member.encode()
+        except UnicodeEncodeError:
+            raise RowRejected(f"the column {column} is not valid Unicode text (a lone surrogate)") from None
+    if not isinstance(member, bytes):
+        if raw:
+            raise RowRejected(f"the column {column} is not text or binary")
+        raise RowRejected(f"the column {column} is not text that holds JSON (value.field: {column} takes it as it is)")
+    alternative = f"value.field: {column} makes JSON of it, value.format: raw takes it as it is"
+    return member if raw else check_json_text(member, f"the column {column}", alternative)
+
+
+def unwritable_column_error(where: str, column: str, why: str) -> BadSource:
+    """The error for a column whose values have no JSON form, or would lose what they are: ``why`` follows its name."""
+    return BadSource(
+        f"{where}: the column {shorten_name(column)} {why}",
+        hint="write it in another way, or name the columns to store without it: value.columns takes nothing else",
+    )

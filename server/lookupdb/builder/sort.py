@@ -1,0 +1,507 @@
+"""Sorts records out of core, within a memory limit.
+
+An external merge sort: records gather in memory; at the limit they are sorted and written as a *run*. At the end the
+runs are merged, as many at once as memory and open files allow. Each pass writes each record once, and there are as few
+passes as possible. DuckDB's ORDER BY was tried first: it is as fast, but runs out of memory when the source is a few
+times larger than its limit.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from io import FileIO
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Protocol, Self
+
+from xxhash import xxh3_64_intdigest as rank_key
+
+from lookupdb import native
+from lookupdb.builder.options import scratch_errors
+from lookupdb.process.limits import enough_descriptors, free_descriptors
+
+# Runs: files of sorted records, written, read and merged a block at a time.
+#
+# Comparing, slicing and joining happen in C, for a whole block of records.
+
+
+Record = tuple[bytes, int, bytes]
+"""Encoded key, place, value. The place tells where in the source the record stood: see ``encode_place``."""
+
+
+class Batch(Protocol):
+    """Some records of a stream in key order: a list, or native."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+BLOCK_BYTES: Final = 256 << 10
+"""The approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
+BLOCK_MEMORY: Final = 4 * BLOCK_BYTES
+RECORD_MEMORY: Final = 200
+"""What Python takes for a record beside the bytes of its key and value."""
+_HEADER: Final = struct.Struct("<IQQ")
+"""Precedes a block: the number of records, the bytes of their keys and of their values."""
+_ROW_BITS: Final = 40
+_ROW_MASK: Final = (1 << _ROW_BITS) - 1
+
+record_key = itemgetter(0)
+
+
+def encode_place(piece: int, row: int) -> int:
+    """Row ``row`` of slice ``piece`` as one integer below 2**62. Places sort in the source's order."""
+    return piece << _ROW_BITS | row
+
+
+def decode_place(place: int) -> tuple[int, int]:
+    """The slice and the row of ``place``."""
+    return place >> _ROW_BITS, place & _ROW_MASK
+
+
+def as_native(kernels: Any, batch: Batch) -> Any:
+    """``batch`` as the ``kernels`` have it."""
+    return batch if isinstance(batch, kernels.RecordBatch) else kernels.RecordBatch(list(batch))
+
+
+def write_run(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:
+    """Append sorted records to ``run``, an unbuffered file."""
+    for batch in batches:
+        for block in _split_into_blocks(batch):
+            _write_block(run, block)
+
+
+def read_run(run: IO[bytes]) -> Iterator[list[Record]]:
+    """All records of ``run``, block by block."""
+    run.seek(0)
+    while block := _read_block(run):
+        yield block
+
+
+def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
+    """The records of ``runs`` in key order; among equal keys, those of an earlier run come first.
+
+    Each round takes from every run's block the records that no unread record can precede: those up to the smallest of
+    the blocks' last keys. Each round uses up at least one block.
+    """
+    open_runs: list[tuple[IO[bytes], list[Record]]] = []
+    for run in runs:
+        run.seek(0)
+        if block := _read_block(run):
+            open_runs.append((run, block))
+    while open_runs:
+        bound = min(block[-1][0] for _, block in open_runs)
+        ready: list[Record] = []
+        remaining: list[tuple[IO[bytes], list[Record]]] = []
+        cut = bisect_right
+        for run, block in open_runs:
+            end = cut(block, bound, key=record_key)
+            ready += block[:end]
+            rest = block[end:]
+            if cut is bisect_right and block[-1][0] == bound:
+                cut = bisect_left  # this run may have more records of the bound's key: those of later runs must wait
+            if rest or (rest := _read_block(run)):
+                remaining.append((run, rest))
+        open_runs = remaining
+        ready.sort(key=record_key)  # it consists of sorted pieces, which the sort merges
+        yield ready
+
+
+def _split_into_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Split ``records`` into blocks of about ``BLOCK_BYTES``."""
+    start = block_bytes = 0
+    for number, (key, _, value) in enumerate(records, 1):
+        block_bytes += len(key) + len(value) + RECORD_MEMORY // 4
+        if block_bytes > BLOCK_BYTES:
+            yield records[start:number]
+            start, block_bytes = number, 0
+    if start < len(records):
+        yield records[start:]
+
+
+def _write_block(run: IO[bytes], block: Sequence[Record]) -> None:
+    keys, places, values = zip(*block, strict=True)
+    key_bytes, value_bytes = b"".join(keys), b"".join(values)
+    parts = (
+        _HEADER.pack(len(block), len(key_bytes), len(value_bytes)),
+        array("Q", places).tobytes(),
+        array("I", map(len, keys)).tobytes(),
+        array("I", map(len, values)).tobytes(),
+        key_bytes,
+        value_bytes,
+    )
+    rest = memoryview(b"".join(parts))
+    while rest:
+        rest = rest[run.write(rest) :]
+
+
+def _read_block(run: IO[bytes]) -> list[Record]:
+    """The next block; empty at the run's end."""
+    header = run.read(_HEADER.size)
+    if not header:
+        return []
+    count, key_bytes, value_bytes = _HEADER.unpack(header)
+    places, key_sizes, value_sizes = array("Q"), array("I"), array("I")
+    for numbers in (places, key_sizes, value_sizes):
+        numbers.frombytes(read_exactly(run, count * numbers.itemsize))
+    keys, values = read_exactly(run, key_bytes), read_exactly(run, value_bytes)
+    return list(
+        zip(
+            [keys[start:end] for start, end in pairwise(accumulate(key_sizes, initial=0))],
+            places,
+            [values[start:end] for start, end in pairwise(accumulate(value_sizes, initial=0))],
+            strict=True,
+        )
+    )
+
+
+def read_exactly(run: IO[bytes], size: int) -> bytes:
+    """Exactly ``size`` bytes, which our own file surely holds."""
+    data = run.read(size)
+    while len(data) < size:
+        data += run.read(size - len(data))
+    return data
+
+
+# Records in memory, until they are written as a run: natively, or in a list.
+
+
+class RecordBuffer(Protocol):
+    """Unsorted records."""
+
+    @property
+    def memory(self) -> int:
+        """The memory that they take, in bytes."""
+
+    def put(self, key: bytes, place: int, value: bytes, /) -> None:
+        """Add a record."""
+
+    def write_run(self, path: Path, /) -> None:
+        """Write the records, sorted, as a run into the new file ``path``, and forget them."""
+
+
+class RecordList:
+    """The twin of the native buffer."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self.memory = 0
+
+    def put(self, key: bytes, place: int, value: bytes) -> None:
+        """Add a record."""
+        self._records.append((key, place, value))
+        self.memory += len(key) + len(value) + RECORD_MEMORY
+
+    def write_run(self, path: Path) -> None:
+        """Write the records, sorted, as a run into the new file ``path``, and forget them."""
+        with FileIO(path, "x") as run:
+            write_run(run, [self.take_sorted()])
+
+    def take_sorted(self) -> list[Record]:
+        """The records, sorted; the buffer forgets them."""
+        records, self._records, self.memory = self._records, [], 0
+        records.sort(key=record_key)
+        return records
+
+
+def make_record_buffer() -> RecordBuffer:
+    """An empty buffer."""
+    kernels = native.kernels()
+    return RecordList() if kernels is None else kernels.RecordBuffer()
+
+
+# A sample of the values, to train the compression dictionary on. It depends on the records, not on their order.
+
+
+_MAX_VALUES: Final = 200_000
+_RANK_BYTES: Final = 8
+_RANKS: Final = 1 << 8 * _RANK_BYTES
+_AMPLE: Final = 8
+"""The sample fills up if values are more than an eighth of the source; otherwise it stays proportionally smaller."""
+
+
+class Sample(Protocol):
+    """Keeps the values whose keys have the smallest hashes, up to a number of bytes."""
+
+    def offer(self, key: bytes, place: int, value: bytes, /) -> None:
+        """Keep ``value`` if its key's hash is small enough; ``place`` orders equal keys."""
+
+    def write_run(self, path: Path, /) -> None:
+        """Write the sample as a run into the new file ``path``, with hashes as keys."""
+
+    def add_run(self, path: Path, /) -> None:
+        """Add another sample, which was written as the run at ``path``."""
+
+    def take_values(self) -> list[bytes]:
+        """The sampled values, by their keys' hashes; the sample forgets them."""
+
+
+class SampleList:
+    """The twin of the native sample."""
+
+    def __init__(self, max_bytes: int, last_rank: int | None) -> None:
+        """``last_rank`` is the largest hash that is taken, None takes none."""
+        self._max_bytes = max_bytes
+        self._bound = 0 if last_rank is None else last_rank + 1
+        self._entries: list[tuple[int, int, bytes]] = []
+        self._bytes = 0
+
+    def offer(self, key: bytes, place: int, value: bytes) -> None:
+        """Keep ``value`` if its key's hash is small enough; ``place`` orders equal keys."""
+        rank = rank_key(key)
+        if rank < self._bound:
+            self._keep(rank, place, value)
+
+    def _keep(self, rank: int, place: int, value: bytes) -> None:
+        self._entries.append((rank, place, value))
+        self._bytes += len(value)
+        if self._bytes > 2 * self._max_bytes or len(self._entries) > 2 * _MAX_VALUES:
+            self._trim()
+
+    def _trim(self) -> None:
+        self._entries.sort()
+        kept_count = kept_bytes = 0
+        for _, _, value in self._entries[:_MAX_VALUES]:
+            if kept_bytes + len(value) > self._max_bytes and kept_count:
+                break
+            kept_bytes += len(value)
+            kept_count += 1
+        if kept_count < len(self._entries):
+            self._bound = self._entries[kept_count][0]
+            del self._entries[kept_count:]
+            self._bytes = kept_bytes
+
+    def write_run(self, path: Path) -> None:
+        """Write the sample as a run into the new file ``path``, with hashes as keys."""
+        self._trim()
+        records: list[Record] = [
+            (rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._entries
+        ]
+        with FileIO(path, "x") as run:
+            write_run(run, [records])
+
+    def add_run(self, path: Path) -> None:
+        """Add another sample, which was written as the run at ``path``."""
+        with FileIO(path) as run:
+            for block in read_run(run):
+                for rank_bytes, place, value in block:
+                    rank = int.from_bytes(rank_bytes, "big")
+                    if rank < self._bound:
+                        self._keep(rank, place, value)
+
+    def take_values(self) -> list[bytes]:
+        """The sampled values, by their keys' hashes; the sample forgets them."""
+        self._trim()
+        entries, self._entries = self._entries, []
+        return [value for _, _, value in entries]
+
+
+def make_sample(max_bytes: int, source_bytes: int = 0) -> Sample:
+    """An empty sample; one of ``max_bytes`` 0 keeps nothing.
+
+    Most of what a source of ``source_bytes`` would displace in the end is refused from the start: filling and trimming
+    the sample for every slice of a large source took an eighth of the time to read it.
+    """
+    bound = min(_RANKS, _RANKS * _AMPLE * max_bytes // max(1, source_bytes)) if max_bytes else 0
+    last_rank = bound - 1 if bound else None
+    kernels = native.kernels()
+    return SampleList(max_bytes, last_rank) if kernels is None else kernels.Sample(max_bytes, last_rank)
+
+
+SPOOL_BYTES: Final = 32 << 10
+"""A larger value waits in a separate file while its key is sorted, so that blocks of records stay small."""
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_RECORDS: Final = 2048
+_MAX_MERGED_RUNS: Final = 512
+"""Two passes merge a quarter of a million runs, however few records memory holds."""
+_SPARE_DESCRIPTORS: Final = 16
+_SPOOLED: Final = 1 << 62
+"""A bit of a place: the record's value is a reference into its slice's spool file."""
+_REFERENCE: Final = struct.Struct("<QQ")
+
+
+class Sorter:
+    """``put`` all records, then iterate, once. A context manager, which owns its files in ``scratch``.
+
+    Records of equal keys come out in the order in which they were put.
+    """
+
+    def __init__(self, scratch: Path, memory: int, name: str = "sort") -> None:
+        """``memory`` limits the bytes of records in memory; file names begin with ``name``."""
+        self._scratch, self.memory, self._name = scratch, memory, name
+        self.records = make_record_buffer()
+        """Where ``put`` puts them. The native row kernels put records there themselves, with ``spill_if_full``."""
+        self._kernels = native.kernels()
+        self._runs: list[Path] = []
+        self._file_count = 0
+        self._spool: FileIO | None = None
+        self._spools: dict[int, Path] = {}
+        self._open = ExitStack()
+
+    def put(self, key: bytes, place: int, value: bytes) -> None:
+        """Add a record. Raises NotEnoughRoom if scratch is full."""
+        if len(value) > SPOOL_BYTES:
+            place, value = place | _SPOOLED, self._spool_value(place, value)
+        self.records.put(key, place, value)
+        self.spill_if_full()
+
+    def spill_if_full(self) -> bool:
+        """Write the records of the buffer, if they take more memory than they may. Returns whether they did."""
+        is_full = self.records.memory > self.memory
+        if is_full:
+            self._spill()
+        return is_full
+
+    def _spool_value(self, place: int, value: bytes) -> bytes:
+        with scratch_errors(self._scratch):
+            if self._spool is None:
+                path = self._new_path()
+                self._spool = self._open.enter_context(FileIO(path, "x"))
+            self._spools[decode_place(place)[0]] = self._scratch / Path(str(self._spool.name)).name
+            start = self._spool.tell()
+            rest = memoryview(value)
+            while rest:
+                rest = rest[self._spool.write(rest) :]
+        return _REFERENCE.pack(start, len(value))
+
+    def _new_path(self) -> Path:
+        """The path of a new file, which is deleted with this sorter."""
+        self._file_count += 1
+        return self._delete_at_exit(self._scratch / f"{self._name}-{self._file_count}")
+
+    def _delete_at_exit(self, path: Path) -> Path:
+        self._open.callback(path.unlink, missing_ok=True)
+        return path
+
+    def _spill(self) -> None:
+        if self.records.memory:
+            path = self._new_path()
+            with scratch_errors(self._scratch):
+                self.records.write_run(path)
+            self._runs.append(path)
+
+    def detach(self) -> tuple[list[str], str | None]:
+        """Write all records, and leave all files to another sorter's ``adopt``: returns the names of the runs and of
+        the spool."""
+        self._spill()
+        self._open.pop_all()
+        if self._spool is None:
+            return [run.name for run in self._runs], None
+        self._spool.close()
+        return [run.name for run in self._runs], Path(str(self._spool.name)).name
+
+    def adopt(self, piece: int, folder: Path, names: Sequence[str], spool: str | None) -> None:
+        """Take over the files in ``folder`` that another sorter detached: the records of slice ``piece``.
+
+        The files move to this sorter's folder, which is on the same disk.
+        """
+        self._spill()
+        if spool is not None:
+            self._spools[piece] = self._delete_at_exit((folder / spool).rename(self._scratch / spool))
+        self._runs += [self._delete_at_exit((folder / name).rename(self._scratch / name)) for name in names]
+
+    def _reduce_runs(self) -> None:
+        """Merge neighbouring runs until the rest can be merged at once."""
+        width = self._max_merge_width()
+        while (count := len(self._runs)) > width:
+            surplus = count - width + 1
+            if surplus > width:
+                groups = [self._runs[start : start + width] for start in range(0, count, width)]
+                self._runs = [self._merge(group) for group in groups]
+            else:
+                start = _find_smallest_window([run.stat().st_size for run in self._runs], surplus)
+                self._runs[start : start + surplus] = [self._merge(self._runs[start : start + surplus])]
+
+    def _max_merge_width(self) -> int:
+        width = min(self.memory // BLOCK_MEMORY, _MAX_MERGED_RUNS, free_descriptors() - _SPARE_DESCRIPTORS)
+        return max(2, width)
+
+    def _merge(self, group: Sequence[Path]) -> Path:
+        if len(group) == 1:
+            return group[0]
+        merged = self._new_path()
+        with scratch_errors(self._scratch):
+            if self._kernels is not None:
+                self._start_merge(group).write_run(merged)
+            else:
+                with self._open_runs(group) as files, FileIO(merged, "x") as run:
+                    write_run(run, merge_runs(files))
+        for path in group:
+            path.unlink()
+        return merged
+
+    def _start_merge(self, group: Sequence[Path]) -> Any:
+        assert self._kernels is not None
+        with enough_descriptors("merge what it has sorted"):
+            return self._kernels.Merge(group, self._spools)
+
+    @contextmanager
+    def _open_runs(self, group: Sequence[Path]) -> Iterator[list[FileIO]]:
+        with ExitStack() as stack, enough_descriptors("merge what it has sorted"):
+            yield [stack.enter_context(FileIO(path)) for path in group]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
+        if not self._runs:
+            if isinstance(self.records, RecordList):
+                yield from self._split_into_batches([self.records.take_sorted()])
+            else:
+                buffer: Any = self.records
+                yield from buffer.take_sorted(self._spools)
+            return
+        self._spill()
+        self._reduce_runs()
+        if self._kernels is not None:
+            yield from self._start_merge(self._runs)
+            return
+        with self._open_runs(self._runs) as files:
+            yield from self._split_into_batches(merge_runs(files))
+
+    def _split_into_batches(self, pieces: Iterable[list[Record]]) -> Iterator[list[Record]]:
+        for piece in pieces:
+            for start in range(0, len(piece), _BATCH_RECORDS):
+                batch = piece[start : start + _BATCH_RECORDS]
+                if self._spools:
+                    yield from self._load_spooled(batch)
+                else:
+                    yield batch
+
+    def _load_spooled(self, records: list[Record]) -> Iterator[list[Record]]:
+        batch, loaded_bytes = [], 0
+        for record in records:
+            key, place, value = record
+            if place & _SPOOLED:
+                place ^= _SPOOLED
+                start, length = _REFERENCE.unpack(value)
+                with FileIO(self._spools[decode_place(place)[0]]) as spool:
+                    spool.seek(start)
+                    batch.append((key, place, read_exactly(spool, length)))
+                loaded_bytes += length
+            else:
+                batch.append(record)
+            if loaded_bytes > _BATCH_BYTES:
+                yield batch
+                batch, loaded_bytes = [], 0
+        if batch:
+            yield batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+        self.records, self._runs, self._spool, self._spools = make_record_buffer(), [], None, {}
+
+
+def _find_smallest_window(sizes: Sequence[int], length: int) -> int:
+    """The start of the ``length`` consecutive ``sizes`` with the smallest sum."""
+    starts = range(len(sizes) - length + 1)
+    return min(starts, key=lambda start: sum(sizes[start : start + length]))

@@ -1,0 +1,678 @@
+"""Writes all shard files of a generation side by side, from one stream in key order.
+
+The bytes of a file depend on its records alone: transactions end where the records say, never where a batch of the
+stream ends or memory runs short.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
+
+import lmdb
+import zstandard
+
+from lookupdb import disk, native, shard_name
+from lookupdb.builder.options import SAMPLE_BYTES, transaction_bytes
+from lookupdb.builder.sort import Batch, Record, as_native
+from lookupdb.errors import BadSource, NotEnoughRoom, StoreError
+from lookupdb.keys import shard_number
+from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample, ShardFile, Totals
+from lookupdb.process.limits import require_descriptors
+from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
+from lookupdb.store.dataset import file_sha256
+
+# How values are stored: decides record by record whether to compress. Deterministic.
+
+
+LEVEL: Final = 3
+"""Measured on ten product ids a value: level 1 hardly uses the dictionary (0.45), 3 gives 0.140, 5 gives 0.137."""
+
+
+def compression_parameters() -> zstandard.ZstdCompressionParameters:
+    """How values are compressed."""
+    return zstandard.ZstdCompressionParameters.from_level(
+        LEVEL,
+        format=zstandard.FORMAT_ZSTD1_MAGICLESS,
+        write_content_size=True,
+        write_checksum=False,
+        write_dict_id=False,
+    )
+
+
+class Compressor:
+    """Compresses batches of values on ``threads`` cores."""
+
+    def __init__(self, dictionary: bytes, threads: int) -> None:
+        self._threads = threads
+        parameters = compression_parameters()
+        prepared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        if prepared:
+            # Otherwise each batch would digest it again: 3 ms for 1 MiB, as much as a thousand values cost.
+            prepared.precompute_compress(compression_params=parameters)
+        self._zstd = zstandard.ZstdCompressor(dict_data=prepared, compression_params=parameters)
+
+    def store(self, framed: Sequence[bytes]) -> list[bytes]:
+        """What is stored for each RESP bulk string: its zstd frame if that is smaller, else the string itself."""
+        if not framed:
+            return []
+        frames = self._zstd.multi_compress_to_buffer(list(framed), threads=self._threads)
+        return [
+            packed.tobytes() if len(packed := frames[number]) < len(value) else value
+            for number, value in enumerate(framed)
+        ]
+
+
+# Chooses the compression dictionary that makes a dataset's shard files smallest.
+#
+# A dictionary holds what many values have in common, so that a value of some hundred bytes compresses as if it stood in
+# one long text with the others. Trial finds the size that pays: each candidate is trained on one part of the sample and
+# judged on the other. What is trained, on how much, is bounded by bytes and counts and never by time, so that the same
+# sample gives the same dictionary on every machine.
+
+
+ROUNDS: Final = ((16 << 10, 110 << 10), (512 << 10, 1 << 20))
+"""The sizes that are tried, side by side within a round. The first tells which of the second can pay."""
+
+_SEGMENT: Final = 200
+_MATCH: Final = 8
+"""The trainer's parameters: runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share. They
+are fixed, because the trainer's search costs ten seconds and more, and gained nothing measurable."""
+_ACCELERATION: Final = 4
+"""The trainer skips three of four strings: in half of the time, and no dictionary got 1 % worse."""
+_TRAINING_SHARE: Final = 18
+_MIN_TRAINING_BYTES: Final = 2 << 20
+"""A dictionary is trained on so many bytes for each of its own, and on no less than so many. More made small ones no
+better, and large ones need all that the sample has."""
+
+_EVALUATION_BYTES: Final = 1 << 20
+_EVALUATION_SHARE: Final = 8
+"""One in this many sampled records is kept for evaluation."""
+_MIN_SAMPLES: Final = 64
+"""Fewer records have too little in common to train on."""
+_MIN_GAIN: Final = 0.02
+"""A larger dictionary must save at least this share of the stored bytes: each worker keeps it in memory."""
+_MAX_SAMPLE_VALUE_BYTES: Final = 64 << 10
+"""A longer value compresses well by itself and would crowd the others out of the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A dictionary, and what all files together have then: stored values, and a copy of it each."""
+
+    dictionary: bytes
+    stored_bytes: float
+    shards: int
+
+    @property
+    def size(self) -> int:
+        return len(self.dictionary)
+
+    @property
+    def cost(self) -> float:
+        return self.stored_bytes + self.size * self.shards
+
+
+def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int, threads: int = 1) -> bytes:
+    """The dictionary that makes ``records`` records in ``shards`` files smallest; empty if none pays.
+
+    ``sample`` holds uncompressed values, in an order that is independent of their content. Each shard file carries the
+    dictionary.
+    """
+    framed = [frame(value) for value in _take_first(sample, SAMPLE_BYTES) if len(value) <= _MAX_SAMPLE_VALUE_BYTES]
+    evaluation = _take_first(framed[::_EVALUATION_SHARE], _EVALUATION_BYTES)
+    training = [value for number, value in enumerate(framed) if number % _EVALUATION_SHARE]
+    if len(training) < _MIN_SAMPLES:
+        return b""
+
+    def judge(dictionary: bytes) -> _Trial:
+        return _Trial(dictionary, _stored_bytes(evaluation, dictionary) * records / len(evaluation), shards)
+
+    with ThreadPoolExecutor(threads, "train") as pool:
+        return _choose(judge(b""), lambda sizes: pool.map(lambda size: judge(_train(size, training)), sizes))
+
+
+def _choose(none: _Trial, try_sizes: Callable[[Iterable[int]], Iterable[_Trial]]) -> bytes:
+    """The best dictionary of all rounds, where ``none`` is the trial without any."""
+    best = largest = none
+    for sizes in ROUNDS:
+        promising = [size for size in sizes if _least_cost(size, none, largest) < best.cost * (1 - _MIN_GAIN)]
+        for trial in try_sizes(promising):
+            largest = max(largest, trial, key=lambda tried: tried.size)
+            if trial.cost < best.cost * (1 - _MIN_GAIN):
+                best = trial
+    return best.dictionary
+
+
+def _least_cost(size: int, none: _Trial, largest: _Trial) -> float:
+    """What a dictionary of ``size`` bytes costs at least, by ``largest``, the largest one tried.
+
+    The best comes first: a larger one saves no more for each of its bytes.
+    """
+    most_saved = none.stored_bytes
+    if largest.size:
+        most_saved = min(most_saved, (none.stored_bytes - largest.stored_bytes) * size / largest.size)
+    return none.stored_bytes - most_saved + size * none.shards
+
+
+def _take_first(values: Sequence[bytes], limit: int) -> Sequence[bytes]:
+    """The first values that together are at most ``limit`` bytes long; at least one."""
+    total = 0
+    for number, value in enumerate(values):
+        total += len(value)
+        if total > limit and number:
+            return values[:number]
+    return values
+
+
+def _train(size: int, training: Sequence[bytes]) -> bytes:
+    """A dictionary of ``size`` bytes; empty if there is too little to make it of."""
+    texts = _take_first(training, max(_TRAINING_SHARE * size, _MIN_TRAINING_BYTES))
+    if sum(map(len, texts)) < size:
+        return b""
+    try:
+        trained = zstandard.train_dictionary(size, list(texts), k=_SEGMENT, d=_MATCH, accel=_ACCELERATION)
+    except zstandard.ZstdError:
+        return b""  # the samples have too little in common
+    return trained.as_bytes()
+
+
+def _stored_bytes(values: Sequence[bytes], dictionary: bytes) -> int:
+    return sum(map(len, Compressor(dictionary, threads=1).store(values)))
+
+
+# What happens to rows with the same key: fail, keep the first, or keep the last.
+
+
+class DuplicateFilter:
+    """Drops rows with equal keys from a stream ordered by (key, place), and counts them."""
+
+    def __init__(
+        self,
+        policy: Literal["fail", "first", "last"],
+        files: Sequence[str],
+        find_origin: Callable[[int], tuple[int, int]],
+    ) -> None:
+        """``find_origin`` returns the number of a place's file in ``files``, and the row in it."""
+        self._policy = policy
+        self._files = files
+        self._find_origin = find_origin
+        self._count = 0
+        self._samples: list[RowSample] = []
+
+    @property
+    def rows(self) -> ExcludedRows:
+        """The rows dropped so far."""
+        return ExcludedRows(self._count, tuple(self._samples))
+
+    def drop_duplicates(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches, with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
+
+        The last record of a batch waits until the next batch shows whether its key occurs again.
+        """
+        kernels = native.kernels()
+        return self._drop_in_lists(batches) if kernels is None else self._drop_natively(kernels, batches)
+
+    def _drop_natively(self, kernels: Any, batches: Iterable[Batch]) -> Iterator[Batch]:
+        unique = kernels.UniqueRecords(self._policy == "last", SAMPLES)
+        for batch in batches:
+            kept, dropped, first = unique.filter(as_native(kernels, batch))
+            for key, place, survivor in first:
+                self._sample_drop(key, place, survivor)
+            self._count += dropped
+            del batch  # while what is kept of it is packed and written
+            if len(kept):
+                yield kept
+            del kept
+        last = unique.finish()
+        if len(last):
+            yield last
+
+    def _drop_in_lists(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        pending: list[Record] = []
+        for batch in batches:
+            records = [*pending, *batch]
+            if len({record[0] for record in records}) != len(records):
+                records = self._remove_duplicates(records)
+            pending = records[-1:]
+            if len(records) > 1:
+                yield records[:-1]
+        if pending:
+            yield pending
+
+    def _remove_duplicates(self, records: list[Record]) -> list[Record]:
+        unique = records[:1]
+        for record in records[1:]:
+            key, place, _ = record
+            _, last_place, _ = unique[-1]
+            if key != unique[-1][0]:
+                unique.append(record)
+                continue
+            self._count += 1
+            if self._policy == "last":
+                self._sample_drop(key, last_place, place)
+                unique[-1] = record
+            else:
+                self._sample_drop(key, place, last_place)
+        return unique
+
+    def _sample_drop(self, key: bytes, place: int, survivor: int) -> None:
+        if self._policy == "fail":
+            first, second = map(self._describe_origin, sorted((place, survivor)))
+            raise BadSource(
+                f"the key {key.decode()!r} occurs twice: {first} and {second}",
+                hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
+            )
+        if len(self._samples) < SAMPLES:
+            reason = f"the key {key.decode()!r} stands also in {self._describe_origin(survivor)}, which is kept"
+            file, row = self._find_origin(place)
+            self._samples.append(RowSample(self._files[file], row, reason))
+
+    def _describe_origin(self, place: int) -> str:
+        file, row = self._find_origin(place)
+        return f"row {row} of {self._files[file]}"
+
+
+# Records become what shards store: framed, compressed where that is smaller, dealt to shards.
+
+
+LARGEST_RECORD = 2030
+"""LMDB puts a value on overflow pages if key and value together are longer than this."""
+
+Item = tuple[bytes, bytes]
+"""Key, stored value."""
+
+
+class ShareSums(NamedTuple):
+    """Sums over a shard's records of a batch."""
+
+    key_bytes: int
+    value_bytes: int
+    """Of values before storing."""
+    stored_bytes: int
+    overflows: int
+    """The number of stored values on overflow pages."""
+    overflow_bytes: int
+    largest_value_bytes: int
+    """Of values before storing."""
+
+
+class PackedRecords(Protocol):
+    """What is stored of a batch."""
+
+    def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int, int]]:
+        """The records of ``shard`` in key order, and their ``ShareSums``."""
+
+
+class Packer(Protocol):
+    """Packs batches; several threads may do so at once."""
+
+    def pack(self, batch: Batch, /) -> PackedRecords:
+        """Pack ``batch``."""
+
+
+class ListPacker:
+    """The twin of the native packer."""
+
+    def __init__(self, shards: int, compressor: Compressor | None) -> None:
+        self._shards, self._compressor = shards, compressor
+
+    def pack(self, batch: Batch) -> PackedRecords:
+        """Pack ``batch``."""
+        framed = [frame(record[2]) for record in batch]
+        stored_values = self._compressor.store(framed) if self._compressor else framed
+        groups: list[list[Item]] = [[] for _ in range(self._shards)]
+        value_bytes = [0] * self._shards
+        largest = [0] * self._shards
+        for (key, _, value), stored in zip(batch, stored_values, strict=True):
+            number = shard_number(key, self._shards)
+            groups[number].append((key, stored))
+            size = len(value)
+            value_bytes[number] += size
+            if size > largest[number]:
+                largest[number] = size
+        return _PackedLists(groups, value_bytes, largest)
+
+
+class _PackedLists:
+    def __init__(self, groups: list[list[Item]], value_bytes: list[int], largest: list[int]) -> None:
+        self._groups, self._value_bytes, self._largest = groups, value_bytes, largest
+
+    def items(self, shard: int) -> tuple[list[Item], ShareSums]:
+        """The records of ``shard``, and their sums."""
+        return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard], self._largest[shard])
+
+
+def sum_items(items: Sequence[Item], value_bytes: int, largest: int) -> ShareSums:
+    """The sums over ``items``, whose values had ``value_bytes`` bytes before they were stored, the largest one
+    ``largest``."""
+    if not items:
+        return ShareSums(0, 0, 0, 0, 0, 0)
+    keys, stored = zip(*items, strict=True)
+    overflows = []
+    if max(map(len, stored)) + max(map(len, keys)) > LARGEST_RECORD:
+        overflows = [len(value) for key, value in items if overflows_page(key, value)]
+    return ShareSums(sum(map(len, keys)), value_bytes, sum(map(len, stored)), len(overflows), sum(overflows), largest)
+
+
+def overflows_page(key: bytes, stored: bytes) -> bool:
+    """Whether LMDB puts this record's value on overflow pages."""
+    return len(key) + len(stored) > LARGEST_RECORD
+
+
+class NativePacker:
+    """Packs batches natively."""
+
+    def __init__(self, kernels: Any, shards: int, dictionary: bytes, compressed: bool) -> None:
+        parameters = compression_parameters() if compressed else None
+        self._kernels, self._packer = kernels, kernels.Packer(shards, LARGEST_RECORD, dictionary, parameters)
+
+    def pack(self, batch: Batch) -> PackedRecords:
+        """Pack ``batch``."""
+        packed: PackedRecords = self._packer.pack(as_native(self._kernels, batch))
+        return packed
+
+
+def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
+    """The packer of a generation that ``threads`` build. The twin leaves one of them to what surrounds it; of a native
+    one, any number may pack at once. Raises UsageError when native kernels are demanded that would write other bytes.
+    """
+    kernels = native.kernels()
+    if kernels is None or (compressed and not _has_same_zstd(kernels)):
+        return ListPacker(shards, Compressor(dictionary, max(1, threads - 1)) if compressed else None)
+    return NativePacker(kernels, shards, dictionary, compressed)
+
+
+def _has_same_zstd(kernels: Any) -> bool:
+    """Whether both kinds compress to the same bytes, which zstd promises for one version of it alone."""
+    if kernels.ZSTD_VERSION == zstandard.ZSTD_VERSION:
+        return True
+    ours, theirs = (".".join(map(str, version)) for version in (kernels.ZSTD_VERSION, zstandard.ZSTD_VERSION))
+    native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would not be the same")
+    return False
+
+
+# Writes one shard file: records in key order, in transactions whose ends depend on the records alone.
+
+
+_FIRST_MAP_BYTES: Final = 1 << 20
+_PAGE_BYTES: Final = 4096
+_NODE_BYTES: Final = 16
+"""What LMDB adds to a record, approximately."""
+_PROBE_PAGES: Final = 256
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of LMDB and the file system into errors that a user can act on."""
+    try:
+        yield
+    except lmdb.Error as error:
+        cause = _find_write_error(path)
+        if cause in disk.DISK_FULL_ERRNOS:
+            raise _no_room_error(path, os.strerror(cause)) from error
+        raise StoreError(f"cannot write {path}: {os.strerror(cause) if cause else error}") from error
+    except OSError as error:
+        if error.errno in disk.DISK_FULL_ERRNOS:
+            raise _no_room_error(path, os.strerror(error.errno)) from error
+        raise StoreError(f"cannot write {path}: {error}") from error
+
+
+def _find_write_error(path: Path) -> int:
+    """The errno that keeps the file at ``path`` from growing; 0 if it can grow.
+
+    LMDB reports an input/output error when a disk takes only the first part of a write; a write of our own gets the
+    cause.
+    """
+    try:
+        with path.open("ab", buffering=0) as file:
+            for _ in range(_PROBE_PAGES):
+                file.write(bytes(_PAGE_BYTES))
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def _no_room_error(path: Path, reason: str) -> NotEnoughRoom:
+    hint = "make room there, or give another --store (of `lookupdb up`: --data-dir)"
+    return NotEnoughRoom(f"no room left for {path}: {reason}", hint=hint)
+
+
+@dataclass(slots=True)
+class ShardSums:
+    """The sums over a shard's records, in bytes."""
+
+    records: int = 0
+    key_bytes: int = 0
+    value_bytes: int = 0
+    stored_bytes: int = 0
+    overflow_bytes: int = 0
+    """Of stored values on overflow pages."""
+    largest_value_bytes: int = 0
+    """Of one value as lookups return it."""
+
+
+class ShardWriter:
+    """An open shard file."""
+
+    def __init__(self, path: Path, transaction_bytes: int) -> None:
+        self.path = path
+        self.sums = ShardSums()
+        self._transaction_bytes = transaction_bytes
+        self._pending = 0
+        self._txn: lmdb.Transaction | None = None
+        with write_errors(path):
+            self._env = lmdb.open(
+                str(path),
+                subdir=False,
+                lock=False,
+                sync=False,
+                metasync=False,
+                map_size=_FIRST_MAP_BYTES,
+                max_dbs=2,
+                mode=0o644,
+            )
+            self._map_bytes = _FIRST_MAP_BYTES
+            self._records = self._env.open_db(RECORDS)
+            self._meta = self._env.open_db(META)
+
+    def append(self, items: list[Item], share: ShareSums) -> None:
+        """Add records, which follow all earlier ones in key order.
+
+        Raises NotEnoughRoom, StoreError.
+        """
+        if not items:
+            return
+        cost = share.key_bytes + share.stored_bytes + _NODE_BYTES * len(items) + _PAGE_BYTES * share.overflows
+        with write_errors(self.path):
+            if self._pending + cost <= self._transaction_bytes:
+                self._put(items, cost)
+            else:
+                self._put_singly(items)
+        sums = self.sums
+        sums.records += len(items)
+        sums.key_bytes += share.key_bytes
+        sums.value_bytes += share.value_bytes
+        sums.stored_bytes += share.stored_bytes
+        sums.overflow_bytes += share.overflow_bytes
+        sums.largest_value_bytes = max(sums.largest_value_bytes, share.largest_value_bytes)
+
+    def _put_singly(self, items: list[Item]) -> None:
+        """Put records one at a time, to end a transaction exactly where the next record would make it too large."""
+        begin = 0
+        total = 0
+        for end, (key, stored) in enumerate(items):
+            cost = len(key) + len(stored) + _NODE_BYTES + (_PAGE_BYTES if overflows_page(key, stored) else 0)
+            if self._pending + total + cost > self._transaction_bytes:
+                self._put(items[begin:end], total)
+                self._commit()
+                begin, total = end, 0
+            total += cost
+        self._put(items[begin:], total)
+
+    def _put(self, items: list[Item], cost: int) -> None:
+        if not items:
+            return
+        if self._txn is None:
+            self._make_room(max(cost, self._transaction_bytes))
+            self._txn = self._env.begin(write=True, db=self._records)
+        with self._txn.cursor() as cursor:
+            consumed, added = cursor.putmulti(items, append=True)
+        # LMDB does not raise for a key that is out of order or a duplicate: it stops, or counts less.
+        if not consumed == added == len(items):
+            raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
+        self._pending += cost
+        if self._pending > self._transaction_bytes:
+            self._commit()  # a single record is larger than a transaction may be: do not keep it in memory
+
+    def _make_room(self, needed_bytes: int) -> None:
+        """Grow the map until it can take ``needed_bytes`` more bytes of records.
+
+        Three times as much, because a record of half a page may fill a whole one, and a branch page holds seven long
+        keys.
+        """
+        used_bytes = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
+        while self._map_bytes < used_bytes + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:
+            self._map_bytes *= 2
+        self._env.set_mapsize(self._map_bytes)
+
+    def _commit(self) -> None:
+        if self._txn is not None:
+            self._txn.commit()
+            self._txn = None
+            self._pending = 0
+
+    def finish(self, meta: ShardMeta, dictionary: bytes) -> ShardFile:
+        """Write the file's metadata, sync it to the disk, and describe it."""
+        with write_errors(self.path):
+            self._commit()
+            self._make_room(len(dictionary) + _PAGE_BYTES)
+            with self._env.begin(write=True, db=self._meta) as txn:
+                txn.put(META_FORMAT, b"%d" % shard_name.FORMAT_VERSION)
+                txn.put(META_MANIFEST, meta.to_json())
+                if dictionary:
+                    txn.put(META_DICTIONARY, dictionary)
+            size = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
+            self.close()
+            with self.path.open("r+b") as file:
+                file.truncate(size)
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o444)
+            return ShardFile(self.path.name, size, self.sums.records, file_sha256(self.path))
+
+    def close(self) -> None:
+        """Abandon the file as it is. May be called twice."""
+        if self._txn is not None:
+            self._txn.abort()
+            self._txn = None
+        self._env.close()
+
+
+_BATCHES_AHEAD: Final = 2
+_BYTES_AHEAD: Final = 24 << 20
+"""As many bytes of native batches wait for what is written before them; packed, they take as much again."""
+_FILES_A_SHARD: Final = 2
+_OTHER_FILES: Final = 128
+"""Sockets of the store, pipes, and runs to merge: these adapt to the number of files that may be open."""
+
+
+class GenerationWriter:
+    """All shard files of a generation. A context manager, which closes the files."""
+
+    def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int, packers: int = 1) -> None:
+        """``meta`` describes every shard, except for its number and its records. Up to ``packers`` threads compress
+        natively at once."""
+        self._meta = meta
+        self._dictionary = dictionary
+        self._threads = threads
+        self._packer = make_packer(
+            meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary, threads=threads
+        )
+        self._packing_threads = 1 if isinstance(self._packer, ListPacker) else packers
+        check_open_files(meta.shards)
+        share = transaction_bytes(meta.shards)
+        self._stack = ExitStack()
+        with self._stack as stack:
+            names = [shard_name.file_name(number, meta.shards) for number in range(meta.shards)]
+            self._shards = [stack.enter_context(closing(ShardWriter(folder / name, share))) for name in names]
+            self._stack = stack.pop_all()
+
+    def write(self, batches: Iterable[Batch]) -> Iterator[int]:
+        """Write records in key order, each key once; yields the number written, batch by batch.
+
+        Other threads pack some batches ahead.
+        """
+        queue: deque[tuple[int, int, Future[PackedRecords]]] = deque()
+        bytes_ahead = 0
+        with ThreadPoolExecutor(self._packing_threads, "pack") as pool:
+            for batch in batches:
+                size = getattr(batch, "data_bytes", 0)
+                bytes_ahead += size
+                queue.append((len(batch), size, pool.submit(self._packer.pack, batch)))
+                del batch  # it is forgotten when it is packed
+                while len(queue) > self._packing_threads + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
+                    bytes_ahead -= queue[0][1]
+                    yield self._append(*queue.popleft())
+            while queue:
+                yield self._append(*queue.popleft())
+
+    def _append(self, records: int, _size: int, packed: Future[PackedRecords]) -> int:
+        batch = packed.result()
+        for number, shard in enumerate(self._shards):
+            items, sums = batch.items(number)
+            shard.append(items, ShareSums(*sums))
+        return records
+
+    def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
+        """Complete every file. Returns their descriptions and their totals."""
+        with ThreadPoolExecutor(self._threads, "finish") as pool:
+            files = tuple(pool.map(self._finish_shard, range(len(self._shards))))
+        sums = [shard.sums for shard in self._shards]
+        return files, Totals(
+            records=sum(stored_value.records for stored_value in sums),
+            key_bytes=sum(stored_value.key_bytes for stored_value in sums),
+            value_bytes=sum(stored_value.value_bytes for stored_value in sums),
+            stored_bytes=sum(stored_value.stored_bytes for stored_value in sums),
+            file_bytes=sum(file.bytes for file in files),
+            largest_value_bytes=max(stored_value.largest_value_bytes for stored_value in sums),
+        )
+
+    def _finish_shard(self, number: int) -> ShardFile:
+        shard = self._shards[number]
+        return shard.finish(describe_shard(self._meta, number, shard.sums), self._dictionary)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
+def max_open_files(shards: int) -> int:
+    """The most files that a build of ``shards`` shards has open at once."""
+    return _FILES_A_SHARD * shards + _OTHER_FILES
+
+
+def check_open_files(shards: int) -> None:
+    """Raise this process's own limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
+    require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
+
+
+_NOT_IN_FILES: Final = frozenset({"records", "largest_value_bytes"})
+"""Of the sums, what a shard file does not have as an extra field: ``records`` is a field of its own, and the other one
+would change the bytes of every file for what only a build asks for."""
+
+
+def describe_shard(meta: ShardMeta, number: int, sums: ShardSums) -> ShardMeta:
+    """``meta`` for one shard, with its sums as extra fields."""
+    extra = {name: value for name, value in asdict(sums).items() if name not in _NOT_IN_FILES}
+    return replace(meta, shard=number, records=sums.records, extra=extra)

@@ -1,0 +1,572 @@
+"""A LookupDataset as frozen dataclasses, made from a manifest that the schema has completed.
+
+Names follow the CRD's fields. Nothing here reads a source, a store or a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import orjson
+import yaml
+
+from lookupdb.dataset import schema
+from lookupdb.dataset.schema import to_snake_case
+from lookupdb.errors import InvalidManifest
+from lookupdb.keys import effective_steps
+from lookupdb.wording import check_path, format_count
+
+# The fields of a spec that hold in a cluster alone: which a manifest has, and what a laptop does instead, in words.
+#
+# They are checked everywhere, so that one manifest serves both. No I/O.
+
+
+CLUSTER_FIELDS: Final = {
+    "store": "its credentials are a Secret; here, generations are kept where --data-dir (of `up`) or --store says",
+    "adopt": "here, each dataset has the uid local, and the source is built; `lookupdb build --adopt` adopts what a "
+    "store has",
+    "sync": "it needs nodes; here, `lookupdb sync DIR --dataset NAME` keeps a folder beside `up`",
+    "router.tls": "its certificate is a Secret; here, `up` answers plain HTTP, and this machine alone "
+    "(`lookupdb route --tls-cert` speaks TLS)",
+    "router.auth": "it names a Secret, or service accounts; here, `up` asks for no token, and answers this machine "
+    "alone (`lookupdb route --auth-tokens` asks for one)",
+}
+"""Each field by its path in the spec → why, and what is done where there is no cluster."""
+
+
+def find_cluster_fields(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of CLUSTER_FIELDS that ``spec``, which is complete, has."""
+    return tuple(path for path in CLUSTER_FIELDS if _has(spec, path))
+
+
+def describe_left_out(paths: Iterable[str]) -> Iterator[str]:
+    """A line for each of ``paths``, out of CLUSTER_FIELDS: that it is left out, why, and what is done instead."""
+    return (f"spec.{path} holds in a cluster alone: {CLUSTER_FIELDS[path]}" for path in paths)
+
+
+def _has(spec: Mapping[str, Any], path: str) -> bool:
+    parent, _, field = path.rpartition(".")
+    return field in (spec.get(parent, {}) if parent else spec)
+
+
+# ``spec.router.clients``: whether its networks are such, which no schema can tell. The operator lets them in.
+
+
+_HINT = "give the first address of a network, / and how many of its bits count, such as 10.1.0.0/16 or 2001:db8::/32"
+
+_LEADING_ZERO: Final = re.compile("/0[0-9]")
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def check_router_clients(clients: Sequence[Mapping[str, Any]]) -> None:
+    """Check that a cluster would take each ``ipBlock``: one that it refuses would leave the policy of before in force,
+    and nobody would know. Raises InvalidManifest, whose message begins with the field."""
+    for number, client in enumerate(clients):
+        if "ipBlock" in client:
+            _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
+
+
+def _check_block(block: Mapping[str, Any], field: str) -> None:
+    network = _parse_network(block["cidr"], f"{field}.cidr")
+    for number, text in enumerate(block.get("except", ())):
+        left_out = _parse_network(text, f"{field}.except[{number}]")
+        if not _is_part(left_out, network):
+            raise InvalidManifest(
+                f"{field}.except[{number}] is no smaller network within {block['cidr']}, found {text}",
+                hint="leave out a part of ipBlock.cidr",
+            )
+
+
+def _parse_network(text: str, field: str) -> _Network:
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise InvalidManifest(f"{field} is no network, found {text!r}: {error}", hint=_HINT) from error
+    is_mapped = isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped is not None
+    if is_mapped or _LEADING_ZERO.search(text):
+        why = "an IPv4 network is written as such" if is_mapped else "the number of bits begins with 0"
+        raise InvalidManifest(f"{field} is no network, found {text!r}: {why}", hint=_HINT)
+    return network
+
+
+def _is_part(left_out: _Network, network: _Network) -> bool:
+    if left_out.prefixlen <= network.prefixlen:
+        return False
+    if isinstance(left_out, ipaddress.IPv4Network):
+        return isinstance(network, ipaddress.IPv4Network) and left_out.subnet_of(network)
+    return isinstance(network, ipaddress.IPv6Network) and left_out.subnet_of(network)
+
+
+# When a dataset is refreshed: ``spec.refresh`` as a dataclass, and where its success file is.
+
+
+_WILDCARD: Final = re.compile(r"[*?\[]")
+_EXAMPLE: Final = "example://"
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """When the source is looked at, and when it may be read."""
+
+    schedule: str | None
+    time_zone: str
+    suspend: bool
+    starting_deadline_seconds: int | None
+    success_file: str | None
+    """The url of the file that says that the source is whole: as relative as the source's urls are."""
+    stale_after_seconds: int | None
+
+
+def parse_refresh(members: dict[str, Any], urls: Iterable[str]) -> Refresh:
+    """``spec.refresh`` of a resource that the schema has completed; ``urls`` are the source's. Raises
+    InvalidManifest."""
+    schedule, time_zone = members.get("schedule"), members["timeZone"]
+    if schedule is not None:
+        from lookupdb.dataset.schedule import Schedule
+
+        Schedule.parse(schedule, time_zone)
+    success_file = members.get("successFile")
+    return Refresh(
+        schedule=schedule,
+        time_zone=time_zone,
+        suspend=members["suspend"],
+        starting_deadline_seconds=members.get("startingDeadlineSeconds"),
+        success_file=None if success_file is None else _locate_success_file(success_file, urls),
+        stale_after_seconds=members.get("staleAfterSeconds"),
+    )
+
+
+def _locate_success_file(name: str, urls: Iterable[str]) -> str:
+    """The url of the success file ``name``: itself, or in the one folder that all of the source's ``urls`` are of."""
+    if "://" in name or name.startswith("/"):
+        return name
+    folders = sorted({_source_folder(url) for url in urls})
+    if len(folders) > 1 or folders[0].startswith(_EXAMPLE):
+        found = (
+            "an example, which is in none"
+            if len(folders) == 1
+            else f"{len(folders)} folders ({', '.join(folders[:3])})"
+        )
+        raise InvalidManifest(
+            f"refresh.successFile: {name!r} is a file of the source's folder, and the source is of {found}: give its"
+            " whole url"
+        )
+    return folders[0] + name
+
+
+def _source_folder(url: str) -> str:
+    """The folder of ``url``, with the slash at its end, without what wildcards match and without a query. Empty for the
+    manifest's own."""
+    scheme, separator, rest = url.rpartition("://")
+    path = rest.partition("?")[0] if scheme in ("http", "https") else rest
+    fixed = path[: match.start()] if (match := _WILDCARD.search(path)) else path
+    folder, slash, _ = fixed.rpartition("/")
+    return f"{scheme}{separator}{folder}{slash}"
+
+
+LOCAL: Final = "local"
+"""The uid of a dataset, and the id of a cluster, where there is no cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvColumn:
+    """A CSV column that the manifest names or types."""
+
+    name: str
+    type: Literal["text", "integer", "number", "boolean", "json"] = "text"
+    empty: Literal["text", "null"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """How to read CSV. If ``delimiter`` is None, the file's name decides."""
+
+    delimiter: str | None = None
+    quote: str = '"'
+    header: bool = True
+    columns: tuple[CsvColumn, ...] = ()
+    escape: str | None = None
+    """If it is empty, backslashes are text; so they are if it is None, but a file that may have escapes is refused."""
+    null_values: tuple[str, ...] = ()
+    """The texts that mean null in unquoted fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetColumn:
+    """What a binary column of Parquet is in JSON values."""
+
+    name: str
+    type: Literal["text", "base64"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet:
+    """How to read Parquet."""
+
+    columns: tuple[ParquetColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where records come from. If ``format`` or ``compression`` is None, the files' names decide."""
+
+    urls: tuple[str, ...]
+    format: Literal["csv", "json", "jsonl", "parquet"] | None
+    compression: Literal["none", "gzip", "zstd", "bzip2", "xz"] | None
+    csv: Csv
+    secret_name: str | None
+    volume: dict[str, str] | None
+    parquet: Parquet = Parquet()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What records are looked up by."""
+
+    columns: tuple[str, ...]
+    """Empty with ``member_names``."""
+    separator: str
+    normalize: tuple[str, ...]
+    """The effective steps (``keys.effective_steps``)."""
+    member_names: bool = False
+    """The source is one JSON object, whose members' names are the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, all columns but
+    the key's."""
+
+    columns: tuple[str, ...] | None
+    column: str | None
+    field: str | None
+    format: Literal["json", "raw"]
+    compression: Literal["zstd", "none"]
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedValue:
+    """A key that must be found, and the value that it must have."""
+
+    key: str
+    value: str
+    """JSON, or with ``value.format: raw`` the text itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What a new generation must pass before it may serve. None disables a check; so does each default here."""
+
+    min_records: int = 0
+    max_shrink_percent: int | None = None
+    max_growth_percent: int | None = None
+    max_changed_percent: int | None = None
+    max_value_bytes: int | None = None
+    max_rejected_rows: int = 0
+    required_keys: tuple[str, ...] = ()
+    expected_values: tuple[ExpectedValue, ...] = ()
+
+    def content_hash(self) -> str:
+        """32 hex digits that change with any gate."""
+        return hashlib.sha256(orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The router's workers and limits. What only the manifests of its pods need is not here."""
+
+    workers: int
+    deadline_milliseconds: int
+    hedge_milliseconds: int
+    max_keys: int
+    max_body_bytes: int
+    max_connections: int
+    max_queued_keys: int
+    header_timeout_seconds: int
+    idle_timeout_seconds: int
+    write_timeout_seconds: int
+    drain_seconds: int
+    cache_control: str | None = None
+    """As ``Cache-Control`` has it; None: it is not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """One LookupDataset, validated and with its defaults."""
+
+    namespace: str
+    name: str
+    uid: str
+    base: Path | None
+    """The manifest's own folder, to which relative urls refer; None in a cluster."""
+    source: Source
+    key: Key
+    value: Value
+    duplicates: Literal["fail", "first", "last"]
+    shards: int
+    replicas: int
+    keep_generations: int
+    pinned: str | None
+    """The generation that ``spec.generation`` names."""
+    suspend: bool
+    gates: Gates
+    refresh: Refresh
+    serving_workers: int
+    router: Router
+    cluster_fields: tuple[str, ...] = ()
+    """What the manifest says that holds in a cluster alone (``cluster_fields.CLUSTER_FIELDS``)."""
+
+    def to_json(self) -> bytes:
+        """JSON, for another process of the same version."""
+        return orjson.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Self:
+        """The spec that ``to_json`` wrote."""
+        members = orjson.loads(text)
+        source, csv = members["source"], members["source"]["csv"]
+        csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
+        csv["null_values"] = tuple(csv["null_values"])
+        parquet = Parquet(tuple(ParquetColumn(**column) for column in source["parquet"]["columns"]))
+        source |= {"urls": tuple(source["urls"]), "csv": Csv(**csv), "parquet": parquet}
+        key, value, gates = members["key"], members["value"], members["gates"]
+        key |= {"columns": tuple(key["columns"]), "normalize": tuple(key["normalize"])}
+        value["columns"] = None if value["columns"] is None else tuple(value["columns"])
+        gates["required_keys"] = tuple(gates["required_keys"])
+        gates["expected_values"] = tuple(ExpectedValue(**expected) for expected in gates["expected_values"])
+        base = members["base"]
+        members |= {
+            "base": None if base is None else Path(base),
+            "source": Source(**source),
+            "key": Key(**key),
+            "value": Value(**value),
+            "gates": Gates(**gates),
+            "refresh": Refresh(**members["refresh"]),
+            "router": Router(**members["router"]),
+            "cluster_fields": tuple(members["cluster_fields"]),
+        }
+        return cls(**members)
+
+    def content_hash(self) -> str:
+        """32 hex digits that change if and only if the same source would give other shard files."""
+        key, source = asdict(self.key), {**asdict(self.source), "secret_name": None}
+        # The hash of generations that were built before these fields existed stays the same.
+        if not self.key.member_names:
+            del key["member_names"]
+        for name in ("escape", "null_values"):
+            if not source["csv"][name]:
+                del source["csv"][name]
+        if self.source.parquet == Parquet():
+            del source["parquet"]
+        content = {
+            "source": source,
+            "key": key,
+            "value": asdict(self.value),
+            "duplicates": self.duplicates,
+            "shards": self.shards,
+        }
+        return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+class _RepeatedField(yaml.constructor.ConstructorError):
+    """A mapping has two members of one name."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader, but it refuses a duplicate key in a mapping, instead of guessing which one is meant."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is text, not a list or a mapping", key.start_mark
+                )
+            if key.value in keys and key.tag != "tag:yaml.org,2002:merge":
+                raise _RepeatedField(None, None, f"{key.value} occurs twice", key.start_mark)
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_MAPPING: Final = "mapping with apiVersion, kind, metadata and spec"
+MAX_MANIFEST_BYTES: Final = 1 << 20
+"""As much as an API server takes, about."""
+_YAML: Final = (
+    "look there and in the line before: levels are indented by spaces, never tabs, brackets and quotes are closed, and "
+    "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, stands in quotes"
+)
+
+
+def read_manifest(path: Path) -> DatasetSpec:
+    """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: what is given may be the data
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise InvalidManifest(
+                f"{path} is no manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which are the most",
+                hint=_manifest_hint(),
+            )
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidManifest(f"{path} cannot be read: {reason}") from error
+    try:
+        documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
+    except yaml.MarkedYAMLError as error:
+        place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
+        if isinstance(error, _RepeatedField):
+            raise InvalidManifest(f"{path}{place}: {error.problem}", hint="leave out all but one of them") from error
+        raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}", hint=_YAML) from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: an invalid date or number
+        raise InvalidManifest(f"{path} is not YAML: {error}", hint=_YAML) from error
+    except RecursionError as error:
+        raise InvalidManifest(f"{path} is nested too deeply") from error
+    if len(documents) != 1:
+        count = format_count(len(documents), "document") if documents else "nothing"
+        raise InvalidManifest(
+            f"{path} must hold one LookupDataset, it holds {count}",
+            hint="give each LookupDataset a file of its own; a line --- begins another document"
+            if documents
+            else f"a manifest begins with apiVersion: {schema.api_version()} and kind: LookupDataset",
+        )
+    if not isinstance(documents[0], dict):
+        raise InvalidManifest(
+            f"{path} is no manifest: expected a {_MAPPING}, found {str(documents[0])[:40]!r}",
+            hint=_manifest_hint(),
+        )
+    base = path.resolve().parent
+    check_path(base, InvalidManifest)
+    return parse_resource(documents[0], base=base)
+
+
+def _manifest_hint() -> str:
+    return (
+        f"give the YAML that begins with apiVersion: {schema.api_version()} and kind: LookupDataset; its spec.source"
+        " names the data"
+    )
+
+
+def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
+    """The dataset that a LookupDataset resource describes. Raises InvalidManifest."""
+    if not isinstance(resource, dict):
+        raise InvalidManifest(f"a manifest is a {_MAPPING}, found {str(resource)[:40]!r}")
+    try:
+        resource = schema.complete_resource(resource)
+    except RecursionError as error:
+        raise InvalidManifest("the manifest is nested too deeply, or holds itself") from error
+    return parse_completed_resource(resource, base)
+
+
+def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
+    """The dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
+    return _parse_dataset(resource["spec"], resource["metadata"], base)
+
+
+def _parse_dataset(spec: dict[str, Any], metadata: dict[str, Any], base: Path | None) -> DatasetSpec:
+    source, value, gates, key = spec["source"], spec["value"], spec["gates"], spec["key"]
+    columns = value.get("columns")
+    urls = tuple(source["urls"]) if "urls" in source else (source["url"],)
+    return DatasetSpec(
+        namespace=metadata.get("namespace", "default"),
+        name=metadata["name"],
+        uid=metadata.get("uid", LOCAL),
+        base=base,
+        source=Source(
+            urls=urls,
+            format=source.get("format"),
+            compression=source.get("compression"),
+            csv=_parse_csv(source["csv"]),
+            secret_name=source.get("secretName"),
+            volume=source.get("volume"),
+            parquet=_parse_parquet(source.get("parquet", {})),
+        ),
+        key=_parse_key(key),
+        value=Value(
+            columns=None if columns is None else tuple(columns),
+            column=value.get("column"),
+            field=value.get("field"),
+            format=value["format"],
+            compression=value["compression"],
+            max_bytes=value["maxBytes"],
+        ),
+        duplicates=spec["duplicates"],
+        shards=spec["shards"],
+        replicas=spec["replicas"],
+        keep_generations=spec["keepGenerations"],
+        pinned=spec.get("generation"),
+        suspend=spec["suspend"],
+        gates=_parse_gates(gates, value["format"]),
+        refresh=_parse_refresh(spec["refresh"], urls, metadata["name"]),
+        serving_workers=spec["serving"]["workers"],
+        router=_parse_router(spec["router"], metadata["name"]),
+        cluster_fields=find_cluster_fields(spec),
+    )
+
+
+def _parse_refresh(members: dict[str, Any], urls: tuple[str, ...], name: str) -> Refresh:
+    try:
+        return parse_refresh(members, urls)
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
+
+
+def _parse_key(key: dict[str, Any]) -> Key:
+    columns, member_names = tuple(key.get("columns", ())), key.get("memberNames", False)
+    return Key(columns, key["separator"], effective_steps(key["normalize"]), member_names)
+
+
+def _parse_gates(gates: dict[str, Any], value_format: str) -> Gates:
+    expected_values = tuple(ExpectedValue(expected["key"], expected["value"]) for expected in gates["expectedValues"])
+    for number, expected in enumerate(expected_values):
+        if value_format == "json":
+            _check_json(expected.value, f"spec.gates.expectedValues[{number}].value")
+    return Gates(
+        min_records=gates["minRecords"],
+        max_shrink_percent=gates["maxShrinkPercent"],
+        max_growth_percent=gates.get("maxGrowthPercent"),
+        max_changed_percent=gates.get("maxChangedPercent"),
+        max_value_bytes=gates.get("maxValueBytes"),
+        max_rejected_rows=gates["maxRejectedRows"],
+        required_keys=tuple(gates["requiredKeys"]),
+        expected_values=expected_values,
+    )
+
+
+def _check_json(text: str, field: str) -> None:
+    try:
+        orjson.loads(text)
+    except ValueError as error:
+        raise InvalidManifest(
+            f"{field} is not JSON, found {text[:40]!r}: {error}",
+            hint="""quote text twice, as value: '"JFK"', or set value.format: raw""",
+        ) from error
+
+
+def _parse_csv(csv: dict[str, Any]) -> Csv:
+    columns = tuple(CsvColumn(column["name"], column["type"], column["empty"]) for column in csv.get("columns", ()))
+    nulls = tuple(csv.get("nullValues", ()))
+    return Csv(csv.get("delimiter"), csv["quote"], csv["header"], columns, csv.get("escape"), nulls)
+
+
+def _parse_parquet(parquet: dict[str, Any]) -> Parquet:
+    return Parquet(tuple(ParquetColumn(column["name"], column["type"]) for column in parquet.get("columns", ())))
+
+
+def _parse_router(router: dict[str, Any], name: str) -> Router:
+    try:
+        check_router_clients(router.get("clients", ()))
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{name}: spec.{error.message}", hint=error.hint) from error
+    router_fields = {field.name for field in fields(Router)}
+    return Router(
+        **{to_snake_case(field): value for field, value in router.items() if to_snake_case(field) in router_fields}
+    )

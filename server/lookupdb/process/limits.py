@@ -1,0 +1,118 @@
+"""The number of files and sockets that this process may have open.
+
+Distributions keep the soft limit at 1,024 for programs that use ``select``, and leave it to all others to raise it.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from lookupdb.disk import OPEN_FILES_ERRNOS, RAISE_OPEN_FILES
+from lookupdb.errors import NotEnoughRoom, UsageError
+
+# How many clients a worker may have, by the files and sockets that the kernel lets it open.
+
+
+log = logging.getLogger(__name__)
+
+RESERVED_DESCRIPTORS: Final = 96
+"""A worker keeps these for its shard or table, listeners, pipes, counters, names that are looked up, and clients that
+are refused."""
+MIN_DESCRIPTORS: Final = 160
+"""Below this limit of open files no server starts: supervisor and worker need them, and a few clients."""
+
+
+def max_client_connections(limit: int, endpoints: int = 0) -> int:
+    """Return how many clients may connect where ``limit`` descriptors may be open, one for each of ``endpoints``.
+
+    The next routing table may bring as many endpoints again before those of this one go. They get as many of the
+    available descriptors, but no more than half.
+    """
+    available = max(0, limit - RESERVED_DESCRIPTORS - endpoints)
+    return max(1, available - min(endpoints, available // 2))
+
+
+def limit_connections(requested: int, limit: int) -> int:
+    """Return how many of the ``requested`` connections a worker accepts; log when it is fewer. Raises UsageError."""
+    if limit < MIN_DESCRIPTORS:
+        raise UsageError(
+            f"this process may open {limit} files and sockets, a server needs {MIN_DESCRIPTORS} at least",
+            hint="raise the hard limit: ulimit -Hn",
+        )
+    possible = max_client_connections(limit)
+    if possible < requested:
+        log.warning(
+            "a worker takes %d connections, not %d: %s",
+            *(possible, requested, f"it may open {limit} files and sockets; raise the hard limit (ulimit -Hn)"),
+        )
+    return min(requested, possible)
+
+
+MAX_DESCRIPTORS: Final = 1 << 20
+"""More is never asked for: some hosts allow a thousand million, and nothing here could use them."""
+_OPEN_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+def raise_limit() -> int:
+    """Raise this process's soft limit of open files to its hard one. Returns how many it may have open from now on.
+
+    Processes that are started from here on inherit the limit. One that cannot be raised stays as it is.
+    """
+    soft, hard = (_as_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    goal = min(hard, MAX_DESCRIPTORS)
+    if soft < goal:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (goal, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        except (OSError, ValueError):  # a sandbox may refuse what the kernel would allow
+            return soft
+        return goal
+    return min(soft, MAX_DESCRIPTORS)
+
+
+def free_descriptors() -> int:
+    """Return how many more files this process can open, after raising its limit."""
+    return max(0, raise_limit() - open_descriptors())
+
+
+def open_descriptors() -> int:
+    """Return how many files and sockets this process has open."""
+    try:
+        return sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
+    except OSError:
+        return 0
+
+
+def require_descriptors(count: int, purpose: str, remedy: str) -> None:
+    """Raise NotEnoughRoom when this process may not have ``count`` files open, as ``purpose`` needs.
+
+    ``remedy`` says what would help besides raising the limit.
+    """
+    limit = raise_limit()
+    if limit < count:
+        raise NotEnoughRoom(
+            f"{purpose} needs {count:,} open files, the limit is {limit:,}",
+            hint=f"{RAISE_OPEN_FILES}, or {remedy}",
+        )
+
+
+@contextmanager
+def enough_descriptors(purpose: str) -> Iterator[None]:
+    """Turn "too many open files" into NotEnoughRoom."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in OPEN_FILES_ERRNOS:
+            raise
+        raise NotEnoughRoom(
+            f"a build could not {purpose}: {error.strerror}, the limit is {raise_limit():,}",
+            hint=RAISE_OPEN_FILES,
+        ) from error
+
+
+def _as_number(limit: int) -> int:
+    return MAX_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit

@@ -1,0 +1,223 @@
+"""Measures how much of a file the page cache holds."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# Memory figures: what a process really owns, and what its container may use.
+#
+# Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory that no file
+# backs, so that the kernel cannot drop it. Resident set size would count the mapped shard, which all workers share and
+# the kernel may take back at any time; even ``Private_Dirty`` would, while a file just built is not yet on disk.
+
+
+_KIB: Final = 1024
+_M_MMAP_THRESHOLD: Final = -3
+"""Of mallopt: larger blocks are mapped by themselves."""
+
+
+def private_bytes(pid: int) -> int | None:
+    """Return the bytes that only process ``pid`` owns, in memory or swap. None when it is gone or may not be read."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return None
+    fields = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return sum(int(fields[name].split()[0]) * _KIB for name in ("Pss_Anon", "SwapPss") if name in fields)
+
+
+def major_faults(pid: int) -> int | None:
+    """Return the page faults of process ``pid`` that had to wait for the disk. None when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The command name, in parentheses, may hold spaces: count the fields behind it.
+    return int(text.rpartition(")")[2].split()[9])
+
+
+def is_in_disk_sleep(pid: int) -> bool:
+    """Return whether process ``pid`` waits for a disk now: not even SIGKILL ends it before the disk answers."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+    except OSError:
+        return False
+
+
+def peak_resident() -> int:
+    """Return the most bytes that this process had resident since its program began.
+
+    VmHWM, because getrusage would also count what its parent had before the program was executed.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("VmHWM:"))
+
+
+def return_large_blocks() -> None:
+    """Give memory back to the system when a block of 1 MiB or more is freed.
+
+    glibc keeps such blocks, of up to 32 MiB, once the first was freed; what several threads free side by side came to
+    100 MiB in a build of values of 11 MB.
+    """
+    import ctypes  # by a build alone: it is no part of a worker's memory
+
+    with contextlib.suppress(AttributeError):  # another C library has no such setting
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMemory:
+    """The figures of this process's control group, in bytes; None where it has none."""
+
+    limit: int | None
+    anon: int | None
+    """Memory of processes: cannot be dropped."""
+    file: int | None
+    """Page cache: the mapped shard is here."""
+
+
+_UNLIMITED: Final = 1 << 60
+"""Version 1 says "no limit" by a number near 2**63."""
+
+
+def container_memory(root: Path = Path("/")) -> ContainerMemory:
+    """Return the figures of this process's control group, version 2 or 1; all None outside of any."""
+    for directory, limit_name, anon, file in _find_memory_groups(root):
+        try:
+            stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if anon in stat:
+            limit = _lowest_limit(directory, limit_name, root)
+            return ContainerMemory(limit, int(stat[anon]), int(stat[file]))
+    return ContainerMemory(None, None, None)
+
+
+def _find_memory_groups(root: Path) -> list[tuple[Path, str, str, str]]:
+    """Return where this process's memory.stat may be, best first: (directory, limit file, anon field, file field)."""
+    try:
+        entries = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    groups = []
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        if not controllers:
+            for base in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):
+                groups.append((root / base / path.strip("/"), "memory.max", "anon", "file"))
+        elif "memory" in controllers.split(","):
+            # Inside a container the path is the host's, and the mount point itself is the container's group.
+            for inside in (path.strip("/"), ""):
+                directory = root / "sys/fs/cgroup/memory" / inside
+                groups.append((directory, "memory.limit_in_bytes", "total_rss", "total_cache"))
+    return groups
+
+
+def _lowest_limit(directory: Path, name: str, root: Path) -> int | None:
+    """Return the lowest limit from ``directory`` upwards."""
+    limits = []
+    while directory != root and (directory / name).parent.is_dir():
+        with contextlib.suppress(OSError, ValueError):  # "max", or the root group, which has no limit
+            limits.append(int((directory / name).read_text()))
+        directory = directory.parent
+    return min((limit for limit in limits if limit < _UNLIMITED), default=None)
+
+
+def page_cache_room() -> int:
+    """Return how many bytes of a file the page cache can hold: the container's limit and the machine's memory say."""
+    available = next(
+        int(line.split()[1]) * _KIB
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    group = container_memory()
+    if group.limit is None:
+        return available
+    return min(available, max(0, group.limit - (group.anon or 0)))
+
+
+_CACHESTAT: Final = 451
+"""The system call's number, the same on every architecture; Linux 6.5 and newer."""
+_WINDOW: Final = 1 << 28
+"""Bytes mapped at a time where cachestat does not exist: bounds the result vector to 64 KiB."""
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+
+class _Range(ctypes.Structure):
+    _fields_ = [("off", ctypes.c_uint64), ("len", ctypes.c_uint64)]
+
+
+class _CacheStat(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")]
+
+
+def resident_bytes(path: Path) -> int | None:
+    """Return how many bytes of the file are in the page cache. None when the kernel would not tell the truth.
+
+    Both system calls answer only those who own or may write the file; to others mincore calls everything resident.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(file)
+        if os.geteuid() not in (0, status.st_uid) and not os.access(path, os.W_OK):
+            return None
+        pages = _cachestat(file)
+        if pages is None:
+            pages = sum(
+                _mincore(file, start, min(_WINDOW, status.st_size - start))
+                for start in range(0, status.st_size, _WINDOW)
+            )
+        return min(pages * mmap.PAGESIZE, status.st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _cachestat(file: int) -> int | None:
+    """Return the resident pages of the open file, or None where this kernel or its seccomp filter has no cachestat."""
+    result = _CacheStat()
+    whole = _Range(0, 0)
+    if _libc.syscall(_CACHESTAT, file, ctypes.byref(whole), ctypes.byref(result), 0) == 0:
+        return int(result.cache)
+    if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP):
+        return None
+    raise OSError(ctypes.get_errno(), "cachestat")
+
+
+def _mincore(file: int, start: int, length: int) -> int:
+    """Return the resident pages of one stretch of the open file."""
+    address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap")
+    try:
+        pages = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
+        if _libc.mincore(address, length, pages):
+            raise OSError(ctypes.get_errno(), "mincore")
+        # Only the lowest bit of each byte is defined.
+        return sum(count * (value & 1) for value, count in _histogram(pages.raw).items())
+    finally:
+        _libc.munmap(address, length)
+
+
+def _histogram(data: bytes) -> dict[int, int]:
+    return {value: data.count(value) for value in set(data)}

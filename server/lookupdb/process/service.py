@@ -1,0 +1,234 @@
+"""Runs a long-running role: signals, admin port, preparation, workers, ready file.
+
+``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run_service``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lookupdb import __version__
+from lookupdb.errors import UsageError
+from lookupdb.process import launch
+from lookupdb.process.admin import AdminPort, Collector
+from lookupdb.process.supervisor import Fleet, Supervisor, WorkerState, reported_error
+
+# Listening sockets, made by the supervisor and inherited by workers.
+#
+# Because the supervisor keeps them, a dead worker's socket goes on accepting until the worker is back. They are
+# bound at once, so that a port in use is reported at once, and listen only when there is something to serve.
+
+
+ANY_ADDRESS = "*"
+"""The host that means every address, IPv4 and, where the machine has it, IPv6."""
+BACKLOG = 4096
+"""Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
+
+
+def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
+    """Return ``count`` sockets on one port, for ``listen``. Raises UsageError if a program listens on it."""
+    first = bind(host, port)
+    return [first, *(bind(host, bound_port(first)) for _ in range(count - 1))]
+
+
+def check_free(host: str, port: int) -> None:
+    """Raises UsageError if a program listens on the port."""
+    bind(host, port).close()
+
+
+def bind_admin(host: str, port: int) -> socket.socket:
+    """Bind the admin port. Its error names the option: other servers share the default."""
+    try:
+        return bind(host, port)
+    except UsageError as error:
+        raise UsageError(
+            f"{error.message} (the admin port)", hint="choose another --admin-port; 0 takes a free one"
+        ) from error
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
+
+    ``::`` takes IPv4 clients too, and so does ``*``, which on a machine without IPv6 takes those alone.
+    """
+    if host == ANY_ADDRESS:
+        return bind("::" if _has_ipv6() else "0.0.0.0", port)  # noqa: S104 - as was asked for
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        if address[0] == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    listener.setblocking(False)
+    return listener
+
+
+def listen(sockets: Sequence[socket.socket]) -> None:
+    """Let clients connect to the port that all of ``sockets`` are bound to; the kernel spreads them. Raises UsageError
+    when another program, which may be one of ours, listens on it by now, on this address or on one that overlaps.
+
+    The first one listens before it lets others share the port: of all who do so, the kernel lets one in. Among those
+    who ask to share from the beginning it would let in each, and each would answer a part of the others' clients.
+    """
+    first, *others = sockets
+    try:
+        first.listen(BACKLOG)
+        for listener in sockets if others else ():
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for listener in others:
+            listener.listen(BACKLOG)
+    except OSError as error:
+        host, port = first.getsockname()[:2]
+        raise _cannot_listen(host, port, error) from error
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def bound_port(listener: socket.socket) -> int:
+    """Return the port that the socket is bound to."""
+    port: int = listener.getsockname()[1]
+    return port
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> UsageError:
+    in_use = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+    return UsageError(
+        f"cannot listen on {host} port {port}: {getattr(error, 'strerror', None) or error}",
+        hint="choose another port (0 takes a free one) or end the process that uses it"
+        if in_use
+        else "give an address of this machine, or * for all of them",
+    )
+
+
+log = logging.getLogger(__name__)
+
+
+async def _prepare_nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a role needs to run. The ready file has ``ready_members`` beside ``pid``, ``kernels`` and ``admin``."""
+
+    fleet: Fleet
+    ports: Sequence[Sequence[socket.socket]]
+    """The fleet's sockets, those of one port together."""
+    admin_listener: socket.socket
+    ready_members: Mapping[str, Any]
+    ready_file: Path | None = None
+    prepare: Callable[[], Awaitable[None]] = _prepare_nothing
+    """Awaited before the workers start, while the admin port answers already (not ready)."""
+    collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
+    status: Callable[[], Mapping[str, Any]] = field(default=dict)
+    """Further members of /status."""
+
+
+async def run_service(service: Service) -> None:
+    """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
+
+    Raises LookupdbError when preparation fails, a worker cannot be started, or a port is in use by now.
+    """
+    supervisor = Supervisor(service.fleet)
+    preparation = asyncio.ensure_future(service.prepare())
+
+    def stop() -> None:
+        preparation.cancel()
+        supervisor.drain()
+
+    admin = AdminPort(
+        explain_unready=lambda: _explain_unready(supervisor, preparation),
+        status=lambda: _status(service, supervisor),
+        collectors=service.collectors(supervisor),
+    )
+    with _handle_signals(service, supervisor, stop):
+        server = await admin.start(service.admin_listener)
+        announcement = asyncio.create_task(_announce(service, supervisor))
+        try:
+            await asyncio.wait((preparation,))
+            if not preparation.cancelled():
+                preparation.result()
+                for sockets in service.ports:
+                    listen(sockets)
+            await supervisor.run()
+        finally:
+            announcement.cancel()
+            if service.ready_file:
+                launch.remove(service.ready_file)
+            await server.cleanup()
+
+
+async def _announce(service: Service, supervisor: Supervisor) -> None:
+    """Say where the service listens once it answers: who asked for free ports has no other way to know."""
+    await supervisor.wait_ready()
+    ports = {**service.ready_members, "admin": bound_port(service.admin_listener)}
+    kernels = supervisor.workers[0].report["kernels"]
+    log.info("ready", extra={**ports, "kernels": kernels})
+    if service.ready_file:
+        launch.write(service.ready_file, {"pid": os.getpid(), "kernels": kernels, **ports})
+
+
+@contextlib.contextmanager
+def _handle_signals(service: Service, supervisor: Supervisor, stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.hang_up)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def _explain_unready(supervisor: Supervisor, preparation: asyncio.Future[None]) -> str | None:
+    match supervisor.state:
+        case WorkerState.READY:
+            return None
+        case WorkerState.DRAINING:
+            return "draining"
+        case _ if not preparation.done():
+            return "preparing"
+        case _:
+            unready_workers = [worker for worker in supervisor.workers if worker.state is not WorkerState.READY]
+            reason = next((f": {error}" for worker in unready_workers if (error := reported_error(worker.report))), "")
+            if any(worker.state is WorkerState.STALLED for worker in unready_workers):
+                reason = ": its event loop does not run"
+            return f"not ready: worker {', '.join(str(worker.index) for worker in unready_workers)}{reason}"
+
+
+def _status(service: Service, supervisor: Supervisor) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "state": supervisor.state,
+        **service.ready_members,
+        "workers": [worker.describe() for worker in supervisor.workers],
+        **service.status(),
+    }

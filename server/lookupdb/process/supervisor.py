@@ -1,0 +1,454 @@
+"""The supervisor: keeps a fleet of workers running, and ends it in order.
+
+It holds no data and answers no lookup, so that no client can hurt it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import LookupdbError
+from lookupdb.process import memory
+from lookupdb.process.worker import BEAT_SECONDS, MAX_REPORT_BYTES, Counters, WorkerBoot
+
+# Decides when a worker is started again, and when it is given up. No I/O.
+
+
+START_ATTEMPTS: Final = 3
+"""A worker that has never been ready is given up after so many attempts: its trouble will not pass."""
+FIRST_DELAY: Final = 0.05
+LONGEST_DELAY: Final = 5.0
+"""Seconds. A worker that was ready once is started again for ever: whatever killed it may pass."""
+STEADY_SECONDS: Final = 30.0
+"""A worker that was ready for so long has recovered: its next restart is quick again."""
+
+
+@dataclass(slots=True)
+class Restarts:
+    """The history of one worker's starts and ends."""
+
+    failures: int = 0
+    """In a row: reset by a steady run."""
+    was_ready: bool = False
+    count: int = 0
+
+    def note_end(self, ready_seconds: float | None) -> float | None:
+        """Note that the worker ended after being ready for ``ready_seconds`` (None: never in this run).
+
+        Returns the seconds to wait before the next start, or None: give up.
+        """
+        self.was_ready = self.was_ready or ready_seconds is not None
+        steady = ready_seconds is not None and ready_seconds >= STEADY_SECONDS
+        self.failures = 1 if steady else self.failures + 1
+        if not self.was_ready and self.failures >= START_ATTEMPTS:
+            return None
+        self.count += 1
+        return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures - 1, 16)))
+
+
+# Judges by its heartbeat whether a worker still runs its event loop. No I/O.
+#
+# A worker beats every ``BEAT_SECONDS`` from its event loop, once that runs. What counts is how long the supervisor has
+# *watched* it without a beat: a judgement adds at most two beats' time, however long ago the one before was. So a
+# paused container, a sleeping machine or a supervisor without a processor cannot make all workers seem dead.
+
+
+STALE_SECONDS: Final = 5.0
+"""A worker silent for so long is not ready. Its longest turn is the 500 lookups of one read, which takes as long on a
+cold disk that needs 10 ms for each."""
+HUNG_SECONDS: Final = 15.0
+"""A worker silent for so long is killed. Three times as long, because a worker that comes back by itself still has its
+clients' connections."""
+START_SECONDS: Final = 120.0
+"""A worker that has not beaten yet is importing and opening its file, perhaps behind others: it may take so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLimits:
+    """How long workers may be silent. Only tests choose other values: they cannot wait for so long."""
+
+    stale_seconds: float = STALE_SECONDS
+    hung_seconds: float = HUNG_SECONDS
+    start_seconds: float = START_SECONDS
+
+
+class LivenessVerdict(enum.Enum):
+    """The verdict on one worker."""
+
+    ALIVE = enum.auto()
+    STALE = enum.auto()
+    HUNG = enum.auto()
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The heartbeat of one process of a worker. ``beats`` is its counter when the process started."""
+
+    beats: int
+    judged_at: float
+    limits: LivenessLimits = field(default_factory=LivenessLimits)
+    has_begun: bool = False
+    """Whether it has beaten, or reported that it is ready."""
+    silence: float = 0.0
+    """Seconds watched without a beat."""
+
+    def begin(self) -> None:
+        """Expect heartbeats from now on: the worker is ready."""
+        self.has_begun, self.silence = True, 0.0
+
+    def judge(self, now: float, beats: int, *, waits_for_disk: bool = False) -> LivenessVerdict:
+        """Return the verdict at ``now``, when the counter is ``beats``.
+
+        A worker that waits for the disk is not ready, but killing it would only make the next one wait.
+        """
+        self.silence += min(now - self.judged_at, 2 * BEAT_SECONDS)
+        self.judged_at = now
+        if beats != self.beats:
+            self.beats, self.has_begun, self.silence = beats, True, 0.0
+        if not self.has_begun:
+            return LivenessVerdict.HUNG if self.silence >= self.limits.start_seconds else LivenessVerdict.ALIVE
+        if waits_for_disk:
+            self.silence = min(self.silence, self.limits.stale_seconds)
+        if self.silence >= self.limits.hung_seconds:
+            return LivenessVerdict.HUNG
+        return LivenessVerdict.STALE if self.silence >= self.limits.stale_seconds else LivenessVerdict.ALIVE
+
+
+# A worker as its supervisor sees it: its process, its state, its last report.
+
+
+log = logging.getLogger(__name__)
+
+
+class WorkerState(enum.StrEnum):
+    """The state of a worker, and of a whole service."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STALLED = "stalled"
+    """It was ready, and its event loop no longer runs."""
+    STOPPED = "stopped"
+    """It has ended, and may be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The workers of one service: their module, their configuration, what they inherit."""
+
+    module: str
+    """Its ``start()`` calls ``run_worker``."""
+    configs: Sequence[Mapping[str, Any]]
+    """One for each worker: any JSON."""
+    sockets: Sequence[Sequence[socket.socket]]
+    """One list for each worker, in the order in which the worker finds them."""
+    counters: Counters
+    drain_seconds: float
+    """How long a worker goes on serving after SIGTERM, before it finishes and closes."""
+    log_format: str = "text"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the supervisor's own."""
+    forward_hangup: bool = False
+    """Pass SIGHUP on to the workers."""
+    liveness: LivenessLimits = field(default_factory=LivenessLimits)
+
+
+def reported_error(report: Mapping[str, Any]) -> str:
+    """What keeps a worker from being ready, or has ended it, by its ``report``; empty for nothing."""
+    failure = report.get("failed")
+    return str(failure["message"] if failure else report.get("error") or "")
+
+
+class WorkerProcess:
+    """A worker's process, which may be started many times: ``run_once`` starts it and returns when it has ended."""
+
+    def __init__(self, fleet: Fleet, index: int) -> None:
+        self.fleet = fleet
+        self.index = index
+        self.state = WorkerState.STOPPED
+        self.pid: int | None = None
+        self.restarts = Restarts()
+        self.kills = 0
+        """How often it was killed because it hung."""
+        self.report: dict[str, Any] = {}
+        """The last value of every member that the running process reported."""
+        self.ready = asyncio.Event()
+        """Set once it has been ready for the first time."""
+        self._ready_at: float | None = None
+        self._kernels: str | None = None
+        """Those of the process that was ready last."""
+        self._liveness: Liveness | None = None
+        self._faults: int | None = None
+        """Major page faults at the last check."""
+        self._is_draining = False
+
+    async def run_once(self) -> tuple[int, float | None]:
+        """Start the process and wait until it ends. Returns its exit status, and the seconds it was ready or None."""
+        fleet = self.fleet
+        self.report, self._ready_at, self.state = {}, None, WorkerState.STARTING
+        with contextlib.ExitStack() as resources:
+            reports = await self._reports(resources)
+            process = await self._start(resources)
+            self.pid = process.pid
+            self._liveness = Liveness(fleet.counters.beats(self.index), time.monotonic(), fleet.liveness)
+            if self._is_draining:
+                self.drain()
+            try:
+                await self._follow(reports)
+                status = await process.wait()
+            finally:
+                self.pid = self._liveness = None
+                self.state = WorkerState.STOPPED
+        return status, self._ready_seconds()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if there is one."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def check(self, now: float) -> None:
+        """Check its heartbeat, once a second: a process without one is not ready, and after a while it is killed."""
+        if self.pid is None or self._liveness is None or self._is_draining:
+            return
+        beats = self.fleet.counters.beats(self.index)
+        match self._liveness.judge(now, beats, waits_for_disk=self._waits_for_disk(self.pid)):
+            case LivenessVerdict.ALIVE if self.state is WorkerState.STALLED:
+                self.state = WorkerState.READY
+            case LivenessVerdict.STALE if self.state is WorkerState.READY:
+                self.state = WorkerState.STALLED
+                log.warning("a worker does not answer: it is not ready", extra={"worker": self.index, "pid": self.pid})
+            case LivenessVerdict.HUNG:
+                log.error("a worker hangs: it is killed", extra={"worker": self.index, "pid": self.pid})
+                self.kills += 1
+                self.send(signal.SIGKILL)
+                self._liveness = None
+
+    def _waits_for_disk(self, pid: int) -> bool:
+        """Return whether it waits for the disk now, or has since the last check."""
+        previous, self._faults = self._faults, memory.major_faults(pid)
+        return self._faults != previous or memory.is_in_disk_sleep(pid)
+
+    def drain(self) -> None:
+        """Tell the process to drain and end."""
+        self._is_draining = True
+        if self.pid is not None:
+            self.state = WorkerState.DRAINING
+            self.send(signal.SIGTERM)
+
+    def failure(self, status: int) -> LookupdbError:
+        """Return why it could not start: the error that it reported, or how it ended."""
+        failure = self.report.get("failed")
+        if failure:
+            return _error_class(failure["reason"])(failure["message"], hint=failure["hint"])
+        ending = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return LookupdbError(
+            f"worker {self.index} ({self.fleet.module}) {ending} before it was ready",
+            hint="what it wrote to standard error tells more",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return its part of /status."""
+        return {
+            "index": self.index,
+            "pid": self.pid,
+            "state": self.state,
+            "restarts": self.restarts.count,
+            "report": self.report,
+        }
+
+    def _ready_seconds(self) -> float | None:
+        return None if self._ready_at is None else time.monotonic() - self._ready_at
+
+    async def _reports(self, resources: contextlib.ExitStack) -> asyncio.StreamReader:
+        """Return a reader of what the process will report; ``self._reports_fd`` is the process's end."""
+        read_fd, self._reports_fd = os.pipe()
+        reader = asyncio.StreamReader(limit=2 * MAX_REPORT_BYTES)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", 0)
+        )
+        resources.callback(transport.close)
+        return reader
+
+    async def _start(self, resources: contextlib.ExitStack) -> asyncio.subprocess.Process:
+        alive_fd, lifeline_fd = os.pipe()
+        resources.callback(os.close, lifeline_fd)
+        boot_fd = os.memfd_create("lookupdb-boot")
+        inherited = (boot_fd, alive_fd, self._reports_fd)
+        boot = self._boot(alive_fd)
+        os.pwrite(boot_fd, boot.to_json(), 0)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "lookupdb.process.start", self.fleet.module, str(boot_fd)),
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **self.fleet.environment},
+                pass_fds=(*inherited, boot.counters_fd, *boot.sockets),
+                process_group=0,  # the supervisor handles Ctrl-C
+            )
+        finally:
+            for fd in inherited:
+                os.close(fd)
+
+    def _boot(self, alive_fd: int) -> WorkerBoot:
+        fleet = self.fleet
+        return WorkerBoot(
+            index=self.index,
+            workers=len(fleet.configs),
+            config=dict(fleet.configs[self.index]),
+            sockets=tuple(listener.fileno() for listener in fleet.sockets[self.index]),
+            counter_names=fleet.counters.names,
+            counters_fd=fleet.counters.fd,
+            alive_fd=alive_fd,
+            reports_fd=self._reports_fd,
+            drain_seconds=fleet.drain_seconds,
+            log_format=fleet.log_format,
+        )
+
+    async def _follow(self, reports: asyncio.StreamReader) -> None:
+        """Read reports until the process closes the pipe, or ends."""
+        while (line := await reports.readline()).endswith(b"\n"):
+            members = orjson.loads(line)
+            if members.pop("state", None) == "ready" and self.state is WorkerState.STARTING:
+                self.state = WorkerState.READY
+                self._ready_at = time.monotonic()
+                if self._liveness:
+                    self._liveness.begin()
+                self.ready.set()
+                self._compare_kernels(members["kernels"])
+            self.report.update(members)
+
+    def _compare_kernels(self, kernels: str) -> None:
+        """Say that the process answers by other kernels than the one before, at another cost: what is installed has
+        changed meanwhile.
+        """
+        before, self._kernels = self._kernels, kernels
+        if before not in (None, kernels):
+            log.warning(
+                "a worker is back with other kernels than before",
+                extra={"worker": self.index, "before": before, "kernels": kernels},
+            )
+
+
+def _error_class(reason: str) -> type[LookupdbError]:
+    found: type[LookupdbError] = LookupdbError
+    candidates: list[type[LookupdbError]] = [LookupdbError]
+    while candidates:
+        kind = candidates.pop()
+        found = kind if kind.reason == reason else found
+        candidates += kind.__subclasses__()
+    return found
+
+
+STOP_SECONDS: Final = 5.0
+"""After its drain time a worker has so long to finish what has arrived; then it is killed."""
+
+
+class Supervisor:
+    """Runs ``fleet``: ``run()`` until ``drain()``. To be made and used within one event loop."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.workers = [WorkerProcess(fleet, index) for index in range(len(fleet.configs))]
+        self._draining = asyncio.Event()
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> WorkerState:
+        """READY while every worker is; DRAINING from the first call of ``drain`` on."""
+        if self._draining.is_set():
+            return WorkerState.DRAINING
+        ready = all(worker.state is WorkerState.READY for worker in self.workers)
+        return WorkerState.READY if ready else WorkerState.STARTING
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The running workers' process ids, by name: ``worker-0``, …"""
+        return {f"worker-{worker.index}": worker.pid for worker in self.workers if worker.pid}
+
+    async def wait_ready(self) -> None:
+        """Return when every worker has been ready once."""
+        for worker in self.workers:
+            await worker.ready.wait()
+
+    async def run(self) -> None:
+        """Keep all workers running until drained. Raises a worker's own error when it cannot be started."""
+        tasks = [asyncio.create_task(self._keep(worker)) for worker in self.workers]
+        checks = asyncio.create_task(self._check())
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            checks.cancel()
+            self.kill()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._deadline:
+                self._deadline.cancel()
+
+    def drain(self) -> None:
+        """End the fleet: the first call lets the workers finish, the second kills them."""
+        if self._draining.is_set():
+            log.warning("asked to stop again: the workers are killed")
+            self.kill()
+            return
+        self._draining.set()
+        log.info("draining", extra={"seconds": self.fleet.drain_seconds})
+        for worker in self.workers:
+            worker.drain()
+        self._deadline = asyncio.get_running_loop().call_later(self.fleet.drain_seconds + STOP_SECONDS, self._overdue)
+
+    def kill(self) -> None:
+        """End all workers at once."""
+        for worker in self.workers:
+            worker.send(signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Pass SIGHUP on to the workers that are ready, if the fleet wants it."""
+        for worker in self.workers:
+            if self.fleet.forward_hangup and worker.state is WorkerState.READY:
+                worker.send(signal.SIGHUP)
+
+    def _overdue(self) -> None:
+        log.warning("the drain time is over: workers that still run are killed", extra={"pids": self.pids})
+        self.kill()
+
+    async def _check(self) -> None:
+        """Check every worker's heartbeat, once a second."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            for worker in self.workers:
+                worker.check(time.monotonic())
+
+    async def _keep(self, worker: WorkerProcess) -> None:
+        """Start ``worker`` whenever it has ended, until the fleet drains."""
+        while not self._draining.is_set():
+            status, ready_seconds = await worker.run_once()
+            if self._draining.is_set():
+                return
+            delay = worker.restarts.note_end(ready_seconds)
+            if delay is None:
+                raise worker.failure(status)
+            log.warning(
+                "a worker ended and is started again",
+                extra={
+                    "worker": worker.index,
+                    "status": status,
+                    "delay": round(delay, 2),
+                    **({"reason": reason} if (reason := reported_error(worker.report)) else {}),
+                },
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), delay)

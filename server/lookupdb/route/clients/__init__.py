@@ -1,1 +1,0 @@
-"""What stands between clients and lookups in whichever protocol: the ports, a connection and its life, TLS."""

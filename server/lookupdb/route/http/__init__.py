@@ -1,1 +1,0 @@
-"""HTTP in, lookups out: the router's public port."""

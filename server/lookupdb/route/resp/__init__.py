@@ -1,1 +1,0 @@
-"""The RESP half of the router: commands of Redis' clients become exchanges, which are answered in their order."""

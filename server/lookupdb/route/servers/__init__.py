@@ -1,1 +1,0 @@
-"""One connection to a shard server: made, proven, watched, broken, made again."""

@@ -1,1 +1,0 @@
-"""One shard: which replica is asked, what waits for it, and which batches leave."""

@@ -1,1 +1,0 @@
-"""The routing table: read, judged, brought to life, put into effect."""

@@ -1,0 +1,303 @@
+"""Watches the files by which a worker judges clients, and hands what they hold to its gatekeeper."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lookupdb.process.watched_files import Content, Folder, WatchedFiles
+from lookupdb.router.accounts import AccountJudge, Admitted, Denial, Denied
+from lookupdb.tokens import MAX_TOKEN_BYTES
+
+if TYPE_CHECKING:
+    from lookupdb.router.accounts import ServiceAccounts
+
+
+# The hashes of the tokens that are accepted, out of the files of a Secret: one file a client, one hash a line. No I/O.
+#
+# A plain SHA-256 does, because what is hashed is random: ``lookupdb token`` makes 256 bits. A slow hash protects what
+# can be guessed, and would cost each new connection, and each wrong token, what it costs who guesses.
+
+
+PREFIX: Final = "sha256:"
+MAX_HASHES: Final = 64
+"""Of one client: several are valid while a token is replaced."""
+MAX_PROBLEMS: Final = 5
+"""That are told of at once."""
+_MAX_BYTES: Final = 8 << 10
+_LINE: Final = re.compile(rb"sha256:([0-9a-fA-F]{64})")
+_HOW: Final = "expected sha256: and 64 hexadecimal digits a line, as `lookupdb token --hash` prints them"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHashes:
+    """What the files of a Secret say."""
+
+    digests: frozenset[bytes]
+    """SHA-256 of each token that is accepted."""
+    problems: tuple[str, ...]
+    """Why files, or lines of them, count for nothing: sentences without any value."""
+
+
+def hash_token(token: bytes) -> str:
+    """The line of a Secret that lets ``token`` in."""
+    return PREFIX + hashlib.sha256(token).hexdigest()
+
+
+def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
+    """The hashes in all files of ``content``. A file that is not wholly as it should be counts for nothing."""
+    digests: set[bytes] = set()
+    problems: list[str] = []
+    for path, text in content.items():
+        if path.name.startswith("."):
+            # Such a key of a Secret is as good as any, but who writes files by hand has such ones beside them.
+            problems.append(f"{path.name} is not read, because its name begins with a dot")
+            continue
+        if text is None:
+            problems.append(f"{path.name} cannot be read")
+            continue
+        found = _read_file(text)
+        if isinstance(found, str):
+            problems.append(f"{path.name}: {found}")
+        else:
+            digests |= found
+    more = len(problems) - MAX_PROBLEMS
+    told = [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
+    return TokenHashes(frozenset(digests), tuple(told))
+
+
+def _read_file(text: bytes) -> set[bytes] | str:
+    """The digests of one client, or what is wrong."""
+    if len(text) > _MAX_BYTES:
+        return f"it has more than {_MAX_BYTES} bytes; {_HOW}"
+    digests: set[bytes] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (line := line.strip()):
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            return f"line {number} is no hash of a token; a token itself does not belong there; {_HOW}"
+        digests.add(bytes.fromhex(found[1].decode()))
+    if not digests:
+        return f"it is empty; {_HOW}"
+    return digests if len(digests) <= MAX_HASHES else f"it has more than {MAX_HASHES} hashes"
+
+
+# Who may look up, as the command line says it. No I/O.
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Who may look up. At least one of ``tokens`` and ``keys``; with ``keys`` come an audience and subjects."""
+
+    tokens: str | None = None
+    """The folder with hashes of tokens: in a cluster, a Secret's."""
+    keys: str | None = None
+    """The file with the public keys of the cluster's service accounts."""
+    audience: str | None = None
+    subjects: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> AccessSettings:
+        """Read them from a worker's configuration."""
+        return cls(**{**members, "subjects": tuple(members["subjects"])})
+
+
+# What a client shows: the header field Authorization with a bearer token (RFC 6750, 2.1), or a token alone. No I/O.
+#
+# What is refused is never repeated in a message.
+
+
+MIN_TOKEN_BYTES: Final = 20
+"""Shorter ones may be guessed from their hashes: what people call a password is no token."""
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
+_CREDENTIALS: Final = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?: +([A-Za-z0-9._~+/-]+=*))?[ \t]*")
+
+
+class NoToken(Exception):
+    """The field holds no token that may be looked at. The message shows nothing of it."""
+
+
+def read_bearer_token(field: bytes | None) -> bytes:
+    """The token of the field's value; None is a request without the field. Raises NoToken."""
+    if field is None:
+        raise NoToken("expected a token, as Authorization: Bearer …")
+    if len(field) > MAX_TOKEN_BYTES:
+        raise NoToken(f"the header field Authorization has more than {MAX_TOKEN_BYTES} bytes")
+    credentials = _CREDENTIALS.fullmatch(field)
+    if credentials is None or credentials[1].lower() != b"bearer":
+        raise NoToken("expected Authorization: Bearer and one token, found something else")
+    token: bytes = credentials[2] or b""
+    return _check_length(token)
+
+
+def check_token(token: bytes) -> bytes:
+    """``token``, which a client showed as such, without a header. Raises NoToken."""
+    if len(token) > MAX_TOKEN_BYTES:
+        raise NoToken(f"the token has more than {MAX_TOKEN_BYTES} bytes")
+    if _TOKEN.fullmatch(token) is None:
+        raise NoToken("expected a token of A-Z a-z 0-9 - . _ ~ + /, found something else")
+    return _check_length(token)
+
+
+def _check_length(token: bytes) -> bytes:
+    if len(token) < MIN_TOKEN_BYTES:
+        raise NoToken(f"the token has fewer than {MIN_TOKEN_BYTES} bytes")
+    return token
+
+
+# Who may look up, decided from the token that a client shows. No I/O.
+#
+# A token is looked for by its SHA-256 in a set, never compared: how long that takes tells of the hash, and nobody can
+# choose a token by the beginning of its hash. Every decision fails closed: nobody is let in because something could not
+# be read.
+
+
+NO_TOKENS: Final = "the router has no hash of a token yet that it could judge by"
+_UNKNOWN: Final = "the token is not accepted"
+
+
+class Gatekeeper:
+    """Judges by tokens, by service accounts, or by both: either suffices. ``version`` grows with each change of what is
+    judged by: who was let in before has to be judged anew."""
+
+    def __init__(self, *, token_folder: str | None, accounts: AccountJudge | None) -> None:
+        """``token_folder``: where the hashes of tokens come from; None: no token is taken."""
+        self._takes_tokens = token_folder is not None
+        self._token_folder = token_folder
+        self._accounts = accounts
+        self._hashes = TokenHashes(frozenset(), ())
+        self.version = 0
+
+    def take_hashes(self, hashes: TokenHashes) -> None:
+        """Judge tokens by ``hashes`` from now on."""
+        if hashes.digests != self._hashes.digests:
+            self.version += 1
+        self._hashes = hashes
+
+    def note_new_keys(self) -> None:
+        """The service accounts are judged by other keys from now on."""
+        self.version += 1
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether somebody could be let in: a router that can let nobody in is not ready."""
+        return bool(self._hashes.digests) or (self._accounts is not None and self._accounts.key_count > 0)
+
+    def judge(self, field: bytes | None) -> Admitted | Denied:
+        """What is said of a request whose header field Authorization is ``field``; None is one without."""
+        try:
+            token = read_bearer_token(field)
+        except NoToken as error:
+            return Denied(Denial.UNAUTHENTICATED, str(error), has_token=field is not None)
+        return self._judge(token)
+
+    def judge_token(self, token: bytes) -> Admitted | Denied:
+        """The same of a client that has shown ``token``, in a protocol without header fields."""
+        try:
+            return self._judge(check_token(token))
+        except NoToken as error:
+            return Denied(Denial.UNAUTHENTICATED, str(error))
+
+    def _judge(self, token: bytes) -> Admitted | Denied:
+        if hashlib.sha256(token).digest() in self._hashes.digests:
+            return Admitted(math.inf)
+        denied = Denied(Denial.UNAUTHENTICATED, _UNKNOWN)
+        if self._accounts is not None:
+            verdict = self._accounts.judge(token.decode())
+            if isinstance(verdict, Admitted) or verdict.denial is Denial.FORBIDDEN:
+                return verdict
+            denied = verdict
+            if self._takes_tokens and verdict.denial is Denial.UNAUTHENTICATED:
+                denied = Denied(verdict.denial, f"{_UNKNOWN}; as a service account's, {verdict.detail}")
+        if self._takes_tokens and not self._hashes.digests and denied.denial is Denial.UNAUTHENTICATED:
+            return Denied(Denial.UNDECIDED, NO_TOKENS)
+        return denied
+
+    def describe(self) -> dict[str, Any]:
+        """For /status: how much is known, and what is wrong. Nothing of a token."""
+        problems = list(self._hashes.problems)
+        if self._takes_tokens and not self._hashes.digests:
+            # Not for clients: where files are is nothing to them.
+            where = "in a cluster, the Secret of spec.router.auth.tokens"
+            problems.insert(0, f"{NO_TOKENS}: there is no file with one in {self._token_folder} ({where})")
+        members: dict[str, Any] = {"version": self.version}
+        if self._takes_tokens:
+            members["tokens"] = len(self._hashes.digests)
+        if self._accounts is not None:
+            members["keys"] = self._accounts.key_count
+            problems += filter(None, (self._accounts.problem,))
+        return {**members, "problems": problems}
+
+
+log = logging.getLogger(__name__)
+
+
+class AccessWatch:
+    """The gatekeeper of one worker, kept up to date. ``on_change`` is called when ``describe`` says something else."""
+
+    def __init__(self, settings: AccessSettings, on_change: Callable[[], None], *, logs: bool) -> None:
+        """``logs``: whether to log what is wrong with files, which all workers see."""
+        self._on_change = on_change
+        self._logs = logs
+        self._logged: list[str] = []
+        self._accounts = _make_accounts(settings)
+        self.gatekeeper = Gatekeeper(token_folder=settings.tokens, accounts=self._accounts)
+        self._watches: list[WatchedFiles] = []
+        if settings.tokens is not None:
+            folder = Folder(Path(settings.tokens))
+            self._watches.append(WatchedFiles(folder.list_files, self._take_tokens))
+        if settings.keys is not None:
+            file = Path(settings.keys)
+            self._watches.append(WatchedFiles(lambda: [file], self._take_keys))
+
+    def start(self) -> None:
+        """Read the files now, and whenever they change."""
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        for watch in self._watches:
+            watch.stop()
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        described = self.gatekeeper.describe()
+        unread = [problem for watch in self._watches for problem in watch.problems]
+        return {**described, "problems": [*described["problems"], *unread]}
+
+    def _take_tokens(self, content: Content) -> None:
+        self.gatekeeper.take_hashes(read_token_hashes(content))
+        self._tell()
+
+    def _take_keys(self, content: Content) -> None:
+        assert self._accounts is not None
+        (text,) = content.values()
+        if self._accounts.take_keys(text):
+            self.gatekeeper.note_new_keys()
+        self._tell()
+
+    def _tell(self) -> None:
+        problems = self.describe()["problems"]
+        if self._logs and problems != self._logged:
+            self._logged = problems
+            for problem in problems:
+                log.warning("who may look up: %s", problem)
+        self._on_change()
+
+
+def _make_accounts(settings: AccessSettings) -> ServiceAccounts | None:
+    if settings.keys is None:
+        return None
+    from lookupdb.router.accounts import ServiceAccounts
+
+    assert settings.audience is not None
+    return ServiceAccounts(settings.audience, settings.subjects)

@@ -1,0 +1,160 @@
+"""The router's public ports: accepts connections, watches their deadlines, and drains.
+
+There is no timer for a request or a connection: a few times a second one sweep looks through all connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lookupdb.process import limits as capacity
+from lookupdb.process import limits as descriptors
+from lookupdb.process.service import BACKLOG
+from lookupdb.router.access import Gatekeeper
+from lookupdb.router.budget import RouterBudget, RouterLimits
+from lookupdb.router.clients.life import MAX_LINGERING_REFUSED, SWEEP_SECONDS, ClientProtocol, ConnectionLife
+from lookupdb.router.counters import INDEX
+from lookupdb.router.shards.replicas import CONNECTIONS_AN_ENDPOINT
+
+if TYPE_CHECKING:
+    from lookupdb.router.clients.certificates import Certificates
+
+
+_ACCEPTED: Final = INDEX["connections_accepted"]
+_REFUSED: Final = INDEX["connections_refused"]
+_OPEN: Final = INDEX["connections"]
+_ENDPOINTS: Final = tuple(
+    INDEX[f"{prefix}endpoints_{state}"] for prefix in ("", "candidate_") for state in ("ready", "unready")
+)
+_BUDGET: Final = INDEX["budget_bytes"]
+_USED: Final = INDEX["budget_used_bytes"]
+
+
+class ClientFront:
+    """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
+
+    def __init__(
+        self,
+        budget: RouterBudget,
+        limits: RouterLimits,
+        counts: memoryview,
+        gatekeeper: Gatekeeper | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:
+        """``gatekeeper``: who may ask; None is anybody. Without ``certificates`` clients speak no TLS."""
+        self._budget = budget
+        self._limits = limits
+        self._gatekeeper = gatekeeper
+        self._certificates = certificates
+        self._access_version = 0
+        self._protocols: list[ClientProtocol] = []
+        self._counts = counts
+        self._descriptors = descriptors.raise_limit()
+        self._connections: set[ConnectionLife] = set()
+        self._refused: set[ConnectionLife] = set()
+        """Connections beyond the limit: open only until their clients have read the refusal."""
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def listen(self, listener: socket.socket, protocol: ClientProtocol) -> None:
+        """Accept connections on ``listener``, which is bound already, of clients that speak ``protocol``."""
+        if protocol not in self._protocols:
+            self._protocols.append(protocol)
+            protocol.service.tick(self._loop.time())
+        if self._sweeping is None:
+            self._sweep()
+
+        def accept_plain() -> ConnectionLife:
+            return protocol.make_connection(self)
+
+        # The backlog is given again because asyncio would lower it to 100.
+        accept = accept_plain if self._certificates is None else self._encrypt(self._certificates, accept_plain)
+        server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
+        self._servers.append(server)
+
+    def _encrypt(
+        self, certificates: Certificates, accept_plain: Callable[[], ConnectionLife]
+    ) -> Callable[[], asyncio.Protocol]:
+        """Makes connections behind TLS, each with the certificate of the moment."""
+        from lookupdb.router.clients.tls import TlsBuffers, TlsConnection
+
+        buffers = TlsBuffers()
+
+        def accept() -> TlsConnection:
+            assert certificates.context is not None, "nothing listens before there is a certificate"
+            return TlsConnection(accept_plain(), certificates.context, buffers)
+
+        return accept
+
+    def drain(self) -> None:
+        """Go on answering, and have clients leave: every answer from now on closes its connection."""
+        for protocol in self._protocols:
+            protocol.service.draining = True
+
+    async def close(self, seconds: float) -> None:
+        """Accept no more, close idle connections, finish what is in flight within ``seconds``; cut off the rest."""
+        self.drain()
+        for server in self._servers:
+            server.close()
+        deadline = self._loop.time() + seconds
+        while self._connections and self._loop.time() < deadline:
+            for connection in tuple(self._connections):
+                connection.finish()
+            await asyncio.sleep(0.02)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in (*self._connections, *self._refused):
+            connection.abort()
+
+    def admit(self, connection: ConnectionLife) -> None:
+        """Count ``connection``, or refuse it because there are too many."""
+        limit = self._max_connections()
+        if len(self._connections) < limit:
+            self._connections.add(connection)
+            self._counts[_ACCEPTED] += 1
+            self._counts[_OPEN] = len(self._connections)
+            return
+        self._counts[_REFUSED] += 1
+        self._refused.add(connection)
+        connection.refuse_connection(limit)
+        if len(self._refused) > MAX_LINGERING_REFUSED:
+            connection.close()
+
+    def _max_connections(self) -> int:
+        """The limit of connections, lower if endpoints leave too few descriptors."""
+        connections = CONNECTIONS_AN_ENDPOINT * sum(self._counts[gauge] for gauge in _ENDPOINTS)
+        return min(self._limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
+
+    def forget(self, connection: ConnectionLife) -> None:
+        """``connection`` is lost."""
+        self._refused.discard(connection)
+        self._connections.discard(connection)
+        self._counts[_OPEN] = len(self._connections)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        for protocol in self._protocols:
+            protocol.service.tick(now)
+        budget = self._budget
+        self._counts[_BUDGET] = budget.limit
+        self._counts[_USED] = max(budget.used, 0)
+        overdue = [connection for connection in self._connections if connection.deadline < now]
+        overdue += [connection for connection in self._refused if connection.deadline < now]
+        for connection in overdue:
+            connection.handle_deadline()
+        if self._gatekeeper is not None:
+            self._sweep_access(self._gatekeeper)
+        self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep_access(self, gatekeeper: Gatekeeper) -> None:
+        """Have connections forget whom they let in: all of them after a change, else those whose time has passed."""
+        now = time.time() if gatekeeper.version == self._access_version else math.inf
+        self._access_version = gatekeeper.version
+        for connection in self._connections:
+            connection.forget_access(now)

@@ -1,0 +1,372 @@
+"""TLS on the public port: stands between a client's socket and its connection, to which it is the transport.
+
+Nothing is kept here. What comes is decrypted and handed on as it comes, whether the connection reads or not, and what
+is answered is encrypted and written at once: what the client does not take waits in the socket's transport, encrypted,
+and is counted there as without TLS. All connections of a worker encrypt and decrypt through the same two buffers, which
+every call leaves empty, because a buffer stays as large as it once was.
+
+A handshake is a request that is not whole: the connection is counted from its first packet on, and the front's sweep
+ends it after ``header_timeout_seconds``.
+
+Either end may close its half of the stream (close_notify): answers that are due still go out. A client whose stream
+ends without is treated alike: a request says itself how long it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from typing import Any, Final, cast
+
+from lookupdb.router.clients.life import READING, TLS_PIECE_BYTES, ConnectionLife
+from lookupdb.router.counters import INDEX
+
+# What comes of a handshake before it is encrypted: OpenSSL makes room for as much as the client says will come.
+#
+# A record is a type, a version and a length (RFC 8446, 5.1); a handshake message is a type and a length of three bytes
+# (4). Forty bytes can announce 128 KiB.
+
+
+MAX_HELLO_BYTES: Final = 16 << 10
+"""Of a client's first message. With keys for several ways of exchange it has 2 KiB."""
+HANDSHAKE: Final = 0x16
+"""The type of a record of a handshake in plain text: the first byte of whoever begins with TLS."""
+_RECORD: Final = 5
+_MESSAGE: Final = 4
+
+
+class PlainRecords:
+    """Reads the heads of records and messages as they come, until the handshake is done."""
+
+    __slots__ = ("_head", "_message_left", "_record_left")
+
+    def __init__(self) -> None:
+        self._head = b""
+        """Of a record and the message that it begins with, not whole."""
+        self._record_left = 0
+        self._message_left = 0
+
+    def are_small(self, data: bytes) -> bool:
+        """Whether, with ``data``, no message announces more than ``MAX_HELLO_BYTES``, and each is alone in its
+        records, as those in plain text are."""
+        data, self._head = self._head + data, b""
+        at = 0
+        while at < len(data):
+            passed = min(self._record_left, len(data) - at)
+            self._record_left -= passed
+            at += passed
+            if at == len(data):
+                break
+            begins = data[at] == HANDSHAKE and not self._message_left
+            head_bytes = _RECORD + (_MESSAGE if begins else 0)
+            if len(data) - at < head_bytes:
+                self._head = data[at:]
+                break
+            if not self._begin_record(data[at : at + head_bytes], begins):
+                return False
+            at += _RECORD
+        return True
+
+    def _begin_record(self, head: bytes, begins: bool) -> bool:
+        self._record_left = int.from_bytes(head[3:5], "big")
+        if head[0] != HANDSHAKE:
+            return True
+        if begins:
+            self._message_left = _MESSAGE + int.from_bytes(head[6:9], "big")
+        is_small = self._message_left <= _MESSAGE + MAX_HELLO_BYTES
+        is_alone = (_MESSAGE if begins else 1) <= self._record_left <= self._message_left
+        self._message_left -= self._record_left
+        return is_small and is_alone
+
+
+log = logging.getLogger(__name__)
+
+_HANDSHAKES_FAILED: Final = INDEX["tls_handshakes_failed"]
+_RECORD_BYTES: Final = 16 << 10
+"""The most of one TLS record: no read gives more."""
+_MAX_EMPTY_BYTES: Final = 32 << 10
+"""That may come and give the connection nothing: two records that are not whole. TLS takes messages of its own, too."""
+_OVERHEAD: Final = 64
+"""Bytes that may come for each that they give."""
+
+
+class TlsBuffers:
+    """What came, and what is to be sent, encrypted: of one connection at a time, and of none between two calls."""
+
+    __slots__ = ("incoming", "outgoing")
+
+    def __init__(self) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+
+
+class TlsConnection(asyncio.Protocol):
+    """One client's TLS. ``connection`` is what is behind it; ``context`` has the certificate of the moment."""
+
+    __slots__ = (
+        "_connection",
+        "_empty_bytes",
+        "_has_begun",
+        "_incoming",
+        "_is_ended",
+        "_is_open",
+        "_is_shut",
+        "_object",
+        "_outgoing",
+        "_plain_records",
+        "_transport",
+    )
+    _transport: asyncio.Transport
+
+    def __init__(self, connection: ConnectionLife, context: ssl.SSLContext, buffers: TlsBuffers) -> None:
+        self._connection = connection
+        self._incoming = buffers.incoming
+        self._outgoing = buffers.outgoing
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._plain_records: PlainRecords | None = PlainRecords()
+        self._has_begun = False
+        self._empty_bytes = 0
+        """That came since anything was handed on."""
+        self._is_open = False
+        """The handshake is done."""
+        self._is_ended = False
+        """The client's stream has ended; what follows is dropped."""
+        self._is_shut = False
+        """Ours has."""
+
+    # What the socket's transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected. One too many is closed without an answer: a handshake would cost more."""
+        self._transport = cast("asyncio.Transport", transport)
+        connection = self._connection
+        connection.connection_made(cast("asyncio.Transport", self))
+        if connection.phase is not READING:
+            connection.abort()
+            return
+        connection.deadline = connection.service.header_deadline
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if len(data) <= _RECORD_BYTES:
+            self._receive(data)
+            return
+        for start in range(0, len(data), _RECORD_BYTES):  # the first ones may end it
+            self._receive(data[start : start + _RECORD_BYTES])
+
+    def _receive(self, data: bytes) -> None:
+        if self._is_ended or self._is_shut:
+            return
+        if not self._is_open:
+            if not self._may_go_on(data):
+                return
+            self._incoming.write(data)
+            if not self._continue_handshake():
+                return
+        else:
+            self._incoming.write(data)
+        self._empty_bytes += len(data)
+        self._read()
+        if self._empty_bytes > _MAX_EMPTY_BYTES and not self._is_shut:
+            self._break()
+
+    def _read(self) -> None:
+        """Hand on all that has come."""
+        tls, incoming, plain = self._object, self._incoming, b""
+        try:
+            plain = tls.read(_RECORD_BYTES)
+            # To be told that there is nothing more costs as much as to read: an error.
+            if incoming.pending or tls.pending():
+                plain = self._read_more(plain)
+            elif not plain:
+                self._is_ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            self._break()
+            return
+        if incoming.pending:
+            incoming.read()  # what came behind the end is dropped
+        if self._outgoing.pending:  # what TLS itself has to say
+            self._flush()
+        if plain:
+            self._empty_bytes = max(0, self._empty_bytes - _OVERHEAD * len(plain))
+            self._connection.data_received(plain)
+        if self._is_ended and not self._transport.is_closing() and not self._connection.eof_received():
+            self.close()
+
+    def _read_more(self, first: bytes) -> bytes:
+        """``first``, and what has come behind it."""
+        pieces, piece = [first], first
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while piece:
+                piece = self._object.read(_RECORD_BYTES)
+                pieces.append(piece)
+            self._is_ended = True
+        return b"".join(pieces)
+
+    def eof_received(self) -> bool:
+        """The client's stream has ended, with close_notify before or without."""
+        if not self._is_open:
+            return False
+        if self._is_ended:
+            return self._connection.is_half_closed
+        self._is_ended = True
+        return self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client has ceased to take what it is sent."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of what it was sent."""
+        self._connection.resume_writing()
+        if not self._is_open:
+            self._connection.deadline = self._connection.service.header_deadline
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken."""
+        if not self._is_open and self._has_begun:
+            self._connection.counts[_HANDSHAKES_FAILED] += 1
+        self._is_ended = self._is_shut = True
+        connection = self._connection
+        connection.connection_lost(error)
+        # Neither refers to the other any longer: nothing waits for the garbage collector.
+        del self._connection, self._object
+
+    # The handshake
+
+    def _may_go_on(self, data: bytes) -> bool:
+        """Whether OpenSSL may have ``data``. Nothing of it is in the buffers if not."""
+        if not self._has_begun:
+            self._has_begun = True
+            if data[0] != HANDSHAKE:
+                self._refuse_plain()
+                return False
+        assert self._plain_records is not None, "it is there until the handshake is done"
+        if self._plain_records.are_small(data):
+            return True
+        self._is_ended = self._is_shut = True
+        self._connection.abort()
+        return False
+
+    def _continue_handshake(self) -> bool:
+        """Go on with the handshake. Returns whether it is done."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return False
+        except ssl.SSLError as error:
+            log.debug("a TLS handshake failed", extra={"reason": error.reason})
+            self._incoming.read()
+            self._flush()  # the alert that tells the client why
+            self._leave()
+            return False
+        self._is_open = True
+        self._plain_records = None
+        self._flush()
+        self._connection.deadline = self._connection.service.idle_deadline
+        return True
+
+    def _refuse_plain(self) -> None:
+        """Tell a client that speaks no TLS, as it would understand."""
+        self._transport.write(self._connection.encode_tls_refusal())
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close before the connection has begun."""
+        self._is_ended = self._is_shut = True
+        self._connection.finish()
+
+    def _break(self) -> None:
+        """What came is no TLS, or nothing else."""
+        self._is_ended = self._is_shut = True
+        self._incoming.read()
+        self._flush()
+        self._connection.abort()
+
+    # What the connection calls: a transport
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``."""
+        if self._is_shut or not self._is_open:
+            return
+        if len(data) > TLS_PIECE_BYTES:
+            self._write_pieces(memoryview(data))
+        elif data:
+            try:
+                self._object.write(data)  # all of it: a buffer in memory takes any number of records
+            except ssl.SSLError:
+                self._fail()
+        self._flush()
+
+    def writelines(self, pieces: Any) -> None:
+        """Send ``pieces``, small ones together."""
+        if self._is_shut or not self._is_open:
+            return
+        for piece in pieces:
+            self._write_pieces(memoryview(piece))
+        self._flush()
+
+    def _write_pieces(self, data: memoryview) -> None:
+        """Encrypt ``data``, and send it as soon as there is a piece of some size."""
+        write, outgoing = self._object.write, self._outgoing
+        try:
+            while data:
+                data = data[write(data[:TLS_PIECE_BYTES]) :]
+                if outgoing.pending >= TLS_PIECE_BYTES:
+                    self._flush()
+        except ssl.SSLError:
+            self._fail()
+
+    def _fail(self) -> None:
+        """Nothing more can be encrypted."""
+        self._outgoing.read()
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        if data := self._outgoing.read():
+            self._transport.write(data)
+
+    def write_eof(self) -> None:
+        """Say that no more is sent."""
+        self._shut()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close once what was written is sent."""
+        self._shut()
+        self._transport.close()
+
+    def _shut(self) -> None:
+        if self._is_shut:
+            return
+        self._is_shut = True
+        if self._is_open:
+            with contextlib.suppress(ssl.SSLError):  # that the client has not answered it yet, or broke off before
+                self._object.unwrap()
+            self._flush()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take more from the client again."""
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio's transports."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that were written and not sent."""
+        return self._transport.get_write_buffer_size()

@@ -1,0 +1,28 @@
+"""The flags of `lookupdb route` that a dataset's ``spec.router`` sets, wherever a router is started."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lookupdb.dataset.spec import Router
+
+FLAGS: Final = {
+    "workers": "--workers",
+    "deadline_milliseconds": "--deadline-ms",
+    "hedge_milliseconds": "--hedge-ms",
+    "max_keys": "--max-keys",
+    "max_body_bytes": "--max-body-bytes",
+    "max_connections": "--max-connections",
+    "max_queued_keys": "--max-queued-keys",
+    "header_timeout_seconds": "--header-timeout",
+    "idle_timeout_seconds": "--idle-timeout",
+    "write_timeout_seconds": "--write-timeout",
+    "drain_seconds": "--drain-seconds",
+    "cache_control": "--cache-control",
+}
+"""By the field of ``spec.Router``, which is called as the CRD's but for its case."""
+
+
+def render_flags(router: Router) -> dict[str, int | str]:
+    """Flag and value for each of them that is set."""
+    return {flag: value for field, flag in FLAGS.items() if (value := getattr(router, field)) is not None}

@@ -1,0 +1,551 @@
+"""HTTP, as what clients speak on a port."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from lookupdb.router.access import Gatekeeper
+from lookupdb.router.accounts import Admitted, Denial, Denied
+from lookupdb.router.budget import RouterLimits
+from lookupdb.router.clients import life
+from lookupdb.router.clients.life import (
+    FINISHING,
+    HIGH_WATER_BYTES,
+    LINGERING,
+    READING,
+    RECEIVING,
+    ConnectionLife,
+    ConnectionRegistry,
+)
+from lookupdb.router.counters import INDEX
+from lookupdb.router.http import problems
+from lookupdb.router.http.exchanges import (
+    Answer,
+    ContinueExchange,
+    Exchange,
+    HttpService,
+    RefusalExchange,
+    RepeatedRequest,
+    is_worth_remembering,
+    make_exchange,
+    recognise_repeats,
+)
+from lookupdb.router.http.problems import (
+    CLOSE,
+    MAX_HELD_ANSWERS_BYTES,
+    MAX_PIPELINE,
+    PERSISTENT,
+    SLICE_BYTES,
+    HttpProblem,
+)
+from lookupdb.router.http.request import Request, RequestReader
+from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import OVERLOADED
+
+# How a request that may not be asked is answered.
+
+
+NO_ACCESS_DATA: Final = "AccessUnknown"
+"""The member ``reason`` of a 503: nothing is known of who may ask."""
+_COUNTERS: Final = {
+    Denial.UNAUTHENTICATED: INDEX["requests_unauthenticated"],
+    Denial.FORBIDDEN: INDEX["requests_forbidden"],
+}
+
+
+def make_denial(denied: Denied, counts: memoryview) -> HttpProblem:
+    """The problem that tells of ``denied``, which is counted."""
+    if denied.denial is Denial.UNDECIDED:
+        return HttpProblem(problems.UNAVAILABLE, denied.detail, members={"reason": NO_ACCESS_DATA})
+    counts[_COUNTERS[denied.denial]] += 1
+    if denied.denial is Denial.FORBIDDEN:
+        return HttpProblem(problems.FORBIDDEN, denied.detail)
+    challenge = 'Bearer error="invalid_token"' if denied.has_token else "Bearer"
+    return HttpProblem(problems.UNAUTHENTICATED, denied.detail, fields={"WWW-Authenticate": challenge})
+
+
+# One client connection: the reader gets what comes in, and answers go out in the order of the requests.
+#
+# Every buffer is bounded. At most ``MAX_PIPELINE`` requests are looked up at once, and a batch alone. Further requests
+# of the same read wait, and nothing more is read until they have begun. None begins while the client does not take its
+# answers. The worker's budget counts what is kept beyond the fixed cost of a connection. When it is used up, a request
+# is refused if it is not whole, or if it came before an earlier one was answered.
+#
+# ``clients.life`` has the phases of a connection, and all that ends it.
+
+
+log = logging.getLogger(__name__)
+
+_REQUESTS_REFUSED: Final = INDEX["requests_refused"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
+
+
+class HttpConnection(ConnectionLife):
+    """One client connection, which ``registry`` knows until it is lost."""
+
+    __slots__ = (
+        "_admitted",
+        "_admitted_until",
+        "_answered_at_once",
+        "_is_advancing",
+        "_last_request",
+        "_pending",
+        "_reader",
+        "_registry",
+        "_repeated",
+        "_unmatched",
+        "_unread",
+        "_waiting",
+        "_waiting_answer_bytes",
+        "answers",
+        "limits",
+        "lookups",
+        "service",
+    )
+
+    def __init__(self, service: HttpService, registry: ConnectionRegistry) -> None:
+        super().__init__(service)
+        self.service: HttpService = service
+        self._pending: deque[Exchange] = deque()
+        """Begun, in order; answered once all before them are."""
+        self._waiting: deque[Exchange] = deque()
+        """Read, not begun."""
+        self._unread = b""
+        """Has come, and is read once nothing waits."""
+        self._waiting_answer_bytes = 0
+        """Bytes counted for answers that wait for an earlier one."""
+        self.lookups = service.lookups
+        self.answers = service.answers
+        self.limits = service.limits
+        self._registry = registry
+        self._reader = RequestReader(
+            service.limits.max_body_bytes,
+            self._on_request,
+            self._on_continue,
+            None if service.gatekeeper is None else self._authorize,
+        )
+        self._admitted: bytes | None = None
+        """The Authorization field that was accepted last: its repeats are accepted by their bytes alone."""
+        self._admitted_until = math.inf
+        self._repeated: RepeatedRequest | None = None
+        """The last request, to recognise its repeats."""
+        self._unmatched = 0
+        """Requests since one was recognised."""
+        self._last_request: tuple[Request, Exchange] | None = None
+        """What the reader read from the present bytes."""
+        self._is_advancing = False
+        """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        self._answered_at_once = 0
+        """Requests that were answered as they came, since the others had their turn."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.deadline = self.service.idle_deadline
+        self._registry.admit(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken."""
+        self._registry.forget(self)
+        self._forget_admitted()
+        super().connection_lost(error)
+        self._reader.close()
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if self.phase is not READING and self.phase >= FINISHING:
+            return
+        if len(data) > SLICE_BYTES or self._unread:
+            self._read_slices(self._unread + data)
+            if self._waiting:
+                self._advance()
+            return
+        reader = self._reader
+        is_new_request = not reader.is_partial
+        if is_new_request and self._repeated is not None:
+            exchange = self._repeated.match(data, self)
+            if exchange is not None:
+                self._unmatched = 0
+                # As _submit does, without the call: nearly all requests come here.
+                if self._pending or self._waiting or self.is_blocked or self.service.draining:
+                    self._enqueue(exchange)
+                else:
+                    self._pending.append(exchange)
+                    try:
+                        exchange.start()
+                    except Exception as error:
+                        self._fail(exchange, error)
+                if self._waiting:
+                    self._advance()
+                return
+        self._read(data)
+        if is_new_request and self._last_request is not None and not reader.is_partial:
+            self._unmatched += 1
+            is_worth_it = is_worth_remembering(self._unmatched)
+            self._repeated = recognise_repeats(data, *self._last_request) if is_worth_it else None
+        self._last_request = None
+        if self._waiting:
+            self._advance()
+
+    def _read(self, data: bytes) -> None:
+        """Let the reader parse ``data``, and start the clock of a request that is not whole."""
+        reader = self._reader
+        is_new_request = not reader.is_partial
+        try:
+            reader.feed(data)
+        except HttpProblem as problem:
+            if self.phase < FINISHING:
+                self.counts[_REQUESTS_REFUSED] += 1
+                self.refuse(problem)
+            return
+        if is_new_request and reader.is_partial and not data.strip(b"\r\n"):
+            reader.forget_empty_lines()
+        if reader.is_partial and self.phase is READING:
+            self._enter(RECEIVING)
+            if not self.is_blocked:
+                self.deadline = self.service.header_deadline
+        if reader.is_partial or self._input_bytes:
+            self._count_input()
+
+    def _read_slices(self, data: bytes) -> None:
+        """Read ``data`` until requests wait; the rest is kept unread until they have begun."""
+        self._unread = b""
+        at = 0
+        while at < len(data) and self.phase < FINISHING and not self._waiting:
+            self._read(data[at : at + SLICE_BYTES])
+            at += SLICE_BYTES
+        self._last_request = None
+        if at < len(data) and self.phase < FINISHING:
+            self._unread = data[at:]
+            self._transport.pause_reading()
+        self._count_input()
+
+    def _count_input(self) -> None:
+        """Count what has come and is no whole request; refuse it when the budget is used up."""
+        if self.phase >= LINGERING:
+            return  # nothing is kept any more
+        size = len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
+        self.budget.take(size - self._input_bytes)
+        more = size > self._input_bytes
+        self._input_bytes = size
+        if more and self.budget.used > self.budget.limit and self.phase < FINISHING:
+            self._refuse_overloaded()
+
+    def _refuse_overloaded(self) -> None:
+        """The budget is used up: no further request of this connection is read."""
+        self.counts[_OVERLOADED] += 1
+        self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
+
+    # Who may ask
+
+    def _authorize(self, field: bytes | None) -> HttpProblem | None:
+        """The problem with which a request with this Authorization field is answered; None if it may be asked."""
+        if field is not None and self._admitted is not None and hmac.compare_digest(field, self._admitted):
+            return None
+        gatekeeper = self.service.gatekeeper
+        assert gatekeeper is not None
+        verdict = gatekeeper.judge(field)
+        if not isinstance(verdict, Admitted):
+            return make_denial(verdict, self.counts)
+        self._forget_admitted()  # its repeats, too: what was good for one field need not be for as long
+        assert field is not None, "nobody is let in without a token"
+        self._admitted, self._admitted_until = field, verdict.until
+        self.budget.take(len(field))
+        return None
+
+    def forget_access(self, now: float) -> None:
+        """Judge the next request anew if who was let in may not be good any more, ``now`` in seconds since 1970.
+        ``math.inf``: in any case."""
+        if self._admitted_until <= now:
+            self._forget_admitted()
+
+    def _forget_admitted(self) -> None:
+        if self._admitted is not None:
+            self.budget.release(len(self._admitted))
+        self._admitted = self._repeated = None
+        self._admitted_until = math.inf
+
+    # What the reader calls
+
+    def _on_request(self, request: Request) -> None:
+        if self.phase is not READING:
+            if self.phase >= FINISHING:
+                return
+            if self.phase is RECEIVING:
+                self._enter(READING)
+        if request.connection_field is CLOSE:
+            self._end_requests()
+        exchange = make_exchange(request, self)
+        self._last_request = request, exchange
+        self._submit(exchange)
+
+    def _on_continue(self) -> None:
+        self._submit(ContinueExchange(self, PERSISTENT, bodyless=True))
+
+    # Requests in, answers out
+
+    def _submit(self, exchange: Exchange) -> None:
+        at_once = self._answered_at_once < MAX_PIPELINE
+        if self._pending or self._waiting or self.is_blocked or self.service.draining or not at_once:
+            self._enqueue(exchange)
+        else:
+            self._begin(exchange)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._pending.append(exchange)
+        try:
+            exchange.start()
+        except Exception as error:
+            self._fail(exchange, error)
+        if not self._pending:
+            self._answered_at_once += 1
+            if self._answered_at_once == MAX_PIPELINE:
+                asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _fail(self, exchange: Exchange, error: Exception) -> None:
+        """``exchange`` could not be begun, which no client can bring about: refuse it in its turn, and close. What came
+        behind it is not answered."""
+        log.error("a request could not be begun", exc_info=error)
+        if not self._pending or self._pending[-1] is not exchange:
+            return  # it was answered before
+        exchange.abandon()
+        self.budget.release(exchange.charge)
+        exchange.charge = 0
+        problem = HttpProblem(problems.INTERNAL, "the router failed to begin what was asked for")
+        refusal = self._pending[-1] = RefusalExchange(self, CLOSE, problem, bodyless=exchange.bodyless)
+        self._drop_waiting()
+        if self.phase < FINISHING:
+            self._end_requests()
+        refusal.start()
+
+    def _begin_turn(self) -> None:
+        """Go on after the others had their turn."""
+        self._answered_at_once = 0
+        if self._waiting:
+            self._advance()
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        """Begin ``exchange`` beside earlier ones that are not answered, or let it wait."""
+        if self.budget.used > self.budget.limit and self.phase < FINISHING:
+            self._refuse_overloaded()
+            return
+        self.charge(exchange)
+        # While draining nothing begins before all that came with it is read: the last answer is to say so.
+        if self._waiting or self.service.draining or not self._may_begin(exchange):
+            self._waiting.append(exchange)
+            self._transport.pause_reading()
+        else:
+            self._begin(exchange)
+
+    def charge(self, exchange: Exchange) -> None:
+        """Count what ``exchange`` holds until it is answered."""
+        if not exchange.charge:
+            exchange.charge = exchange.cost()
+            self.budget.take(exchange.charge)
+
+    def _may_begin(self, exchange: Exchange) -> bool:
+        """Whether the bounds allow ``exchange`` to be looked up beside those that are."""
+        pending = self._pending
+        if self.is_blocked or self._waiting_answer_bytes > MAX_HELD_ANSWERS_BYTES:
+            return False
+        if self._answered_at_once >= MAX_PIPELINE:
+            return False
+        return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Send ``answer``, the one to ``exchange``, when it is its turn."""
+        if exchange.charge:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+        pending = self._pending
+        if not pending or pending[0] is not exchange:
+            if pending:
+                exchange.answer = answer
+                self._count_waiting_answer(_size(answer))
+            return
+        pending.popleft()
+        if type(answer) is bytes and not self.is_blocked:
+            self._transport.write(answer)  # as _write does: this is the hot path
+            if self.is_blocked:
+                self._count_unsent()
+        else:
+            self._write(answer)
+        if pending or self._waiting or exchange.connection_field is not PERSISTENT or self.phase is not READING:
+            self._continue_after(exchange)
+        elif not self.is_blocked:
+            self.deadline = self.service.idle_deadline
+
+    def _write(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            self._transport.writelines(answer)
+        if self.is_blocked:
+            self._count_unsent()
+
+    def _count_waiting_answer(self, size: int) -> None:
+        """Count ``size`` more bytes of answers that wait for an earlier one."""
+        self._waiting_answer_bytes += size
+        self.budget.take(size)
+
+    def _continue_after(self, exchange: Exchange) -> None:
+        """Send the answers that are next, begin what waits, and close after the last. ``exchange`` is answered."""
+        pending = self._pending
+        while exchange.connection_field is not CLOSE and pending and (answer := pending[0].answer) is not None:
+            exchange = pending.popleft()
+            # Not kept beyond this: the lookup core may know the exchange for as long as a deadline.
+            exchange.answer = None
+            self._count_waiting_answer(-_size(answer))
+            self._write(answer)
+        if exchange.connection_field is CLOSE:
+            self._end_answers()
+            return
+        self._advance()
+        if pending or self._waiting:
+            return
+        if FINISHING <= self.phase < LINGERING:
+            self._end_answers()
+        elif self.phase is READING and not self.is_blocked:
+            self.deadline = self.service.idle_deadline
+
+    def _advance(self) -> None:
+        """Begin what waits, as far as the bounds allow; read on once nothing waits."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while True:
+                self._begin_waiting()
+                if self._waiting or self.is_blocked or self.phase >= LINGERING:
+                    return
+                if not self._unread:
+                    break
+                self._read_slices(self._unread)
+        finally:
+            self._is_advancing = False
+        if not self.is_half_closed:
+            self._transport.resume_reading()
+        elif not self._finish_input():
+            self._end_answers()
+
+    def _begin_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and self.phase < LINGERING and self._may_begin(waiting[0]):
+            self._begin(waiting.popleft())
+
+    def choose_connection_field(self, exchange: Exchange) -> bytes:
+        """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
+        if (
+            self.service.draining
+            and not self._waiting
+            and not self._unread
+            and not self._reader.is_partial
+            and len(self._pending) == 1
+            and self._pending[0] is exchange
+        ):
+            exchange.connection_field = CLOSE
+        return exchange.connection_field
+
+    # What ``life`` asks for
+
+    def refuse(self, problem: HttpProblem) -> None:
+        """Answer with ``problem`` in its turn, and close."""
+        if self.phase < FINISHING:
+            self._end_requests()
+        self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
+        self._advance()
+
+    def _refuse_end(self) -> None:
+        self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
+
+    def _refuse_delay(self, seconds: float) -> None:
+        self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
+
+    def refuse_connection(self, limit: int) -> None:
+        """Answer that there are ``limit`` connections already, and close."""
+        detail = f"there are {limit} connections already, which is the limit"
+        self.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
+
+    def encode_tls_refusal(self) -> bytes:
+        """The answer to a client that speaks no TLS."""
+        problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
+        return b"".join(self.answers.encode_problem(problem, CLOSE))
+
+    def _is_due(self) -> bool:
+        return bool(self._pending or self._waiting)
+
+    def _has_unread(self) -> bool:
+        return bool(self._unread)
+
+    def _has_part(self) -> bool:
+        return self._reader.is_partial
+
+    def _is_held_up(self) -> bool:
+        return bool(self._waiting)
+
+    def _drop(self) -> None:
+        """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""
+        for exchange in self._pending:
+            exchange.answer = None
+            exchange.abandon()
+        self._pending.clear()
+        self._drop_waiting()
+        self.budget.release(self._waiting_answer_bytes + self._input_bytes)
+        self._waiting_answer_bytes = self._input_bytes = 0
+
+    def _drop_waiting(self) -> None:
+        """Forget what has come and has not begun."""
+        for exchange in self._waiting:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+        self._waiting.clear()
+        self._unread = b""
+
+
+def _size(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))
+
+
+INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
+    **life.INVARIANTS,
+    "from LINGERING on: no answer is kept": lambda connection: (
+        connection.phase < LINGERING or not connection._waiting_answer_bytes
+    ),
+    "a request waits only for another, or for the client": lambda connection: (
+        not connection._waiting or bool(connection._pending) or connection.is_blocked
+    ),
+    "bytes are unread only while a request waits": lambda connection: (
+        not connection._unread or bool(connection._waiting)
+    ),
+    "an answer is kept only behind one that is due": lambda connection: (
+        not connection._waiting_answer_bytes or bool(connection._pending)
+    ),
+}
+"""What is true of every connection between two events. Of an ``HttpConnection``."""
+
+
+class HttpProtocol:
+    """Makes the HTTP connections of a worker. A ``ClientProtocol``."""
+
+    def __init__(
+        self,
+        lookups: LookupCore,
+        limits: RouterLimits,
+        counts: memoryview,
+        gatekeeper: Gatekeeper | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.service = HttpService(lookups, limits, counts, gatekeeper, is_ready)
+
+    def make_connection(self, registry: ConnectionRegistry) -> HttpConnection:
+        """A connection that a client is about to make."""
+        return HttpConnection(self.service, registry)

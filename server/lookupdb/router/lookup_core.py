@@ -1,0 +1,183 @@
+"""The lookup core's front door: a key goes in, one call of its waiter comes out, within the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from lookupdb.keys import InvalidKey, shard_number
+from lookupdb.router.batch_keys import BatchKeys, ShardKeys
+from lookupdb.router.budget import RouterBudget, RouterLimits
+from lookupdb.router.counters import INDEX
+from lookupdb.router.lookups import (
+    CANDIDATE_KEYS_UNAVAILABLE,
+    KEYS_UNAVAILABLE,
+    NO_TABLE,
+    OVERLOADED,
+    BatchWaiter,
+    RequestDeadlines,
+    ScatterGather,
+    ShardSlice,
+    SingleKey,
+    Waiter,
+)
+from lookupdb.router.shards.replicas import ShardReplicas
+from lookupdb.router.table.cutover import LiveTable, RoutedGeneration
+
+_MISSING: Final = INDEX["keys_missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """The answer to ``GET /v1/dataset``."""
+
+    namespace: str
+    name: str
+    generation: str
+    """The active one; while the routing table is mixed, the one that is rolled out."""
+    shard_generations: dict[str, int] | None
+    """While it is mixed, how many shards each generation serves."""
+    records: int
+    """Of ``generation``."""
+    shards: int
+    built_at: str
+    """Of the oldest generation that serves a shard: ISO 8601, UTC."""
+    age: float
+    """Seconds since then."""
+    candidates: tuple[str, ...]
+    """The other generations of the routing table, which can be asked for by name: the HTTP API's word."""
+
+
+class LookupCore:
+    """Finds keys in the routing table in effect: ``live``, which a cutover replaces in one assignment."""
+
+    def __init__(self, limits: RouterLimits, counters: memoryview, budget: RouterBudget) -> None:
+        self.live: LiveTable | None = None
+        self.previous: RoutedGeneration | None = None
+        """Was active before the last cutover, and may still be asked by name."""
+        self._counters = counters
+        self.budget = budget
+        deadlines = RequestDeadlines(limits.deadline_milliseconds, limits.hedge_seconds, counters)
+        self._watch, self._choose_watch = deadlines.own.add, deadlines.choose_watch
+        self._now = asyncio.get_running_loop().time
+
+    def find(self, key: str, waiter: Waiter, generation: str | None = None, *, deadline_ms: int | None = None) -> None:
+        """Look ``key`` up in the active generation, or in the one of that name. May call the waiter at once, and does
+        within the router's deadline, or within ``deadline_ms``, if that is less.
+
+        A key that no record can have (``keys.InvalidKey``) is missing.
+        """
+        live = self.live
+        if live is None:
+            self._counters[KEYS_UNAVAILABLE] += 1
+            waiter.unavailable(NO_TABLE)
+            return
+        chosen = live.active if generation is None else self._find_generation(live, generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "", live.active)
+            return
+        try:
+            encoded = chosen.encode(key)
+        except InvalidKey:
+            self._counters[_MISSING] += 1
+            waiter.missing(chosen)
+            return
+        if self.budget.used > self.budget.limit:
+            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += 1
+            waiter.unavailable(OVERLOADED)
+            return
+        shards = chosen.shards
+        shard = shards[shard_number(encoded, len(shards))]
+        lookup = SingleKey(encoded, waiter, shard, self._now())
+        shard.submit(lookup)
+        if not lookup.is_done:
+            (self._watch if deadline_ms is None else self._choose_watch(deadline_ms))(lookup)
+
+    def find_many(
+        self,
+        keys: BatchKeys,
+        waiter: BatchWaiter,
+        generation: str | None = None,
+        *,
+        are_single: bool = False,
+        deadline_ms: int | None = None,
+    ) -> ScatterGather | None:
+        """Look all ``keys`` up in the active generation, or in the one of that name, retries included. All come from
+        one routing table. May call the waiter at once. ``are_single``: they are lookups of one key each, which do not
+        make way before other such lookups do. ``deadline_ms`` is that of ``find``.
+
+        What comes back, if anything, may be abandoned until the waiter is called.
+        """
+        live = self.live
+        if live is None:
+            self._counters[KEYS_UNAVAILABLE] += len(keys)
+            waiter.unavailable(NO_TABLE)
+            return None
+        chosen = live.active if generation is None else self._find_generation(live, generation)
+        if chosen is None:
+            waiter.unknown_generation(generation or "", live.active)
+            return None
+        if self.budget.used > (self.budget.limit if are_single else self.budget.batch_mark):
+            self._counters[KEYS_UNAVAILABLE if chosen is live.active else CANDIDATE_KEYS_UNAVAILABLE] += len(keys)
+            waiter.unavailable(OVERLOADED)
+            return None
+        gather = ScatterGather(keys, waiter, chosen, self.budget)
+        slices = self._slices(keys, gather, chosen)
+        if chosen.is_mixed:
+            gather.generation = chosen.select(shard_slice.replicas for shard_slice in slices)
+        if not slices:
+            gather.finish()
+            return None
+        gather.await_slices(slices)
+        watch = self._watch if deadline_ms is None else self._choose_watch(deadline_ms)
+        for shard_slice in slices:
+            shard_slice.replicas.submit(shard_slice)
+            if not shard_slice.is_done:
+                watch(shard_slice)
+        return gather
+
+    def _find_generation(self, live: LiveTable, name: str) -> RoutedGeneration | None:
+        """The generation that is called ``name``, if it is served whole."""
+        previous = self.previous
+        return live.generations.get(name) or (previous if previous and previous.name == name else None)
+
+    def dataset(self) -> DatasetInfo | None:
+        """The dataset in effect, or None while no routing table is."""
+        live = self.live
+        if live is None:
+            return None
+        table, entry = live.table, live.table.active_entry
+        return DatasetInfo(
+            namespace=table.dataset.namespace,
+            name=table.dataset.name,
+            generation=entry.generation,
+            shard_generations=live.mixture,
+            records=entry.records,
+            shards=len(entry.shards),
+            built_at=live.built_at,
+            age=max(0.0, time.time() - datetime.datetime.fromisoformat(live.built_at).timestamp()),
+            candidates=tuple(other.generation for other in table.entries if other.generation != table.active),
+        )
+
+    def _slices(self, keys: BatchKeys, gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
+        """The pending lookups of ``keys``, each of one shard and no larger than a batch. A key that no record can have
+        is in none."""
+        shards, now = generation.shards, self._now()
+        slices: list[ShardSlice] = []
+        key_count = 0
+        for shard_keys in keys.group(generation.encode, generation.normalize, len(shards)):
+            key_count += len(shard_keys)
+            slices += _cut(shard_keys, gather, shards[shard_keys.shard], now)
+        if key_count < gather.key_count:
+            self._counters[_MISSING] += gather.key_count - key_count
+        return slices
+
+
+def _cut(keys: ShardKeys, gather: ScatterGather, shard: ShardReplicas, now: float) -> list[ShardSlice]:
+    most, count = shard.slice_keys, len(keys)
+    if count <= most:
+        return [ShardSlice(keys, gather, shard, now)]
+    return [ShardSlice(keys.cut(start, most), gather, shard, now) for start in range(0, count, most)]

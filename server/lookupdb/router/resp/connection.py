@@ -1,0 +1,518 @@
+"""RESP, as what clients speak on a port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from lookupdb.resp.commands import find_transaction
+from lookupdb.resp.requests import (
+    CRLF,
+    GET_ENDS,
+    GET_HEADS,
+    GET_KEYS,
+    LOOKUPS,
+    MANY_KEYS,
+    NO_ARRAY,
+    Command,
+    ProtocolError,
+    error,
+)
+from lookupdb.router.access import Gatekeeper
+from lookupdb.router.budget import RouterLimits
+from lookupdb.router.clients import life
+from lookupdb.router.clients.life import (
+    FINISHING,
+    HIGH_WATER_BYTES,
+    LINGERING,
+    READING,
+    RECEIVING,
+    ConnectionLife,
+    ConnectionRegistry,
+)
+from lookupdb.router.counters import INDEX
+from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import OVERLOADED
+from lookupdb.router.resp.exchanges import (
+    COMMANDS,
+    Answer,
+    ClientSession,
+    ExistsExchange,
+    GetsExchange,
+    KeyExchange,
+    MgetExchange,
+    ReadExchange,
+    RespExchange,
+    RespService,
+    TransactionExchange,
+    describe_problem,
+    find_refusal,
+    queue,
+)
+from lookupdb.router.resp.reader import GETS, REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
+
+# One client connection of RESP: commands come in, and replies go out in their order.
+#
+# A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one other command that
+# looks keys up, or one EXEC. What comes meanwhile is kept unread, and no more is read from the socket; so what many
+# threads of a client send by one connection leaves together. Between MULTI and EXEC commands are queued, and nothing
+# begins. All other commands are answered at once. Nothing begins while the client does not take its replies. The
+# worker's budget counts what is kept beyond the fixed cost of a connection.
+#
+# ``clients.life`` has the phases of a connection, and all that ends it.
+
+
+log = logging.getLogger(__name__)
+
+_COMMANDS: Final = INDEX["resp_commands"]
+_ERRORS: Final = INDEX["resp_errors"]
+_REQUESTS_REFUSED: Final = INDEX["requests_refused"]
+_OVERLOADED: Final = INDEX["requests_overloaded"]
+_HEADS: Final = len(GET_HEADS)
+_WRONG_PROTOCOL: Final = error("ERR this port speaks TLS: connect with it (rediss://, --tls)")
+
+
+class RedisClientConnection(ConnectionLife):
+    """One client connection, which ``registry`` knows until it is lost."""
+
+    __slots__ = (
+        "_exchange",
+        "_farewell",
+        "_is_advancing",
+        "_is_paused",
+        "_is_resting",
+        "_reader",
+        "_registry",
+        "_replies",
+        "_reply_bytes",
+        "_turn_bytes",
+        "lookups",
+        "service",
+        "session",
+    )
+
+    def __init__(self, service: RespService, registry: ConnectionRegistry) -> None:
+        super().__init__(service)
+        self.service: RespService = service
+        self.lookups = service.lookups
+        self.session = ClientSession(service)
+        self._registry = registry
+        self._reader = CommandReader(service.codec, self.session.limits)
+        self._exchange: RespExchange | None = None
+        """Under way: nothing else is begun meanwhile."""
+        self._replies: list[bytes] = []
+        """Made in this turn, and not sent."""
+        self._reply_bytes = 0
+        self._farewell = b""
+        """The last reply, to which nothing was asked."""
+        self._is_advancing = False
+        """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        self._is_resting = False
+        """So much was answered at once, or has come, that others have their turn first."""
+        self._turn_bytes = 0
+        """What has come since others had their turn for certain: since this rested, or waited for an answer."""
+        self._is_paused = False
+        """Nothing is read from the socket, because something is unread that was, or others have their turn. (A client
+        that is blocked is not read either: ``life`` sees to that.)"""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        self.deadline = self.service.idle_deadline
+        self._registry.admit(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is closed, or broken."""
+        self._registry.forget(self)
+        super().connection_lost(error)
+        self.session.close()
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        """The client sent something."""
+        if self.phase is not READING and self.phase >= FINISHING:
+            return
+        reader = self._reader
+        session = self.session
+        may_look_up = session.may_ask and session.transaction is None
+        if self._exchange is None and reader.is_empty and may_look_up and not self.is_blocked:
+            size = len(data)
+            # One GET as client libraries write it, and nothing else: its size decides where the key is.
+            if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
+                self.counts[_COMMANDS] += 1
+                key = data[GET_KEYS[size]].decode("utf-8", "surrogateescape")
+                exchange = self._exchange = KeyExchange(self, key)
+                try:
+                    self.lookups.find(key, exchange)
+                except Exception as problem:
+                    self._fail(exchange, problem)
+                return
+        reader.feed(data)
+        self._advance()
+        self._turn_bytes += len(data)
+        if self._turn_bytes >= TURN_BYTES and not self._is_resting and self.phase < FINISHING:
+            self._rest()
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _advance(self) -> None:
+        """Answer what has come, as far as the bounds allow; read on once nothing is under way."""
+        if self._is_advancing or self.phase >= LINGERING:
+            return
+        self._is_advancing = True
+        try:
+            if self._exchange is not None:
+                self._exchange.resume()
+            self._take_commands()
+        finally:
+            self._is_advancing = False
+        self._flush()
+        self._settle()
+
+    def _take_commands(self) -> None:
+        """Answer or begin one command after the other, until one is under way or others have their turn."""
+        remaining = TURN_COMMANDS
+        self._reader.begin_turn()
+        while self._exchange is None and not (self.is_blocked or self._is_resting) and self.phase < FINISHING:
+            request = self._read_next()
+            if request is None:
+                if self._reader.has_more:
+                    self._rest()
+                return
+            if isinstance(request, LookupCommands):
+                self._look_up(request)
+            else:
+                self._execute(request)
+            remaining -= 1
+            if not remaining:
+                self._rest()
+
+    def _rest(self) -> None:
+        """Do nothing before the others had their turn."""
+        self._is_resting = True
+        asyncio.get_running_loop().call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        """Go on after the others had their turn."""
+        self._is_resting = False
+        self._turn_bytes = 0
+        self._advance()
+
+    def _read_next(self) -> LookupCommands | Command | None:
+        reader = self._reader
+        reader.limits = self.session.limits
+        reader.is_queueing = self.session.transaction is not None
+        try:
+            request = reader.next()
+        except ProtocolError as problem:
+            self.counts[_REQUESTS_REFUSED] += 1
+            self.refuse(f"ERR Protocol error: {problem}")
+            return None
+        if request is not None and self.phase is RECEIVING:
+            self._enter(READING)
+        return request
+
+    def _settle(self) -> None:
+        """Enter the phase that follows from what has come, and end the connection if that is due."""
+        if self.phase >= LINGERING:
+            return
+        if self._exchange is None and (self.phase >= FINISHING or self.session.is_closing):
+            self._end()
+            return
+        self._count_input()
+        if self.phase >= LINGERING:
+            return
+        if self._exchange is not None or self._is_resting or self.is_blocked:
+            self._pause_reading()
+            return
+        if self.is_half_closed:
+            if not self._finish_input():
+                self._end_answers()
+            return
+        if self._reader.is_partial:
+            if self.phase is READING:
+                self._enter(RECEIVING)
+                self.deadline = self.service.header_deadline
+        elif self.service.draining:
+            self._end_answers()
+            return
+        else:
+            self.deadline = self.service.idle_deadline
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        """Read on only if nothing waits: a client may send one read more than what is under way."""
+        if self._is_resting or not self._reader.is_empty:
+            self._is_paused = True
+            self._transport.pause_reading()
+        elif not self.is_blocked:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        self._is_paused = False
+        self._transport.resume_reading()
+
+    def _end(self) -> None:
+        """The last command is answered."""
+        if self.phase < FINISHING:
+            self._end_requests()
+        if self._farewell:
+            self._write(self._farewell)
+        self._end_answers()
+
+    def _count_input(self) -> None:
+        """Count what has come and is not answered; refuse it when the budget is used up."""
+        size = self._measure_input()
+        more = size - self._input_bytes
+        self.budget.take(more)
+        self._input_bytes = size
+        if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
+            self.counts[_OVERLOADED] += 1
+            self.refuse(describe_problem(OVERLOADED))
+
+    def _measure_input(self) -> int:
+        """About how many bytes of memory that takes which has come, and waits to be answered or for EXEC."""
+        transaction = self.session.transaction
+        size = 0 if self._reader.is_empty else self._reader.held_bytes
+        return size if transaction is None else size + transaction.held_bytes
+
+    # Commands in, replies out
+
+    def _look_up(self, lookups: LookupCommands) -> None:
+        """Answer ``lookups`` with an exchange, unless the client may not ask."""
+        is_mget, count = lookups.kind != GETS, len(lookups.keys)
+        commands = 1 if is_mget else count
+        self.counts[_COMMANDS] += commands
+        refusal = self.session.find_denial()
+        if refusal is None and is_mget and count > self.service.limits.max_keys:
+            refusal = _refuse_keys(count, self.service.limits.max_keys)
+        if refusal is not None:
+            self.counts[_ERRORS] += commands
+            self._send(error(refusal) * commands)
+        elif is_mget:
+            self._begin(MgetExchange(self, lookups.keys, lookups.size))
+        elif count == 1:
+            self._begin(KeyExchange(self, lookups.keys.to_list()[0]))
+        else:
+            self._begin(GetsExchange(self, lookups.keys, lookups.size))
+
+    def _execute(self, command: Command) -> None:
+        """Answer ``command``, which is no GET, and no MGET unless something is wrong with it; or keep it for EXEC."""
+        session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
+        session.count_command()
+        refusal = find_refusal(session, command)
+        if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
+            refusal = _refuse_keys(len(command) - 1, max_keys)
+        if refusal is None and session.transaction is not None and self.budget.used > self.budget.batch_mark:
+            self.counts[_OVERLOADED] += 1
+            refusal = describe_problem(OVERLOADED)
+        if (reply := queue(session, command, refusal)) is not None:
+            self._send(reply)
+        elif refusal is not None:
+            session.count_error()
+            self._send(error(refusal))
+        elif name == b"EXEC":
+            self._execute_transaction()
+        elif name in MANY_KEYS:
+            keys = command[1:]
+            self._begin(ExistsExchange(self, self.service.codec.make_keys(keys), sum(map(len, keys))))
+        elif name in LOOKUPS:
+            self._begin(ReadExchange(self, command))
+        else:
+            self._send(self.reply_at_once(command))
+            if session.is_closing:
+                self._reader.clear()
+                self._end_requests()
+
+    def _execute_transaction(self) -> None:
+        """Answer EXEC."""
+        session = self.session
+        transaction, is_outdated = find_transaction(session), session.is_outdated
+        session.end_transaction()
+        if isinstance(transaction, str):
+            session.count_error()
+            self._send(error(transaction))
+        elif is_outdated:
+            self._send(NO_ARRAY[session.protocol])
+        else:
+            self._begin(TransactionExchange(self, transaction))
+
+    def reply_at_once(self, command: Command) -> bytes:
+        """The reply to ``command``, which is in order, and no lookup."""
+        return b"".join(COMMANDS[command[0].upper()][2](self.session, command))
+
+    def _begin(self, exchange: RespExchange) -> None:
+        self._exchange = exchange
+        try:
+            exchange.start()
+        except Exception as problem:
+            self._fail(exchange, problem)
+
+    def _fail(self, exchange: RespExchange, problem: Exception) -> None:
+        """``exchange`` could not be begun, which no client can bring about: tell it, and close."""
+        log.error("a command could not be begun", exc_info=problem)
+        if exchange is not self._exchange:
+            return  # it was answered before
+        exchange.abandon()
+        self.budget.release(exchange.charge)
+        exchange.charge = 0
+        self._exchange = None
+        self.counts[_ERRORS] += 1
+        self.refuse("ERR the router failed to begin what was asked for")
+
+    def answer(self, exchange: RespExchange, answer: Answer) -> None:
+        """Send ``answer``, the last part of what answers ``exchange``."""
+        if exchange.charge:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+        if exchange is not self._exchange:
+            return  # the client has gone
+        self._exchange = None
+        self._send(answer)
+        if self._is_advancing:
+            return
+        self._turn_bytes = 0
+        is_at_rest = self._reader.is_empty and not self._is_paused
+        if is_at_rest and self.phase is READING and not self.service.draining:
+            if not self.is_blocked:
+                self.deadline = self.service.idle_deadline
+            return
+        self._advance()
+
+    def send_part(self, exchange: RespExchange, answer: Answer) -> None:
+        """Send ``answer``, a part of what answers ``exchange``."""
+        if exchange is self._exchange:
+            self._send(answer)
+
+    def replace(self, exchange: RespExchange, other: RespExchange) -> None:
+        """Have ``other`` answer what ``exchange`` was to answer."""
+        if exchange is self._exchange:
+            other.charge, exchange.charge = exchange.charge, 0
+            self._begin(other)
+
+    def _send(self, answer: Answer) -> None:
+        """Send ``answer`` now, or with others of this turn."""
+        if not self._is_advancing:
+            self._write(answer)
+            return
+        if isinstance(answer, bytes):
+            self._replies.append(answer)
+            self._reply_bytes += len(answer)
+        if not isinstance(answer, bytes) or self._reply_bytes > REPLY_BYTES:
+            self._flush()
+        if not isinstance(answer, bytes):
+            self._write(answer)
+
+    def _flush(self) -> None:
+        """Send the replies of this turn."""
+        if self._replies:
+            replies, self._replies, self._reply_bytes = self._replies, [], 0
+            self._write(b"".join(replies))
+
+    def _write(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            self._transport.writelines(answer)
+        if self.is_blocked:
+            self._count_unsent()
+
+    # What ``life`` asks for
+
+    def refuse(self, message: str) -> None:
+        """Answer what is under way, then with the error ``message``, and close."""
+        if self.phase < FINISHING:
+            self._end_requests()
+        self._farewell = error(message)
+        self._reader.clear()
+        self._count_input()
+        self._advance()
+
+    def _refuse_end(self) -> None:
+        self.refuse("ERR Protocol error: the connection ended in the middle of a command")
+
+    def _refuse_delay(self, seconds: float) -> None:
+        self.refuse(f"ERR Protocol error: no whole command within {seconds:g} seconds")
+
+    def refuse_connection(self, limit: int) -> None:
+        """Answer that there are ``limit`` connections already, and close."""
+        self.refuse(f"ERR max number of clients reached: there are {limit} connections already, which is the limit")
+
+    def encode_tls_refusal(self) -> bytes:
+        """What a client is told that speaks no TLS."""
+        return _WRONG_PROTOCOL
+
+    def forget_access(self, now: float) -> None:
+        """Judge the client's token anew before its next command if it may not be good any more."""
+        self.session.forget_access(now)
+
+    def _is_due(self) -> bool:
+        return self._exchange is not None
+
+    def _has_unread(self) -> bool:
+        return self._reader.has_unread
+
+    def _has_part(self) -> bool:
+        return self._reader.is_partial
+
+    def _is_held_up(self) -> bool:
+        return False  # a command that has begun to come is the next one
+
+    def _drop(self) -> None:
+        """Forget what is due, and what has come."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self.budget.release(exchange.charge)
+            exchange.charge = 0
+            exchange.abandon()
+        self._reader.clear()
+        self.session.end_transaction()
+        self._replies, self._reply_bytes = [], 0
+        self.budget.release(self._input_bytes)
+        self._input_bytes = 0
+
+
+def _refuse_keys(count: int, limit: int) -> str:
+    return f"ERR too many keys: {count}, the limit is {limit}; send them in several commands"
+
+
+INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
+    **life.INVARIANTS,
+    "commands are unread only while one is under way, the client blocked, or others have their turn": lambda it: (
+        not it._reader.has_unread or it._exchange is not None or it.is_blocked or it._is_resting
+    ),
+    "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
+    "nothing is read while something is unread, or others have their turn": lambda it: (
+        it.phase >= FINISHING
+        or it.is_blocked  # reads nothing either
+        or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
+    ),
+    "who has sent much lets others have their turn": lambda it: (
+        it.phase >= FINISHING or it._is_resting or it._turn_bytes < TURN_BYTES
+    ),
+    "replies of a turn are sent when it ends": lambda it: not it._replies,
+    "all that has come is counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
+}
+"""What is true of every connection between two events. Of a ``RedisClientConnection``."""
+
+
+class RespProtocol:
+    """Makes the RESP connections of a worker. A ``ClientProtocol``."""
+
+    def __init__(
+        self,
+        lookups: LookupCore,
+        limits: RouterLimits,
+        counts: memoryview,
+        gatekeeper: Gatekeeper | None = None,
+        port: int = 0,
+    ) -> None:
+        self.service = RespService(lookups, limits, counts, gatekeeper, port)
+
+    def make_connection(self, registry: ConnectionRegistry) -> RedisClientConnection:
+        """A connection that a client is about to make."""
+        return RedisClientConnection(self.service, registry)

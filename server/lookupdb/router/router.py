@@ -1,0 +1,216 @@
+"""Assembles the router: its workers, their limits and shares of the memory, its ports, the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from lookupdb.process import limits as capacity
+from lookupdb.process import limits as descriptors
+from lookupdb.process import memory, service
+from lookupdb.process.admin import (
+    Collector,
+    CounterCollector,
+    MetricFamily,
+    ServiceCollector,
+    gauge,
+    histogram,
+    labelled_counter,
+)
+from lookupdb.process.launch import run_supervisor
+from lookupdb.process.service import Service, run_service
+from lookupdb.process.supervisor import Fleet, Supervisor
+from lookupdb.process.worker import Counters
+from lookupdb.router.access import AccessSettings
+from lookupdb.router.budget import (
+    ACCOUNTS_BYTES,
+    CLIENT_CERTIFICATE_BYTES,
+    CONNECTION_BYTES,
+    TLS_CONNECTION_BYTES,
+    RouterLimits,
+    affordable_connections,
+    worker_budget,
+)
+from lookupdb.router.counters import (
+    BATCH_BUCKETS,
+    BATCH_MICROSECONDS,
+    BATCH_SECONDS,
+    BATCH_SECONDS_HELP,
+    CERTIFICATE_EXPIRY,
+    COUNTERS,
+    GAUGES,
+    NAMES,
+    REQUESTS,
+    REQUESTS_HELP,
+    TABLE_VERSION,
+)
+
+# The router's metrics: what its workers have counted, read at scrape time.
+
+
+PREFIX: Final = "lookupdb_router"
+
+
+class RouterCollector:
+    """What needs more than a name: requests by class of status, how long batches take, the lowest table version of all
+    workers, the certificate that expires first."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def collect(self) -> Iterator[MetricFamily]:
+        """Four families."""
+        requests = [({"status": status}, self._counters.total(name)) for name, status in REQUESTS.items()]
+        yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
+        counts = [self._counters.total(name) for name in BATCH_BUCKETS]
+        seconds = self._counters.total(BATCH_MICROSECONDS) / 1e6
+        yield histogram(f"{PREFIX}_batch_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, counts, seconds)
+        versions = (self._counters.value(TABLE_VERSION, slot) for slot in range(self._counters.slots))
+        help_text = "The routing table's version in effect, the lowest of all workers; 0 while there is none."
+        yield gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, min(versions))
+        expiries = (self._counters.value(CERTIFICATE_EXPIRY, slot) for slot in range(self._counters.slots))
+        help_text = "When the certificate of the public port expires, of the worker whose does first; 0 without TLS."
+        yield gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, min(expiries))
+
+
+def collectors(counters: Counters, supervisor: Supervisor) -> Sequence[Collector]:
+    """All of the router's."""
+    return (
+        CounterCollector(PREFIX, counters, COUNTERS, GAUGES),
+        RouterCollector(counters),
+        ServiceCollector(PREFIX, supervisor),
+    )
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Which routing table is answered from, and how. A port 0 is a free one."""
+
+    table: str
+    dataset_uid: str | None
+    """None: any."""
+    host: str
+    port: int
+    admin_port: int
+    workers: int
+    drain_seconds: float
+    memory_limit: int | None
+    """None: the container's."""
+    password: str | None
+    """Of the shard servers whose routing table entry names no key."""
+    password_key_dir: str | None
+    """The folder of the keys from which the others' passwords are derived."""
+    tls: dict[str, str | None] | None
+    """Paths, as ``TlsFiles`` takes them; None: plain HTTP."""
+    ready_file: Path | None
+    log_format: str
+    limits: RouterLimits
+    access: AccessSettings | None = None
+    """Who may ask; None: anybody."""
+    resp_port: int | None = None
+    """Where clients speak RESP; None: nowhere."""
+
+
+def main(settings: Mapping[str, Any]) -> None:
+    """Route until SIGTERM: the router's supervisor. ``settings`` are RouterSettings."""
+    ready_file, access = settings["ready_file"], settings["access"]
+    members = {
+        **settings,
+        "ready_file": None if ready_file is None else Path(ready_file),
+        "limits": RouterLimits(**settings["limits"]),
+        "access": None if access is None else AccessSettings.from_json(access),
+    }
+    asyncio.run(run_service(router_service(RouterSettings(**members))))
+
+
+def router_service(settings: RouterSettings) -> Service:
+    """Return the service to run. Raises UsageError when a port cannot be listened on."""
+    possible = capacity.limit_connections(settings.limits.max_connections, descriptors.raise_limit())
+    public = _bind_public(settings)
+    counters = Counters(NAMES, settings.workers)
+    limits, budget_bytes = _share_memory(
+        replace(settings.limits, max_connections=possible),
+        _spare_memory(settings),
+        settings.workers,
+        _connection_bytes(settings),
+    )
+    config = {
+        "table": settings.table,
+        "dataset_uid": settings.dataset_uid,
+        "limits": asdict(limits),
+        "budget_bytes": budget_bytes,
+        "password": settings.password,
+        "tls": settings.tls,
+        "password_key_dir": settings.password_key_dir,
+        "access": None if settings.access is None else asdict(settings.access),
+    }
+    fleet = Fleet(
+        module="lookupdb.router.worker",
+        configs=[config] * settings.workers,
+        sockets=[list(sockets) for sockets in zip(*public.values(), strict=True)],
+        counters=counters,
+        drain_seconds=settings.drain_seconds,
+        log_format=settings.log_format,
+    )
+    return Service(
+        fleet=fleet,
+        ports=list(public.values()),
+        admin_listener=service.bind_admin(settings.host, settings.admin_port),
+        ready_members={name: service.bound_port(sockets[0]) for name, sockets in public.items()},
+        ready_file=settings.ready_file,
+        collectors=lambda supervisor: collectors(counters, supervisor),
+    )
+
+
+def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
+    """The sockets of the public ports, one a worker, by the names of the ports in the ready file; HTTP's come first."""
+    bind = partial(service.bind_shared, settings.host, count=settings.workers)
+    public = {"port": bind(settings.port)}
+    if settings.resp_port is not None:
+        public["resp"] = bind(settings.resp_port)
+    return public
+
+
+def _connection_bytes(settings: RouterSettings) -> int:
+    if settings.tls is None:
+        return CONNECTION_BYTES
+    return TLS_CONNECTION_BYTES + (CLIENT_CERTIFICATE_BYTES if settings.tls["client_ca"] else 0)
+
+
+def _spare_memory(settings: RouterSettings) -> int | None:
+    """The memory limit without what workers need to judge service accounts; None: no limit is known."""
+    limit = settings.memory_limit or memory.container_memory().limit
+    if limit is None or settings.access is None or settings.access.keys is None:
+        return limit
+    return limit - settings.workers * ACCOUNTS_BYTES
+
+
+def _share_memory(
+    limits: RouterLimits, memory_limit: int | None, workers: int, connection_bytes: int
+) -> tuple[RouterLimits, int]:
+    """The limits with as many connections as the memory allows, and each worker's budget."""
+    affordable = affordable_connections(
+        memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
+    )
+    if affordable < limits.max_connections:
+        log.warning(
+            "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
+            "container's memory limit (or --memory-limit), or lower --max-connections",
+            *(affordable, limits.max_connections, workers),
+        )
+    budget = worker_budget(memory_limit, workers, affordable, limits.max_body_bytes, connection_bytes)
+    return replace(limits, max_connections=affordable), budget
+
+
+def start() -> None:
+    """Be the supervisor: see ``runtime.start``."""
+    run_supervisor(main)

@@ -1,0 +1,3 @@
+"""One connection to a shard server: made, proven, watched, broken, made again."""
+
+from __future__ import annotations

@@ -1,0 +1,654 @@
+"""One RESP connection to a shard server: bytes out, replies in, in order. What they mean is for its user to know.
+
+What it reads next is its state:
+
+    PROVING   what the server says of itself: little
+    REPLIES   replies of any kind, by hiredis
+    PONG      the answer to a PING, then replies
+    ELEMENTS  the rest of a reply that turned out to be large, value by value, then replies
+    END       nothing, until the loop has looked at the socket once more: a reply is whole, and more may lie behind it
+    CLOSED    nothing
+
+A reply is handed over when all that has come was looked at, and nothing follows it: its user may ask for more at once,
+and what came before that is no answer to it. What follows ends the connection, and the reply before it is not told.
+Invariants: there is a sink unless it is PROVING or was closed then; in no other state than ELEMENTS is there an element
+reader; in no other than PROVING and REPLIES are chunks kept, and counted in the budget in the latter alone. hiredis
+never sees a list within a list, nor what else it would make room for because it is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import io
+import random
+import re
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final, Protocol, cast
+
+import hiredis
+
+from lookupdb import native
+from lookupdb.router.budget import RouterBudget
+
+# Where a shard server listens.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServerAddress:
+    """Of an endpoint: where one worker of a shard server listens."""
+
+    host: str
+    """A name or an IP address; an IPv6 address without brackets."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+# Proves that idle connections are alive: a server that stands still would be found out by a lookup that waits for it.
+#
+# One timer a worker looks at a few connections each time, in turn. One of which nothing has come since the last look,
+# and of which nothing is asked, is sent a PING. A lookup costs nothing of this, and a connection in use none either:
+# what is in flight has its own watch (see ``stall_watch``).
+
+
+LOOK_SECONDS: Final = 3.0
+"""Each connection is looked at so often. A PING and its answer cost a worker about 45 us, a shard server 55: of 96 idle
+connections 0.15 % of a processor."""
+SILENCE_SECONDS: Final = 2.0
+"""A PING that was not answered for so long never will be: as long as a new connection may take to prove itself."""
+_TICKS: Final = 8
+"""Of the timer, in SILENCE_SECONDS. Ticks count, not the clock: while this process stood still nobody was silent."""
+_MAX_LOOKS: Final = 100
+"""At a tick: beyond 1,200 connections each is looked at less often."""
+
+
+class Pingable(Protocol):
+    """A connection."""
+
+    @property
+    def is_closed(self) -> bool:
+        """It is looked at no more."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a PING is not answered yet."""
+
+    def ping(self) -> bool:
+        """Send a PING if nothing has come since the last call and nothing is asked of it; whether one was sent."""
+
+
+class Heartbeat:
+    """Calls ``on_silence`` of each watched connection, once, when a PING was not answered."""
+
+    def __init__(self, look_seconds: float = LOOK_SECONDS, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self.silence_seconds = silence_seconds
+        self._tick_seconds = silence_seconds / _TICKS
+        self._share = self._tick_seconds / look_seconds
+        """Of the connections, to be looked at in a tick."""
+        self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._watched: deque[tuple[Pingable, Callable[[], None]]] = deque()
+        """The next one to be looked at first."""
+        self._pinged: deque[tuple[int, Pingable, Callable[[], None]]] = deque()
+        """With the tick at which the answer is overdue."""
+        self._ticks = 0
+        self._due = self._random.random()
+        """Looks that are due: ticks bring fractions, and routers that start together do not look together."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, connection: Pingable, on_silence: Callable[[], None]) -> None:
+        """Look at ``connection`` from now on until it is closed."""
+        self._watched.append((connection, on_silence))
+        if self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._timer = self._loop.call_later(self._tick_seconds * self._random.uniform(0.9, 1.1), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._ticks += 1
+        self._end_silent()
+        self._look()
+        if self._watched or self._pinged:
+            self._wait()
+
+    def _end_silent(self) -> None:
+        pinged = self._pinged
+        while pinged and pinged[0][0] <= self._ticks:
+            _, connection, on_silence = pinged.popleft()
+            if connection.is_awaited and not connection.is_closed:
+                on_silence()
+
+    def _look(self) -> None:
+        self._due = min(self._due + self._share * len(self._watched), _MAX_LOOKS, len(self._watched))
+        while self._due >= 1:
+            self._due -= 1
+            connection, on_silence = self._watched.popleft()
+            if connection.is_closed:
+                continue
+            self._watched.append((connection, on_silence))
+            if connection.ping():
+                self._pinged.append((self._ticks + _TICKS, connection, on_silence))
+
+
+# RESP replies out of bytes, within bounds. No I/O.
+#
+# hiredis reads what is small. It gives a reply out only once all of it is there, so a reply that turns out to be large
+# is read here instead, element by element: each is announced with its size before it is kept, and can be skipped.
+
+
+LARGE_REPLY_BYTES: Final = 1 << 20
+"""A reply of which so much has come, and which is not whole, is read element by element."""
+_MAX_LINE_BYTES: Final = 4096
+"""Of the line that begins an element, or is one: an error's sentence."""
+_CRLF: Final = b"\r\n"
+_NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,8}")
+
+
+class NotResp(Exception):
+    """The bytes are not the reply that was asked for; the message says what is wrong, and quotes no value."""
+
+
+class _Skipped:
+    """The type of SKIPPED."""
+
+    def __repr__(self) -> str:
+        return "SKIPPED"
+
+
+SKIPPED: Final = _Skipped()
+"""Stands in a reply for a value that nobody waits for any longer."""
+
+
+class ReplySink(Protocol):
+    """Who waits for a large reply."""
+
+    def expected_keys(self) -> int:
+        """How many keys were asked for; 0: nothing was."""
+
+    def accept(self, index: int, size: int) -> bool:
+        """Whether the value of key ``index``, of ``size`` bytes, is to be kept."""
+
+
+class ElementReader:
+    """Reads one reply to a GET or MGET of ``sink``: feed it until ``is_whole``, then take ``reply``."""
+
+    def __init__(self, sink: ReplySink) -> None:
+        self._sink = sink
+        self._line = b""
+        self._remaining = 0
+        """Bytes of the present value that have not come, its line end included."""
+        self._value: io.BytesIO | None = None
+        """The present value, unless it is skipped."""
+        self._size = 0
+        self._values: list[Any] = []
+        self._expected = sink.expected_keys()
+        self._is_array: bool | None = None
+        self.is_whole = False
+
+    @property
+    def reply(self) -> Any:
+        """As hiredis gives it, with SKIPPED where a value was not kept."""
+        return self._values if self._is_array else self._values[0]
+
+    def feed(self, data: bytes) -> int:
+        """Read on; how many bytes of ``data`` belong to this reply. Raises NotResp."""
+        offset, size = 0, len(data)
+        view = memoryview(data)
+        while offset < size and not self.is_whole:
+            offset = self._read_value(view, offset) if self._remaining else self._read_line(data, offset)
+        return offset
+
+    def _read_value(self, view: memoryview, offset: int) -> int:
+        piece = view[offset : offset + self._remaining]
+        if self._value is not None:
+            self._value.write(piece[: max(self._remaining - 2, 0)])
+        self._remaining -= len(piece)
+        if self._remaining < len(_CRLF):  # the line end has come, or half of it, or its other half
+            line_end = _CRLF[: len(_CRLF) - self._remaining]
+            if not line_end.endswith(piece[-len(line_end) :]):
+                raise NotResp("a value is longer than it was said to be")
+        if not self._remaining:
+            self._add(SKIPPED if self._value is None else self._value.getvalue())
+            self._value = None
+        return offset + len(piece)
+
+    def _read_line(self, data: bytes, offset: int) -> int:
+        end = data.find(b"\n", offset)
+        piece = data[offset:] if end < 0 else data[offset : end + 1]
+        self._line += piece
+        if len(self._line) > _MAX_LINE_BYTES:
+            raise NotResp(f"a line of more than {_MAX_LINE_BYTES} bytes")
+        if end >= 0:
+            line, self._line = self._line, b""
+            if line.find(b"\r") != len(line) - len(_CRLF):
+                raise NotResp("a line that does not end")
+            self._begin_element(line[:1], line[1:-2])
+        return offset + len(piece)
+
+    def _begin_element(self, kind: bytes, rest: bytes) -> None:
+        if kind == b"*" and self._is_array is None:
+            self._begin_array(_number(rest))
+            return
+        if self._is_array is None:
+            self._is_array, expected = False, 1
+            if self._expected != expected and kind != b"-":
+                raise NotResp(f"{self._expected} keys were answered with one value")
+            self._expected = expected
+        if kind == b"$":
+            self._begin_value(_number(rest))
+        elif kind == b"-":
+            self._add(hiredis.ReplyError(rest.decode(errors="replace")))
+        elif kind == b"_" and not rest:
+            self._add(None)
+        else:
+            raise NotResp("an element that is no value")
+
+    def _begin_array(self, count: int) -> None:
+        if count != self._expected:
+            raise NotResp(f"answered {self._expected} keys with a list of {count}")
+        self._is_array = True
+
+    def _begin_value(self, size: int) -> None:
+        if size == -1:
+            self._add(None)
+            return
+        if size < 0:
+            raise NotResp(f"a value of {size} bytes")
+        self._value = io.BytesIO() if self._sink.accept(len(self._values), size) else None
+        self._remaining = size + 2
+
+    def _add(self, value: Any) -> None:
+        self._values.append(value)
+        self.is_whole = len(self._values) == self._expected
+
+
+def _number(digits: bytes) -> int:
+    """As hiredis reads it: without a sign or zeros that mean nothing."""
+    if not _NUMBER.fullmatch(digits):
+        raise NotResp("a size that is no number")
+    return int(digits)
+
+
+_NOTHING: Final = object()
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+"""Seconds, seconds and probes: an idle connection to a node that vanished is known as broken after about 11 s."""
+
+
+_ARRAY: Final = ord("*")
+_SCALARS: Final = b"+-:$"
+_MAY_NEST: Final = re.compile(rb"\n[*%~>|]")
+"""Where a list, map, set, push or attribute would begin within a reply. So does the middle of a value."""
+PROOF_BYTES: Final = 64 * 1024
+"""Of all that an endpoint says before it is asked for values."""
+PING: Final = b"*1\r\n$4\r\nPING\r\n"
+PONG: Final = b"+PONG\r\n"
+READ_BYTES: Final = 256_000
+"""What uvloop reads at once, and it reads again at once if it got so much; asyncio reads 256 KiB."""
+_FULL_BYTES: Final = READ_BYTES - len(PONG)
+"""A piece of so many bytes, also without the answer to PING before it, says nothing of what lies behind it."""
+SURPLUS: Final = "answered more than it was asked"
+"""Why a connection is closed on which something comes that nobody has asked for."""
+
+
+class Reading(enum.Enum):
+    """What a connection reads next."""
+
+    PROVING = enum.auto()
+    REPLIES = enum.auto()
+    PONG = enum.auto()
+    ELEMENTS = enum.auto()
+    END = enum.auto()
+    CLOSED = enum.auto()
+
+
+TRANSITIONS: Final = frozenset(
+    {
+        (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
+        (Reading.REPLIES, Reading.PONG),  # idle, and asked whether it is alive
+        (Reading.PONG, Reading.REPLIES),  # it is
+        (Reading.REPLIES, Reading.ELEMENTS),  # a reply is larger than hiredis may hold
+        (Reading.ELEMENTS, Reading.REPLIES),  # it is whole
+        (Reading.REPLIES, Reading.END),  # one that ends with a full piece is whole
+        (Reading.END, Reading.REPLIES),  # nothing follows it
+        *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
+    }
+)
+_REPLIES: Final = Reading.REPLIES
+_CLOSED: Final = Reading.CLOSED
+
+
+class ServerConnection(asyncio.Protocol):
+    """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
+
+    With the native kernels, a list of bytes and None is a ``ShardReply`` unless it is large.
+    Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
+    """
+
+    def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: RouterBudget) -> None:
+        self.on_reply = on_reply
+        self.sink: ReplySink | None = None
+        self._on_lost = on_lost
+        self._budget = budget
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._kernels = native.kernels()
+        self._scan: Any = None
+        """A ``ReplyScan`` of the chunks that have come, which hiredis has not seen."""
+        self._transport: asyncio.Transport | None = None
+        self.reading = Reading.PROVING
+        self.received = 0
+        """Bytes since the beginning."""
+        self._chunks: list[bytes] = []
+        """What has come of a reply that is not whole."""
+        self._counted = 0
+        """What is taken of the budget for it."""
+        self._elements: ElementReader | None = None
+        self._late: Any = None
+        """The reply that is handed over when nothing follows it, at END."""
+        self._pong = b""
+        """What has not come of the answer to PING."""
+        self._received_before = 0
+        """Bytes when ``ping`` was called last."""
+
+    @classmethod
+    async def open(
+        cls,
+        address: ServerAddress,
+        on_reply: Callable[[Any], None],
+        on_lost: Callable[[str], None],
+        budget: RouterBudget,
+    ) -> ServerConnection:
+        """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        refused: OSError | None = None
+        for host in await _resolve(address):
+            try:
+                _, connection = await loop.create_connection(lambda: cls(on_reply, on_lost, budget), host, address.port)
+            except OSError as error:
+                refused = error
+            else:
+                return connection
+        raise refused or OSError(f"{address.host} has no address")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Have the kernel watch the other end while nothing is asked of it."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
+        sock = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def use(self, on_reply: Callable[[Any], None], sink: ReplySink) -> None:
+        """Take the connection into use: the server has proven itself. From now on replies may be large."""
+        self.on_reply = on_reply
+        self.sink = sink
+        self.reading = Reading.REPLIES
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``, unless the connection is closed."""
+        if self._transport:
+            self._transport.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over whole replies; close at the first byte that is not RESP."""
+        self.received += len(data)
+        try:
+            if self.reading is not _REPLIES and self._read_by_state(data):
+                return
+            kind = self._chunks[0][0] if self._chunks else data[0]
+            if kind == _ARRAY:
+                if self._read_natively(data) or self._read_nested(data):
+                    return
+            elif kind not in _SCALARS:
+                raise NotResp(f"expected a value, found {self._describe(data)}")
+            reader = self._reader
+            reader.feed(data)
+            reply = reader.gets()
+            if reply is _NOTHING:
+                self._keep(data)
+                return
+            if self._chunks:
+                self._forget_chunks()
+            if reader.has_data():
+                self.close(SURPLUS)
+            elif len(data) < _FULL_BYTES:
+                self.on_reply(reply)
+            else:
+                self._hand_over_late(reply)
+        except (hiredis.HiredisError, NotResp, UnicodeError, MemoryError) as error:
+            self.close(f"answered what is not RESP: {error}")
+
+    def _read_by_state(self, data: bytes) -> bool:
+        """Read ``data`` in a state other than REPLIES. Returns False if it is to be read as in REPLIES."""
+        match self.reading:
+            case Reading.PONG:
+                self._read_pong(data)
+            case Reading.ELEMENTS:
+                self._read_elements(data)
+            case Reading.END:
+                self.close(SURPLUS)
+            case Reading.PROVING:
+                return False
+        return True
+
+    def _hand_over_late(self, reply: Any) -> None:
+        """Hand over a reply behind which more may have come already: that is read first, and ends the connection."""
+        if self.sink is None:
+            self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+            return
+        self.reading, self._late = Reading.END, reply
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._end_reply)  # the loop looks at sockets between the two
+
+    def _end_reply(self) -> None:
+        if self.reading is Reading.END:
+            reply, self._late = self._late, None
+            self.reading = Reading.REPLIES
+            self.on_reply(reply)
+
+    def _read_natively(self, data: bytes) -> bool:
+        """Read the beginning of a list, or more of it, by the native kernels; False if others are to read it."""
+        if self._chunks:
+            if self._scan is not None and self._continue_packed(data):
+                return True
+        elif self._kernels is not None and self._begin_packed(self._kernels, data):
+            return True
+        self._check_length(data)
+        return False
+
+    def _read_nested(self, data: bytes) -> bool:
+        """Read a list in which hiredis might find another one, for which it would allocate what its head announces;
+        False if there is none in ``data``."""
+        last = self._chunks[-1][-1:] if self._chunks else b""
+        if self.sink is None or not _MAY_NEST.search(last + data):
+            return False
+        self._begin_elements(self.sink, [*self._chunks, data])
+        return True
+
+    def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
+        """Read natively what begins a list of values; False if hiredis is to read it."""
+        expected = self.sink.expected_keys() if self.sink else 0
+        reply = kernels.ShardReply.read(data, expected)
+        if reply is not None:
+            if len(data) < _FULL_BYTES:
+                self.on_reply(reply)
+            else:
+                self._hand_over_late(reply)
+            return True
+        if expected < 2:
+            return False
+        self._check_length(data)
+        scan = kernels.ReplyScan(expected)
+        if scan.feed(data) is not False:
+            return False
+        self._scan = scan
+        self._keep(data)
+        return True
+
+    def _continue_packed(self, data: bytes) -> bool:
+        """The same of what goes on with it. In the end hiredis gets all that has come."""
+        state = self._scan.feed(data)
+        if state is False:
+            self._keep(data)
+            return True
+        reply = self._scan.join([*self._chunks, data]) if state else None
+        self._scan = None
+        if reply is None:
+            if self.sink is not None and _MAY_NEST.search(b"".join([*self._chunks, data])):
+                self._begin_elements(self.sink, [*self._chunks, data])
+                return True
+            self._check_length(data)
+            for chunk in self._chunks:
+                self._reader.feed(chunk)
+            return False
+        self._forget_chunks()
+        if len(data) < _FULL_BYTES:
+            self.on_reply(reply)
+        else:
+            self._hand_over_late(reply)
+        return True
+
+    def _check_length(self, data: bytes) -> None:
+        """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
+        head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
+        found = b"".join([*self._chunks[: len(head)], data[: len(head)]])
+        if not head.startswith(found[: len(head)]):
+            raise NotResp(f"expected a list that begins with {head!r}, found {self._describe(found)}")
+
+    def _describe(self, data: bytes) -> str:
+        """What has come instead. It may be a value once values are asked for: then it is not quoted."""
+        return repr(data[:20]) if self.sink is None else f"{len(data)} bytes that begin otherwise"
+
+    def _keep(self, data: bytes) -> None:
+        """A reply has come in part: it is kept, should it turn out to be large, whether hiredis has it or not."""
+        if self.sink is None:  # it proves itself
+            self._chunks.append(data)
+            if self.received > PROOF_BYTES:
+                self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+            return
+        if not self.sink.expected_keys():  # its end would come when something is asked for
+            self.close(SURPLUS)
+            return
+        self._chunks.append(data)
+        size = 2 * len(data)
+        if self._counted + size <= 2 * LARGE_REPLY_BYTES and self._budget.has_room(size):
+            self._counted += size
+            self._budget.take(size)
+        else:
+            self._begin_elements(self.sink, self._chunks)
+
+    def _begin_elements(self, sink: ReplySink, chunks: list[bytes]) -> None:
+        """Read a reply anew, and on, value by value."""
+        self._forget_chunks()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._elements = ElementReader(sink)
+        self.reading = Reading.ELEMENTS
+        for chunk in chunks:
+            self._read_elements(chunk)
+
+    def _read_elements(self, data: bytes) -> None:
+        """Read on in a large reply."""
+        elements = self._elements
+        if elements is None:
+            if self.reading is not _CLOSED:
+                raise NotResp("more follows than was asked for")
+            return
+        end = elements.feed(data)
+        if end < len(data):
+            raise NotResp("more follows than was asked for")
+        if elements.is_whole:
+            self._elements = None
+            self.reading = Reading.REPLIES
+            if len(data) < _FULL_BYTES:
+                self.on_reply(elements.reply)
+            else:
+                self._hand_over_late(elements.reply)
+
+    # Whether the other end is alive (see ``heartbeat``).
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone, for whatever reason."""
+        return self.reading is Reading.CLOSED
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a PING is not answered yet."""
+        return self.reading is Reading.PONG
+
+    def ping(self) -> bool:
+        """Send a PING if nothing has come since the last call and nothing is asked for; whether one was sent.
+
+        Replies come in order: what is asked for from now on is answered after it.
+        """
+        is_quiet = self.received == self._received_before
+        self._received_before = self.received
+        if not is_quiet or self.reading is not Reading.REPLIES or self.sink is None or self.sink.expected_keys():
+            return False
+        self.reading = Reading.PONG
+        self._pong = PONG
+        self.write(PING)
+        return True
+
+    def _read_pong(self, data: bytes) -> None:
+        """Read the answer to PING; what follows is a reply as any other."""
+        piece, rest = data[: len(self._pong)], data[len(self._pong) :]
+        if not self._pong.startswith(piece):
+            raise NotResp(f"expected {PONG!r}, found {self._describe(data)}")
+        self._pong = self._pong[len(piece) :]
+        if not self._pong:
+            self.reading = Reading.REPLIES
+            self.received -= len(rest)
+            self._received_before = self.received
+            if rest:
+                self.data_received(rest)
+
+    def _forget_chunks(self) -> None:
+        self._budget.release(self._counted)
+        self._chunks, self._counted = [], 0
+        self._scan = None
+
+    def eof_received(self) -> None:
+        """No half-open connections."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell why, once. A reply that is whole is handed over before: nothing follows it any more."""
+        self._transport = None
+        self._end_reply()
+        if self.reading is not _CLOSED:
+            self._end(f"connection lost: {exc}" if exc else "the connection was closed by the other end")
+
+    def close(self, why: str) -> None:
+        """Close at once, for the reason ``why``; no reply that is still on its way will be handed over."""
+        if self.reading is not _CLOSED:
+            if self._transport:
+                self._transport.abort()
+            self._end(why)
+
+    def _end(self, why: str) -> None:
+        self.reading = Reading.CLOSED
+        self._elements = self._late = None
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # the heartbeat knows this connection a while longer
+        self._forget_chunks()
+        self._on_lost(why)
+
+
+async def _resolve(address: ServerAddress) -> list[str]:
+    """Return the IP addresses of the host. Raises OSError.
+
+    Connecting must not resolve it: uvloop, cancelled while it does both, leaves the resolver's late error to nobody.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{address.host} cannot be a name: {error}") from error
+    return [str(socket_address[0]) for *_, socket_address in found]

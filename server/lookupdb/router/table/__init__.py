@@ -1,0 +1,3 @@
+"""The routing table: read, judged, brought to life, put into effect."""
+
+from __future__ import annotations

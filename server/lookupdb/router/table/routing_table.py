@@ -1,0 +1,403 @@
+"""Watches the routing table file. Polling, because it sees every way a file can change: renamed over, rewritten in
+place, or reached through a symbolic link that a kubelet swaps (the ``..data`` of a ConfigMap).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn
+
+import orjson
+
+from lookupdb.errors import LookupdbError
+from lookupdb.keys import NORMALIZATIONS
+from lookupdb.router.servers.connection import ServerAddress
+from lookupdb.router.servers.proof import PasswordRef
+
+# The routing table: which generation is active and where its shards are. Parsing, no I/O.
+#
+# A table that is not whole or not valid is refused as a whole; the one in effect keeps serving.
+#
+# Of format version 1, all shards of an entry are of its generation. Of version 2, the table is *mixed*: it is a step of
+# a rollout shard by shard. Its one entry is that of the generation that is rolled out, and a shard that another
+# generation still serves says so::
+#
+#     {"generation": "g12", "builtAt": "2026-11-20T00:00:00Z", "endpoints": ["10.0.0.1:6379"]}
+#
+# All generations of a mixed table have the entry's number of shards, normalisation and value format.
+#
+# An entry whose servers ask for a password names the key that it is derived from, by its fingerprint: ``"passwordKey":
+# "8d3f6b1a"``. The password is that of the entry's rollout. A shard that servers of another rollout serve may say so,
+# ``"rollout": "r33"``, with the key of their password, and without one when they ask for none. In both format versions:
+# a router that knows nothing of passwords shows none, is refused, and stays with the table that it has.
+#
+# An entry may have ``"content"``, a checksum of its files. Outside a cluster all datasets have the same uid, and it
+# tells generations of the same name apart.
+
+
+FORMAT_VERSION: Final = 1
+"""In which each entry is of one generation."""
+MIXED_FORMAT_VERSION: Final = 2
+MAX_BYTES: Final = 4 << 20
+"""Of a routing table file. 1,024 shards of 16 endpoints need about 1 MiB, which is also a ConfigMap's limit."""
+MAX_GENERATIONS: Final = 16
+MAX_SHARDS: Final = 1024
+MAX_ENDPOINTS: Final = 4096
+"""Of one shard: 64 replicas of 64 workers."""
+DIGEST_DIGITS: Final = 16
+_GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
+_KEY: Final = re.compile(r"[0-9a-f]{8}")
+_PORT_MAX: Final = 65535
+
+
+class InvalidTable(LookupdbError):
+    """A routing table file that cannot be used."""
+
+    reason = "InvalidRoutingTable"
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedDataset:
+    """Whose table it is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """One shard, and who serves it."""
+
+    generation: str
+    built_at: str
+    """When the generation was built: ISO 8601, with its time zone."""
+    endpoints: tuple[ServerAddress, ...]
+    """At least one."""
+    password: PasswordRef | None = None
+    """Which password they ask for; None: none that the table knows of."""
+    content: str = ""
+    """Of a generation whose dataset has no uid of its own: what differs if its files do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEntry:
+    """One generation of a table: the active one, or another that can be asked for by name. In a mixed table, the one
+    that is rolled out, and what serves its shards."""
+
+    generation: str
+    rollout: str
+    records: int
+    bytes: int
+    built_at: str
+    """ISO 8601, with its time zone."""
+    normalize: tuple[str, ...]
+    value_format: Literal["json", "raw"]
+    shards: tuple[ShardEntry, ...]
+
+    @property
+    def shard_generations(self) -> dict[str, int]:
+        """How many shards each generation serves, by number of the generation."""
+        counts = Counter(shard.generation for shard in self.shards)
+        return {name: counts[name] for name in sorted(counts, key=lambda name: int(name[1:]))}
+
+    @property
+    def oldest_built_at(self) -> str:
+        """When the oldest of the generations that serve its shards was built."""
+        return min((shard.built_at for shard in self.shards), key=datetime.datetime.fromisoformat)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    """A valid routing table."""
+
+    version: int
+    dataset: RoutedDataset
+    active: str
+    entries: tuple[GenerationEntry, ...]
+    digest: str = field(compare=False)
+    """That of its text (``digest_table``): two texts may say the same."""
+
+    @property
+    def active_entry(self) -> GenerationEntry:
+        """The entry of the active generation."""
+        return next(entry for entry in self.entries if entry.generation == self.active)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether several generations serve the shards: then none can be asked for by name."""
+        return any(shard.generation != self.active for shard in self.active_entry.shards)
+
+
+def parse_table(content: bytes) -> RoutingTable:
+    """The routing table that a file's ``content`` is. Raises InvalidTable with what was expected and found."""
+    if len(content) > MAX_BYTES:
+        raise InvalidTable(f"a routing table has at most {MAX_BYTES} bytes, found {len(content)}")
+    try:
+        members = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InvalidTable(f"a routing table is JSON, found {len(content)} bytes that are not: {error}") from error
+    members = _check_type(members, dict, "a routing table")
+    version = members.get("formatVersion")
+    if version not in (FORMAT_VERSION, MIXED_FORMAT_VERSION) or isinstance(version, bool):
+        raise InvalidTable(
+            f"the routing table has format version {version!r}, this lookupdb reads {FORMAT_VERSION} and "
+            f"{MIXED_FORMAT_VERSION}",
+            hint="upgrade the router before whoever writes its table",
+        )
+    may_mix = version == MIXED_FORMAT_VERSION
+    entries = tuple(_entry(entry, f"generations[{i}]", may_mix=may_mix) for i, entry in enumerate(_entries(members)))
+    table = RoutingTable(
+        version=_count_member(members, "version", "the routing table"),
+        dataset=_dataset(_member(members, "dataset", dict, "the routing table")),
+        active=_text_member(members, "active", "the routing table"),
+        entries=entries,
+        digest=digest_table(content),
+    )
+    _check_names(table)
+    if may_mix:
+        _check_mixed(table)
+    return table
+
+
+def digest_table(content: bytes) -> str:
+    """What tells the ``content`` of two routing table files apart, of one version, too: 16 hexadecimal digits of its
+    SHA-256. Routers report it (``tableDigest``), and operators of other versions compare it: it is a wire contract, and
+    another digest is another member of the report."""
+    return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
+
+
+def _check_names(table: RoutingTable) -> None:
+    names = [entry.generation for entry in table.entries]
+    if len(set(names)) != len(names):
+        raise InvalidTable(f"the routing table names a generation twice: {', '.join(names)}")
+    if table.active not in names:
+        raise InvalidTable(
+            f"the routing table's active generation {table.active!r} is none of its generations ({', '.join(names)})"
+        )
+
+
+def _check_mixed(table: RoutingTable) -> None:
+    if len(table.entries) > 1:
+        names = ", ".join(entry.generation for entry in table.entries)
+        _fail(f"a routing table of format version {MIXED_FORMAT_VERSION} has one entry of generations, found {names}")
+    counts = table.active_entry.shard_generations
+    if table.active not in counts:
+        _fail(f"the routing table's active generation {table.active} serves none of the shards: {', '.join(counts)} do")
+    if len(counts) > MAX_GENERATIONS:
+        _fail(f"at most {MAX_GENERATIONS} generations may serve the shards of a routing table, found {len(counts)}")
+
+
+def _dataset(members: dict[str, Any]) -> RoutedDataset:
+    return RoutedDataset(*(_text_member(members, name, "dataset") for name in ("namespace", "name", "uid")))
+
+
+def _entries(members: dict[str, Any]) -> list[Any]:
+    entries = _member(members, "generations", list, "the routing table")
+    return _check_count(entries, MAX_GENERATIONS, "generations")
+
+
+def _entry(value: Any, where: str, *, may_mix: bool) -> GenerationEntry:
+    members = _check_type(value, dict, where)
+    name = _generation_member(members, where)
+    value_format = _text_member(members, "valueFormat", where)
+    if value_format not in ("json", "raw"):
+        raise InvalidTable(f"{where}.valueFormat must be json or raw, found {value_format!r}")
+    shards = _check_count(_member(members, "shards", list, where), MAX_SHARDS, f"{where}.shards")
+    built_at = _moment_member(members, where)
+    rollout = _text_member(members, "rollout", where)
+    content = _text_member(members, "content", where) if "content" in members else ""
+    of_entry = ShardEntry(name, built_at, (), _password(members, rollout, where), content)
+    return GenerationEntry(
+        generation=name,
+        rollout=rollout,
+        records=_count_member(members, "records", where),
+        bytes=_count_member(members, "bytes", where),
+        built_at=built_at,
+        normalize=_steps(_member(members, "normalize", list, where), f"{where}.normalize"),
+        value_format="json" if value_format == "json" else "raw",
+        shards=tuple(
+            _shard(shard, f"{where}.shards[{i}]", of_entry, may_mix=may_mix) for i, shard in enumerate(shards)
+        ),
+    )
+
+
+def _generation_member(members: dict[str, Any], where: str) -> str:
+    name = _text_member(members, "generation", where)
+    return name if _GENERATION.fullmatch(name) else _fail(f"{where}.generation must be g1, g2, …, found {name!r}")
+
+
+def _moment_member(members: dict[str, Any], where: str) -> str:
+    built_at = _text_member(members, "builtAt", where)
+    try:
+        moment = datetime.datetime.fromisoformat(built_at)
+    except ValueError as error:
+        raise InvalidTable(f"{where}.builtAt must be an ISO 8601 time, found {built_at!r}") from error
+    if moment.tzinfo is None:
+        raise InvalidTable(f"{where}.builtAt must name its time zone (Z), found {built_at!r}")
+    return built_at
+
+
+def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
+    for step in steps:
+        if step not in NORMALIZATIONS:
+            raise InvalidTable(
+                f"{where} must be steps of {', '.join(NORMALIZATIONS)}, found {step!r}",
+                hint="upgrade the router before whoever writes its table",
+            )
+    return tuple(steps)
+
+
+def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef | None:
+    """The password that servers of ``rollout`` ask for, by what stands beside it."""
+    if "passwordKey" not in members:
+        return None
+    key = _text_member(members, "passwordKey", where)
+    if not _KEY.fullmatch(key):
+        _fail(f"{where}.passwordKey must be the 8 hexadecimal digits of a key's fingerprint, found {key[:64]!r}")
+    return PasswordRef(rollout, key)
+
+
+def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> ShardEntry:
+    """A shard of an entry whose shards are like ``of_entry``, unless they say otherwise."""
+    members = _check_type(value, dict, where)
+    generation, built_at, password = of_entry.generation, of_entry.built_at, of_entry.password
+    content = of_entry.content
+    if "rollout" in members:
+        password = _password(members, _text_member(members, "rollout", where), where)
+    elif "passwordKey" in members:
+        _fail(f"{where} must name the rollout of its passwordKey")
+    if "generation" in members:
+        if not may_mix:
+            _fail(f"{where} must not name a generation in format version {FORMAT_VERSION}, in which the entry does")
+        own_generation = _generation_member(members, where)
+        if own_generation != generation:
+            generation, built_at, content = own_generation, _moment_member(members, where), ""
+    endpoints = _check_count(_member(members, "endpoints", list, where), MAX_ENDPOINTS, where)
+    addresses = tuple(_address(endpoint, f"{where}.endpoints[{i}]") for i, endpoint in enumerate(endpoints))
+    return ShardEntry(generation, built_at, tuple(dict.fromkeys(addresses)), password, content)
+
+
+def _address(value: Any, where: str) -> ServerAddress:
+    host, _, port = _check_type(value, str, where).rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not 0 < len(host) <= 253 or not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) <= _PORT_MAX:
+        raise InvalidTable(f"{where} must be host:port, found {value!r}")
+    return ServerAddress(host, int(port))
+
+
+def _member(members: dict[str, Any], name: str, kind: type, where: str) -> Any:
+    if name not in members:
+        raise InvalidTable(f"{where} must have {name!r}, it has {', '.join(members) or 'nothing'}")
+    return _check_type(members[name], kind, f"{where}: {name}")
+
+
+def _text_member(members: dict[str, Any], name: str, where: str) -> str:
+    text: str = _member(members, name, str, where)
+    return text or _fail(f"{where}: {name} must not be empty")
+
+
+def _count_member(members: dict[str, Any], name: str, where: str) -> int:
+    number: int = _member(members, name, int, where)
+    return number if number >= 0 else _fail(f"{where}: {name} must not be negative, found {number}")
+
+
+def _check_count(values: list[Any], most: int, where: str) -> list[Any]:
+    return values if 0 < len(values) <= most else _fail(f"{where} must have 1 to {most} entries, found {len(values)}")
+
+
+_KINDS: Final = {dict: "an object", list: "a list", str: "text", int: "a whole number"}
+
+
+def _check_type(value: Any, kind: type, where: str) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        _fail(f"{where} must be {_KINDS[kind]}, found {type(value).__name__}")
+    return value
+
+
+def _fail(message: str) -> NoReturn:
+    raise InvalidTable(message)
+
+
+POLL_SECONDS: Final = 0.2
+_SETTLED_SECONDS: Final = 1.0
+"""A file changed so short before it was read may change again within its timestamp's resolution: read it again."""
+
+
+class TableWatcher:
+    """Calls ``on_table`` with each new routing table in the file at ``path``, ``on_invalid`` with the reason when the
+    file cannot be read or holds no valid one: once for each content, and for each reason why there is none to be read.
+
+    It calls neither while the file has never been there.
+    """
+
+    def __init__(self, path: Path, on_table: Callable[[RoutingTable], None], on_invalid: Callable[[str], None]) -> None:
+        self._path = path
+        self._on_table = on_table
+        self._on_invalid = on_invalid
+        self._signature: tuple[int, int, int, int] | None = None
+        self._content: bytes | None = None
+        self._unreadable: str | None = None
+        """Why the file could not be read at the last look."""
+        self.has_found = False
+        """Whether there was a file, at any time."""
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look now, and again until ``stop``."""
+        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first: also if the table makes somebody fail
+        self.look()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Read the file if it has changed since it was read."""
+        try:
+            about = self._path.stat()
+            signature = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+            if signature == self._signature:
+                return
+            content = self._read()
+        except OSError as error:
+            self._signature = self._content = None
+            if isinstance(error, FileNotFoundError) and not self.has_found:
+                return
+            why = error.strerror or str(error)
+            if why != self._unreadable:
+                self._unreadable = why
+                self._on_invalid(f"{self._path} cannot be read: {why}")
+            return
+        self.has_found, self._unreadable = True, None
+        settled = abs(time.time() - about.st_mtime) > _SETTLED_SECONDS
+        self._signature = signature if settled else None
+        if content != self._content:
+            self._content = content
+            self._parse(content)
+
+    def _parse(self, content: bytes) -> None:
+        try:
+            table = parse_table(content)
+        except InvalidTable as error:
+            self._on_invalid(f"{self._path}: {error.message}")
+        else:
+            self._on_table(table)
+
+    def _read(self) -> bytes:
+        """The content, bounded: one byte more than may be is enough to refuse it."""
+        with self._path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)

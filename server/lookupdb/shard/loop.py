@@ -1,0 +1,361 @@
+"""The worker's event loop: it accepts clients, and gives each event to whoever handles it. ``turn`` answers lookups.
+
+Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from lookupdb.resp.requests import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
+from lookupdb.shard import limits
+from lookupdb.shard.cold import ColdData
+from lookupdb.shard.commands import WorkerContext
+from lookupdb.shard.connection import ACTIVE, Poller, RespConnection
+from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
+from lookupdb.shard.replies import LOOKUP_FAILURES, MISSING, NativeReplies, StoredReplies
+from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, bulk_bounds
+
+# The hot path of a worker: turn after turn, read what clients ask, look it up, answer. In Python, and natively.
+#
+# In Python one GET is read, looked up and answered without a call to our code: one read, one check of its size and
+# beginning, one lookup and one write; what is not a lone GET is the connection's to handle. The native turn reads from
+# all clients that ask before it looks their keys up together, and answers pipelined GETs and MGETs as well.
+
+
+_HEADS: Final = len(GET_HEADS)
+_EVENTS: Final = 256
+"""The most that one poll returns."""
+
+
+class EventHandler(Protocol):
+    """The loop, which a turn leaves all events to that are no lookups."""
+
+    until: float
+    """When to return."""
+
+    def handle(self, fd: int, events: int) -> None:
+        """Handle ``events`` of ``fd``."""
+
+    def close_broken(self, fd: int, problem: Exception) -> None:
+        """Close the connection of ``fd``, whose event ended in ``problem``."""
+
+    def check_disk(self) -> None:
+        """See whether lookups wait for a disk."""
+
+
+class ShardTurn(Protocol):
+    """Answers lookups."""
+
+    def run(self, loop: EventHandler) -> None:
+        """Take turns until ``loop.until``."""
+
+
+def make_turn(worker: WorkerContext, poller: Poller) -> ShardTurn:
+    """Make the turn that goes with the worker's replies."""
+    replies = worker.replies
+    if isinstance(replies, NativeReplies):
+        return NativeTurn(worker, poller, replies)
+    assert isinstance(replies, StoredReplies)
+    return PythonTurn(worker, poller, replies)
+
+
+class LateEvents:
+    """Events that are no lookups, in the order in which they came.
+
+    Each may take a client's time slice, so that what one turn has no time for is left to those that follow: lookups,
+    and the worker's heartbeat, are in between.
+    """
+
+    def __init__(self) -> None:
+        self._events: OrderedDict[int, int] = OrderedDict()
+        """By file descriptor. A poll reports again what still waits: it keeps its place."""
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, events: Iterable[tuple[int, int]]) -> None:
+        """Have them handled behind those that wait."""
+        self._events.update(events)
+
+    def handle(self, loop: EventHandler) -> None:
+        """Handle one, and others for as long as a time slice. The descriptor may be another socket's by now: whoever
+        handles an event looks whether it is still so."""
+        end = time.monotonic() + TIME_SLICE_SECONDS
+        while self._events:
+            fd, events = self._events.popitem(last=False)
+            try:
+                loop.handle(fd, events)
+            except Exception as problem:  # ends one connection, never the worker
+                loop.close_broken(fd, problem)
+            if time.monotonic() > end:
+                return
+
+
+class NativeTurn:
+    """Lets the kernel poll, read and answer until something is not a lookup, or not taken by its client."""
+
+    def __init__(self, worker: WorkerContext, poller: Poller, replies: NativeReplies) -> None:
+        self._connections = worker.connections
+        self._poller = poller
+        self._replies = replies
+        self._late = LateEvents()
+
+    def run(self, loop: EventHandler) -> None:
+        """See ``ShardTurn``."""
+        run, report_damage, now = self._replies.kernel.run, self._replies.report_damage, time.monotonic
+        epoll, poller, connections, late = self._poller.epoll.fileno(), self._poller, self._connections, self._late
+        while (remaining := loop.until - now()) > 0:
+            wait = 0.0 if late else remaining
+            handed, events, is_slow = run(epoll, poller.fast_path, poller.protocols, wait)
+            report_damage()
+            end = now() + TIME_SLICE_SECONDS
+            for fd, failure, *progress in handed:  # before any event: it could accept a client on a descriptor of these
+                try:
+                    if failure:
+                        raise OSError(failure, os.strerror(failure))
+                    if fd in connections:  # another of these may have cut it
+                        connections[fd].resume(*progress, is_late=now() > end)
+                except Exception as problem:  # ends one connection, never the worker
+                    loop.close_broken(fd, problem)
+            late.add(events)
+            late.handle(loop)
+            if is_slow:
+                loop.check_disk()
+
+
+class PythonTurn:
+    """Polls, reads and answers lone GETs, written out with as few calls as there can be."""
+
+    def __init__(self, worker: WorkerContext, poller: Poller, replies: StoredReplies) -> None:
+        self._worker = worker
+        self._poller = poller
+        self._replies = replies
+        self._late = LateEvents()
+
+    def run(self, loop: EventHandler) -> None:
+        """See ``ShardTurn``."""
+        worker, replies, now = self._worker, self._replies, time.monotonic
+        poll, read, write = self._poller.epoll.poll, os.read, os.write
+        fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
+        get, inflate = worker.shard.txn.get, worker.shard.inflate
+        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
+        bulk_heads, bulk_ends = bulk_bounds()
+        bulk_sizes = len(bulk_heads)
+        tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
+        late = self._late
+        while (remaining := loop.until - now()) > 0:
+            lookups = sent = fd = 0
+            polled = iter(poll(0.0 if late else remaining, _EVENTS))
+            end = now() + TIME_SLICE_SECONDS
+            try:
+                for fd, events in polled:
+                    if not fast_path[fd]:
+                        late.add(((fd, events),))
+                        continue
+                    fast_path[fd] = ACTIVE
+                    data = read(fd, READ_BYTES)
+                    size = len(data)
+                    if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
+                        connections[fd].receive(data)
+                        if now() > end:
+                            late.add(polled)
+                        continue
+                    lookups += 1
+                    try:
+                        key = data[keys[size]]
+                        reply = get(key, missing)
+                        first = reply[0]
+                        if first != framed and first < claims_size:
+                            reply = inflate(reply)
+                        size = len(reply)
+                        if (
+                            size >= bulk_sizes
+                            or reply < bulk_heads[size]
+                            or reply >= bulk_ends[size]
+                            or reply[tail] != crlf
+                        ):
+                            # missing, large or damaged
+                            reply = replies.verify(key, reply) or connections[fd].nil
+                            size = len(reply)
+                    except LOOKUP_FAILURES:
+                        reply = replies.find_after_failure(key) or connections[fd].nil
+                        get, size = worker.shard.txn.get, len(reply)
+                    try:
+                        written = write(fd, reply)
+                    except BlockingIOError:
+                        written = 0
+                    sent += written
+                    if written != size:
+                        connections[fd].keep_unsent(reply, written)
+                    if size >= bulk_sizes and now() > end:
+                        late.add(polled)
+            except Exception as problem:  # ends one connection, never the worker
+                loop.close_broken(fd, problem)
+            if lookups:
+                slot[limits.LOOKUPS] += lookups
+                slot[limits.COMMANDS] += lookups
+                slot[limits.SENT_BYTES] += sent
+            if late:
+                late.handle(loop)
+
+
+log = logging.getLogger(__name__)
+
+_UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""Errors of a client's socket that are no ConnectionError: its node is lost, and what was sent is not acknowledged."""
+_TOO_MANY: Final = error("ERR max number of clients reached")
+_ACCEPTED: Final = 64
+"""The most clients accepted at once: those that are connected wait meanwhile."""
+
+
+class WorkerLoop:
+    """Accepts clients from ``listener`` and answers them, while it runs."""
+
+    def __init__(self, worker: WorkerContext, listener: socket.socket) -> None:
+        self._worker = worker
+        self._listener = listener
+        self._poller = Poller()
+        self._poller.add(listener.fileno())
+        self._accepting = True
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        """Kept for a client that is to be told that there are no descriptors left. -1: none was left for it."""
+        self.until = 0.0
+        """When ``run`` is to return."""
+        self._turn = make_turn(worker, self._poller)
+        self._alarm, self._bell = socket.socketpair()
+        for end in (self._alarm, self._bell):
+            end.setblocking(False)
+        self._poller.add(self._alarm.fileno())
+        replies = worker.replies
+        self.cold_data: Final = (
+            ColdData(self._poller, replies.kernel, self._ring) if isinstance(replies, NativeReplies) else None
+        )
+
+    @property
+    def bell(self) -> int:
+        """A file descriptor: a byte written to it makes the loop check whether it goes on."""
+        return self._bell.fileno()
+
+    def stop(self) -> None:
+        """Let ``run`` return. A signal's handler may call it if the signal rings the bell."""
+        self.until = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Serve for so long, or until ``stop``."""
+        self.until = time.monotonic() + seconds
+        self._turn.run(self)
+
+    def handle(self, fd: int, events: int) -> None:
+        """Handle an event that is no lookup."""
+        connection = self._worker.connections.get(fd)
+        if connection is not None:
+            connection.handle_events(events)
+        elif fd == self._listener.fileno():
+            self._accept()
+        elif fd == self._alarm.fileno():
+            self._alarm.recv(4096)
+            self._answer_warmed()
+
+    def check_disk(self) -> None:
+        """See whether lookups wait for a disk: after a slow turn, and once in a while."""
+        if self.cold_data is not None:
+            self.cold_data.check(self._worker.connections)
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # it has been rung often enough, or a thread warms what nobody waits for now
+            self._bell.send(b"\0")
+
+    def _answer_warmed(self) -> None:
+        end = time.monotonic() + TIME_SLICE_SECONDS
+        while self.cold_data is not None and (connection := self.cold_data.pop_warmed()):
+            try:
+                connection.unpark()
+            except Exception as problem:  # ends one connection, never the worker
+                self.close_broken(connection.fd, problem)
+            if time.monotonic() > end:  # all others have their turn before the rest
+                self._ring()
+                return
+
+    def close_broken(self, fd: int, problem: Exception) -> None:
+        """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
+        if isinstance(problem, BlockingIOError):
+            return
+        if not isinstance(problem, ConnectionError) and getattr(problem, "errno", None) not in _UNREACHABLE:
+            log.error(
+                "a connection is closed because of an error in the server",
+                exc_info=problem,
+            )
+        if fd in self._worker.connections:
+            self._worker.connections[fd].close()
+
+    def _accept(self) -> None:
+        worker = self._worker
+        for _ in range(_ACCEPTED):
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as problem:
+                self._refuse_waiting_clients(problem)
+                return
+            client.setblocking(False)
+            if not self._has_room():
+                self._refuse_client(client)
+                continue
+            connection = RespConnection(worker, self._poller, client)
+            worker.connections[connection.fd] = connection
+            worker.slot[limits.CONNECTIONS] += 1
+            worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
+
+    def _has_room(self) -> bool:
+        """Return whether one more client can be accepted, if need be in place of one that has not authenticated."""
+        worker = self._worker
+        is_full = len(worker.connections) >= worker.limits.max_connections
+        if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= worker.limits.max_unauthenticated):
+            next(iter(worker.unauthenticated.values())).cut()
+            return True
+        return not is_full
+
+    def _refuse_client(self, client: socket.socket) -> None:
+        """Tell ``client`` that there are too many, and close."""
+        self._worker.slot[limits.CONNECTIONS_REFUSED] += 1
+        with client, contextlib.suppress(OSError):
+            client.send(_TOO_MANY)
+
+    def _refuse_waiting_clients(self, problem: OSError) -> None:
+        """Refuse who waits, and accept nobody until the next sweep: without descriptors or memory the listener would
+        be ready again at once, and again. The spare descriptor lets the clients be told.
+        """
+        if not self._accepting:
+            return
+        log.warning("cannot accept clients for now: %s", problem)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1  # its number may be a client's by the next time
+        with contextlib.suppress(OSError):
+            for _ in range(_ACCEPTED):
+                self._refuse_client(self._listener.accept()[0])
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.stop_accepting()
+
+    def stop_accepting(self) -> None:
+        """Accept nobody: clients that connect wait."""
+        if self._accepting:
+            self._accepting = False
+            self._poller.remove(self._listener.fileno())
+
+    def resume_accepting(self) -> None:
+        """Accept again, after ``stop_accepting``."""
+        if not self._accepting:
+            self._accepting = True
+            self._poller.add(self._listener.fileno())

@@ -1,0 +1,380 @@
+"""Copies whole generations from one store, or one cluster's part of it, into another: the same dataset's folder there,
+the same number, the same manifest. What is whole there already is not copied again, so it can be run again at any time.
+
+A dataset keeps its namespace and its name: its shard files say both themselves. It keeps its uid, by which a new
+dataset of that name adopts it (``build.predecessor``). Until it does, it belongs to no living dataset there, so what is
+copied is noted as retained, before anything of it is there: a sweep would remove it else. Where a copy fails and
+nothing is there, nothing is retained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from lookupdb import disk
+from lookupdb.errors import (
+    CorruptFile,
+    GenerationExists,
+    GenerationMissing,
+    LookupdbError,
+    NotEnoughRoom,
+    StoreError,
+    UsageError,
+)
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.shard_name import is_file_name
+from lookupdb.store.dataset import OnCopied, StoredDataset, is_older
+from lookupdb.store.directory import folder_errors
+from lookupdb.store.layout import StoreAddress, call_with_retries
+from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
+
+# Fetches the file of one shard from a store into a folder of this machine, verified and synced to the disk.
+#
+# It runs beside what serves: it leaves disk bandwidth to others, and does not evict their pages from the page cache.
+
+
+_DROP_EVERY_BYTES: Final = 32 << 20
+"""After this many bytes, the written pages are synced and dropped from the page cache."""
+_CHUNK: Final = 1 << 20
+
+Pace = Callable[[int], None]
+"""Called with the bytes that were read or written; returns when more may be."""
+
+
+class Throttle:
+    """A pace of ``rate`` bytes a second, all threads that keep it together."""
+
+    def __init__(self, rate: int, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._rate = rate
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._due = 0.0
+
+    def __call__(self, byte_count: int) -> None:
+        """Return when ``byte_count`` more bytes may follow."""
+        now = time.monotonic()
+        with self._lock:
+            due = self._due = max(self._due, now) + byte_count / self._rate
+        if due > now:
+            self._sleep(due - now)
+
+
+class FileFetch:
+    """Fetches files of ``dataset`` into ``folder``, which exists; a store that fails is asked again for ``patience``
+    seconds in which nothing comes."""
+
+    def __init__(self, dataset: StoredDataset, folder: Path, pace: Pace, patience: float) -> None:
+        self._dataset = dataset
+        self._folder = folder
+        self._pace = pace
+        self._patience = patience
+
+    def run(self, generation: str, entry: ShardFile) -> bool:
+        """Fetch the file unless it is there whole; whether it was fetched. It gets its name when it is verified and on
+        the disk. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom."""
+        path = self._folder / entry.file
+        if self._is_whole(path, entry):
+            return False
+        self._check_room(entry)
+        self._fetch(generation, entry, path)
+        return True
+
+    def _check_room(self, entry: ShardFile) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if free < entry.bytes:
+            raise NotEnoughRoom(
+                f"{self._folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
+                hint="make room there, or give another folder",
+            )
+
+    def _is_whole(self, path: Path, entry: ShardFile) -> bool:
+        """Whether an earlier fetch completed ``path``."""
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            return False
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                self._pace(len(chunk))
+                os.posix_fadvise(file.fileno(), 0, file.tell(), os.POSIX_FADV_DONTNEED)
+        return digest.hexdigest() == entry.sha256
+
+    def _fetch(self, generation: str, entry: ShardFile, path: Path) -> None:
+        partial = path.with_name(f".{path.name}.partial")
+        digest = hashlib.sha256()
+        try:
+            with folder_errors(f"cannot write {partial}"), partial.open("xb", buffering=0) as file:
+                written_bytes = dropped_bytes = 0
+                for chunk in self._chunks(generation, entry):
+                    write_all(file.fileno(), chunk)
+                    digest.update(chunk)
+                    written_bytes += len(chunk)
+                    self._pace(len(chunk))
+                    if written_bytes - dropped_bytes >= _DROP_EVERY_BYTES:
+                        dropped_bytes = written_bytes
+                        _sync_and_drop_pages(file.fileno())
+                os.fchmod(file.fileno(), 0o444)
+                _sync_and_drop_pages(file.fileno())
+            _check_content(entry, generation, written_bytes, digest.hexdigest())
+            with folder_errors(f"cannot write {path}"):
+                partial.rename(path)
+                disk.sync_folder(self._folder)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
+        """The bytes of the file; after an error of the store, resumes where it broke off."""
+        received = 0
+        source = self._dataset.read(generation, entry)
+
+        def chunk() -> bytes | None:
+            nonlocal source
+            try:
+                return next(source, None)
+            except StoreError:
+                source = self._dataset.read(generation, entry, received)
+                raise
+
+        while received < entry.bytes and (data := call_with_retries(chunk, self._patience)) is not None:
+            received += len(data)
+            yield data
+
+
+def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
+    """Raises CorruptFile if the content differs from what the manifest says."""
+    for what, expected, actual in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
+        if expected != actual:
+            raise CorruptFile(
+                f"{entry.file} of {generation} has {what} {actual} in the store, its manifest says {expected}",
+                hint="the generation is damaged: build another",
+            )
+
+
+def write_all(descriptor: int, data: Any) -> None:
+    """Write all of ``data``. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_and_drop_pages(descriptor: int) -> None:
+    """Drop the file's pages from the page cache, which takes synced pages only."""
+    os.fdatasync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# Fetches one shard of a generation from a store into the folder that a shard server serves from.
+
+
+PATIENCE_SECONDS: Final = 20.0
+"""How long a store may fail without sending a byte before a fetch gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """The outcome of a fetch. Present: the whole file was there already."""
+
+    outcome: Literal["fetched", "present"]
+    file: str
+    bytes: int
+    seconds: float
+
+
+class ShardFetch:
+    """Fetches one shard into ``folder``, with at most ``rate`` bytes per second."""
+
+    def __init__(self, dataset: StoredDataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
+        self._dataset = dataset
+        self._folder = folder
+        self._patience = patience
+        self._files = FileFetch(dataset, folder, Throttle(rate), patience)
+        self._began = time.monotonic()
+
+    def run(self, generation: str, number: int) -> FetchResult:
+        """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
+
+        A whole file that is there already is not fetched again. Raises StoreError, CorruptFile, FolderDenied,
+        NotEnoughRoom, and UsageError if the generation has no such shard.
+        """
+        manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
+        shards = manifest.shards
+        if number >= len(shards):
+            raise UsageError(f"there is no shard {number} in {generation}: it has 0 to {len(shards) - 1}")
+        entry = shards[number]
+        with folder_errors(f"cannot write to {self._folder}"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove_other_files(manifest)
+        is_fetched = self._files.run(generation, entry)
+        self._write(manifest)
+        seconds = round(time.monotonic() - self._began, 3)
+        return FetchResult("fetched" if is_fetched else "present", entry.file, entry.bytes, seconds)
+
+    def _remove_other_files(self, manifest: Manifest) -> None:
+        """Remove the manifest and the shards of another generation, and the remains of other fetches."""
+        path = self._folder / FILE_NAME
+        if path.exists() and path.read_bytes() != manifest.to_json():
+            path.unlink()
+        ours = {shard.file for shard in manifest.shards}
+        for file in self._folder.iterdir():
+            is_partial = file.name.startswith(".") and file.suffix == ".partial"
+            if is_partial or (is_file_name(file.name) and file.name not in ours):
+                file.unlink(missing_ok=True)
+
+    def _write(self, manifest: Manifest) -> None:
+        """Write the manifest, last: its presence says that the shard can be served."""
+        unfinished = self._folder / f".{FILE_NAME}.partial"
+        with folder_errors(f"cannot write {self._folder / FILE_NAME}"):
+            with unfinished.open("wb", buffering=0) as file:
+                write_all(file.fileno(), manifest.to_json())
+                os.fsync(file.fileno())
+            unfinished.rename(self._folder / FILE_NAME)
+            disk.sync_folder(self._folder)
+
+
+_MAX_SHOWN: Final = 10
+"""Datasets in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedGeneration:
+    """What became of one generation."""
+
+    outcome: Literal["copied", "present"]
+    manifest: Manifest
+    """As it stands in the target."""
+    damaged: tuple[str, ...]
+    """Newer ones of the source, of which this one took the place."""
+
+
+def find_addresses(
+    addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None = None
+) -> Iterator[StoreAddress]:
+    """Those of ``addresses`` that ``names`` name ([namespace/]name; without any, all) and that have ``uid``. Raises
+    UsageError if one of ``names`` is none of them."""
+    fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
+    for name in names:
+        if not any(_is_named(address, name) for address in fitting):
+            raise UsageError(
+                f"the store has no dataset {name}{'' if uid is None else f' with the uid {uid}'}",
+                hint=f"it has: {_list_names(addresses)}; --cluster-id names another part of it",
+            )
+    return (address for address in fitting if not names or any(_is_named(address, name) for name in names))
+
+
+def _list_names(addresses: Sequence[StoreAddress]) -> str:
+    shown = ", ".join(f"{address} ({address.uid})" for address in addresses[:_MAX_SHOWN]) or "none"
+    return f"{shown} and {len(addresses) - _MAX_SHOWN} more" if len(addresses) > _MAX_SHOWN else shown
+
+
+def _is_named(address: StoreAddress, name: str) -> bool:
+    namespace, _, own = name.rpartition("/")
+    return address.name == own and namespace in ("", address.namespace)
+
+
+def copy_generation(
+    source: StoredDataset, target: StoredDataset, generation: str | None, scratch: Path, on_copied: OnCopied
+) -> CopiedGeneration:
+    """Copy ``generation``, or the newest that is whole and that no gate has refused, from ``source`` to ``target``.
+
+    Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
+    CorruptFile if it has a damaged one, or if a file is not what its manifest says, StoreError, NotEnoughRoom.
+    """
+    original, damaged = _choose(source, generation)
+    _find_copy(target, original)  # another one of that number is not retained
+    try:
+        _retain(target)
+        outcome, standing = _publish(source, target, original, scratch, on_copied)
+    except BaseException:
+        with suppress(LookupdbError):  # the sweep looks for it, too
+            _stop_retaining_nothing(target)
+        raise
+    _retain(target)  # a copy that failed, or a sweep, may have found nothing here and removed the note
+    return CopiedGeneration(outcome, standing, damaged)
+
+
+def _publish(
+    source: StoredDataset, target: StoredDataset, original: Manifest, scratch: Path, on_copied: OnCopied
+) -> tuple[Literal["copied", "present"], Manifest]:
+    standing = _find_copy(target, original)  # a sweep that did not see the note may have removed it
+    if standing is None:
+        try:
+            with target.claim(original.generation, scratch) as claim:
+                return "copied", claim.publish_copy(source, original.generation, original, on_copied)
+        except GenerationExists:  # another copy, or one that was killed when all was decided, and is completed now
+            standing = _find_copy(target, original)
+            if standing is None:
+                raise
+    return "present", standing
+
+
+def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
+    """The manifest, and damaged ones that are newer, if nobody chose ``generation``."""
+    published = source.published_generations()  # first: one may be published in between
+    manifests = source.whole_manifests()
+    usable = [name for name, manifest in manifests.items() if manifest.refused is None]
+    name = generation or (usable[-1] if usable else None)
+    if name is None or name not in manifests:
+        raise GenerationMissing(
+            f"{source.url} has no {'' if generation is None else f'{generation}, '}whole generation to copy",
+            hint=f"it has: {', '.join(manifests) or 'none'}",
+        )
+    damaged = [other for other in published if other not in manifests and is_older(name, other)]
+    return manifests[name], () if generation else tuple(damaged)
+
+
+def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
+    """The copy of ``original`` that is whole in ``target``. Raises GenerationExists if another one has its number,
+    CorruptFile if it is damaged there."""
+    published = target.published_generations()
+    standing = target.whole_manifests().get(original.generation)
+    if standing is None and original.generation in published:
+        _check_damage(target, original.generation)
+    if standing is None or _without_names(standing) == _without_names(original):
+        return standing
+    raise GenerationExists(
+        f"{target.url} has another {original.generation}, of {standing.uid}, built at {standing.built_at}",
+        hint="choose another one with --generation, or remove what is there",
+    )
+
+
+def _check_damage(target: StoredDataset, generation: str) -> None:
+    """Raises CorruptFile: a copy removes nothing, so what is damaged stays in its way."""
+    try:
+        target.check_files(target.manifest(generation))
+    except CorruptFile as error:
+        hint = f"remove {target.url}/{generation} and run it again, or choose another one with --generation"
+        raise CorruptFile(f"the target's {generation} is damaged: {error.message}", hint=hint) from error
+
+
+def _retain(target: StoredDataset) -> None:
+    """A sweep lists what is there before it looks for the note. So it removes nothing that comes after the note."""
+    retain(target)
+    if target.read_note(MARK_NOTE) is not None:
+        target.write_note(MARK_NOTE, None)
+
+
+def _stop_retaining_nothing(target: StoredDataset) -> None:
+    """Remove the note if nothing is there: whoever lost the answer to a publication may have published nevertheless,
+    and another copy may be at work. One that comes while the note is removed is seen afterwards."""
+    if not _has_anything(target):
+        target.write_note(RETAIN_NOTE, None)
+        if _has_anything(target):
+            retain(target)
+
+
+def _has_anything(target: StoredDataset) -> bool:
+    return bool(target.published_generations() or target.unfinished_generations())
+
+
+def _without_names(manifest: Manifest) -> Manifest:
+    """What two copies have in common: all but the names that files have in their stores."""
+    return replace(manifest, shards=tuple(replace(shard, file="") for shard in manifest.shards))

@@ -1,0 +1,727 @@
+"""The objects of a store behind a gateway, which has the store's credentials: it is shown a token instead."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException, IncompleteRead
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from lookupdb.errors import StoreDenied, StoreError, UsageError
+from lookupdb.network import describe_socket_failure, trust_also
+from lookupdb.store.credentials import identify_store
+from lookupdb.store.directory import store_errors
+from lookupdb.store.gateway_wire import (
+    CA_FILE_VARIABLE,
+    COPY_PATH,
+    DELETE_PATH,
+    END,
+    LIST_PATH,
+    LISTING_TYPE,
+    MAX_CONDITIONAL_BYTES,
+    MAX_DELETED_PATHS,
+    MODE_HEADER,
+    OBJECT_PATH,
+    REDIRECTED_SUFFIX,
+    STREAM_HEADER,
+    TOKEN_FILE_VARIABLE,
+    VERSION_HEADER,
+    ErrorKind,
+    GatewayProblem,
+    TransientFailure,
+    absent_error,
+    is_object_path,
+    no_gateway_error,
+    parse_problem,
+)
+from lookupdb.store.objects import (
+    MAX_BACKOFF_SECONDS,
+    MAX_COPY_BYTES,
+    PROBE_CONNECT_SECONDS,
+    PROBE_SECONDS,
+    RETRIES,
+    PutMode,
+    Version,
+    check_small,
+    object_version,
+)
+from lookupdb.tokens import MAX_TOKEN_BYTES
+
+# Reads a listing of a gateway: lines of JSON, of which the last one says that it is whole.
+
+
+_MAX_LINE_BYTES: Final = 16 << 10
+MAX_LISTING_BYTES: Final = 64 << 20
+"""Some 250,000 objects, where a dataset has thousands."""
+
+
+class BrokenListing(Exception):
+    """A listing that ends without its last line."""
+
+
+class InvalidListing(Exception):
+    """What is no listing of a gateway, and why."""
+
+
+def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
+    """The objects of a listing of ``folder``, as obstore would list them, its own marker too. Raises
+    BrokenListing, InvalidListing."""
+    return [_parse_object(members, folder) for members in _read_members(chunks)]
+
+
+def read_folders(chunks: Iterable[bytes], folder: str) -> list[str]:
+    """The names of the folders directly under ``folder``. Raises BrokenListing, InvalidListing."""
+    return [_parse_folder(members, folder) for members in _read_members(chunks)]
+
+
+def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    is_whole = False
+    for line in _split_lines(chunks):
+        if not line:
+            continue  # by which a gateway says that it is at work
+        if is_whole:
+            raise InvalidListing("the listing goes on after its end")
+        try:
+            members = orjson.loads(line)
+        except ValueError as error:
+            raise InvalidListing("a line of the listing is no JSON") from error
+        if not isinstance(members, dict):
+            raise InvalidListing("a line of the listing is no JSON object")
+        if members == {END: True}:
+            is_whole = True
+        else:
+            yield members
+    if not is_whole:
+        raise BrokenListing
+
+
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines, each of which ends with a newline. Raises BrokenListing if the last one does not."""
+    rest, size = b"", 0
+    for chunk in chunks:
+        size += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if (
+            size > MAX_LISTING_BYTES
+            or len(rest) > _MAX_LINE_BYTES
+            or any(len(line) > _MAX_LINE_BYTES for line in lines)
+        ):
+            raise InvalidListing(f"more than {MAX_LISTING_BYTES} bytes, or {_MAX_LINE_BYTES} in one line")
+        yield from lines
+    if rest:
+        raise BrokenListing
+
+
+def _parse_object(members: dict[str, Any], folder: str) -> dict[str, Any]:
+    path, size, modified = members.get("path"), members.get("size"), members.get("last_modified")
+    if not isinstance(path, str) or not f"{path}/".startswith(f"{folder}/") or not is_object_path(path):
+        raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
+    version = {name: members.get(name) for name in ("e_tag", "version")}
+    if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
+        raise InvalidListing(f"it does not say of {path} which version of which size it is")
+    return {"path": path, "size": size, "last_modified": _parse_time(modified, path), **version}
+
+
+def _parse_time(text: Any, path: str) -> datetime.datetime:
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidListing(f"it does not say when {path} was changed") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def _parse_folder(members: dict[str, Any], folder: str) -> str:
+    prefix = members.get("prefix")
+    name = prefix.removeprefix(f"{folder}/").rstrip("/") if isinstance(prefix, str) else ""
+    if not isinstance(prefix, str) or not prefix.startswith(f"{folder}/") or "/" in name or not is_object_path(name):
+        raise InvalidListing(f"it lists the folder {str(prefix)[:200]!r} under {folder}")
+    return name
+
+
+# An answer of a gateway as it comes in: never more of it in memory than it may be long, and nothing taken for whole
+# that broke off.
+
+
+_MAX_PROBLEM_BYTES: Final = 64 << 10
+CHUNK_BYTES: Final = 1 << 20
+_RANGE: Final = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)")
+
+
+class GatewayAnswer:
+    """One answer. Methods raise StoreError, TransientFailure."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, message: str, host: str, *, has_body: bool = True) -> None:
+        self.status = response.status
+        self.location = response.headers.get("Location", "")
+        self._response = response
+        self._message = message
+        self._host = host
+        self._has_body = has_body
+
+    def close(self) -> None:
+        """Give the connection back if all was read, else close it."""
+        self._response.close()
+
+    def fail(self) -> StoreError:
+        """The error that this answer is, if it may not pass. Raises TransientFailure if it may."""
+        problem = self._problem()
+        error = problem.error(self._message)
+        if problem.is_transient:
+            raise TransientFailure(error, problem.pause)
+        return error
+
+    def is_missing(self) -> bool:
+        """Whether a gateway says that there is no such object; another server's 404 says nothing of it."""
+        if self.status != 404:
+            return False
+        problem = self._problem()
+        if problem.kind is not ErrorKind.MISSING:
+            raise problem.error(self._message)
+        return True
+
+    def _problem(self) -> GatewayProblem:
+        body = self._read_all(_MAX_PROBLEM_BYTES) if self._has_body else None
+        return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
+
+    def expect(self, status: int) -> None:
+        """Raises what the answer says if it has another status."""
+        if self.status != status:
+            raise self.fail()
+
+    def version(self) -> Version:
+        """The version of the object that is answered."""
+        return self._parse_version(self._header(VERSION_HEADER).encode("latin-1", "replace"))
+
+    def length(self) -> int:
+        """Of the body, which has to be known: what ends with its connection may have broken off."""
+        text = self._header("Content-Length")
+        if not re.fullmatch(r"[0-9]{1,19}", text):
+            raise no_gateway_error(self._message, "its answer does not say how long it is")
+        return int(text)
+
+    def check_start(self, start: int) -> None:
+        """Raises StoreError unless the body begins at the byte ``start``."""
+        found = _RANGE.fullmatch(self._header("Content-Range"))
+        if found is None or int(found[1]) != start:
+            raise no_gateway_error(self._message, f"asked for what follows byte {start}, it answers something else")
+
+    def body(self, limit: int) -> bytes:
+        """All of a body of at most ``limit`` bytes."""
+        length = self.length()
+        if length > limit:
+            raise StoreError(f"{self._message}: it has {length} bytes, expected at most {limit}")
+        body = self._read_all(limit)
+        if len(body) != length:  # what broke off may look whole
+            raise TransientFailure(absent_error(f"{self._message}: {self._host} ended its answer early"))
+        return body
+
+    def put_version(self) -> Version:
+        """The version in the answer to a put."""
+        return self._parse_version(self.body(_MAX_PROBLEM_BYTES))
+
+    def check_done(self) -> None:
+        """Raises StoreError unless a gateway says that it has done what was asked for."""
+        if _parse_json_object(self.body(_MAX_PROBLEM_BYTES)) is None:
+            raise no_gateway_error(self._message, "its answer is no JSON object")
+
+    def _parse_version(self, text: bytes) -> Version:
+        members = _parse_json_object(text)
+        if members is None or not all(isinstance(members.get(name), str | None) for name in ("e_tag", "version")):
+            raise no_gateway_error(self._message, "its answer does not say which version of the object it is")
+        return object_version(members)
+
+    def check_type(self, content_type: str) -> None:
+        """Raises StoreError unless the body is said to be of this type."""
+        if self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
+            raise no_gateway_error(self._message, f"its answer is not {content_type}")
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it arrives."""
+        while chunk := self._read_some(CHUNK_BYTES):
+            yield chunk
+
+    def _read_all(self, limit: int) -> bytes:
+        """The body to its end, or its first ``limit`` bytes."""
+        chunks, missing = [], limit
+        while missing and (chunk := self._read_some(missing)):
+            chunks.append(chunk)
+            missing -= len(chunk)
+        return b"".join(chunks)
+
+    def _read_some(self, limit: int) -> bytes:
+        """As many bytes, or all that there are."""
+        with transport_errors(self._message, self._host):
+            return self._response.read(limit, decode_content=False)
+
+    def _header(self, name: str) -> str:
+        return self._response.headers.get(name, "")
+
+
+def _parse_json_object(text: bytes) -> dict[str, Any] | None:
+    try:
+        members = orjson.loads(text)
+    except ValueError:
+        return None
+    return members if isinstance(members, dict) else None
+
+
+@contextmanager
+def transport_errors(message: str, host: str) -> Iterator[None]:
+    """Raise what goes wrong on the way to ``host`` and back as TransientFailure, or StoreError if it cannot pass."""
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        cause = _find_cause(error)
+        text = f"{message}: {_describe(cause, host)}"
+        if _is_final(cause):
+            raise StoreError(text, hint="check the URL of the gateway, and its certificate") from error
+        raise TransientFailure(absent_error(text)) from error
+
+
+def _find_cause(error: BaseException) -> BaseException:
+    """urllib3 wraps what Python's client raised."""
+    while isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, IncompleteRead):
+        inner = error.__cause__ or next((part for part in reversed(error.args) if isinstance(part, Exception)), None)
+        if inner is None or inner is error:
+            break
+        error = inner
+    return error
+
+
+def _describe(cause: BaseException, host: str) -> str:
+    if isinstance(cause, IncompleteRead):
+        return f"{host} ended its answer early"
+    if isinstance(cause, urllib3.exceptions.TimeoutError):
+        return f"{host} did not answer in time"
+    if isinstance(cause, urllib3.exceptions.ProtocolError):
+        return f"{host} ended its answer early"
+    return describe_socket_failure(cause, host)
+
+
+def _is_final(cause: BaseException) -> bool:
+    """Whether the server is there and will never be understood."""
+    if isinstance(cause, ssl.SSLError):
+        return not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    return isinstance(cause, HTTPException) and not isinstance(cause, ConnectionError | IncompleteRead)
+
+
+# The token that a gateway is shown. Whoever rotates it replaces the file, so it is read for each request.
+
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]+")
+_HINT: Final = f"{TOKEN_FILE_VARIABLE} names the file of a service account's token, which a pod's projected volume has"
+
+
+class TokenFile:
+    """The file that the environment names."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UsageError if it names none."""
+        path = os.environ.get(TOKEN_FILE_VARIABLE)
+        if not path:
+            raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
+        self.path: Final = Path(path)
+
+    def read(self) -> str:
+        """The token of this moment. Raises StoreDenied."""
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(MAX_TOKEN_BYTES + 2).strip()
+        except OSError as error:
+            raise StoreDenied(
+                f"cannot read the token for the gateway from {self.path}: {error.strerror}", hint=_HINT
+            ) from error
+        if not content:
+            raise StoreDenied(f"the token for the gateway is empty: {self.path}", hint=_HINT)
+        if len(content) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(content):
+            raise StoreDenied(
+                f"{self.path} holds no token for the gateway: expected at most {MAX_TOKEN_BYTES} bytes of one word",
+                hint=_HINT,
+            )
+        return content.decode("ascii")
+
+
+# Requests to a gateway over HTTP: connections, the token, timeouts, retries.
+
+
+T = TypeVar("T")
+
+# A gateway has replicas, and one may be on a node that is lost: until the cluster has seen that, every other connection
+# leads there. So each try is short, and another connection is made for the next.
+CONNECT_SECONDS: Final = 3
+SILENCE_SECONDS: Final = 15
+RETRY_SECONDS: Final = 60
+UPLOAD_SILENCE_SECONDS: Final = 300
+"""A gateway takes the bytes of an upload when it has room for them, and answers when the store has the last part."""
+_FIRST_BACKOFF_SECONDS: Final = 0.1
+_CONNECTIONS: Final = 4
+"""That are kept: a builder uploads, and renews its claim beside."""
+_UNACKNOWLEDGED_SECONDS: Final = 60
+"""After which a peer that takes no byte, or does not say that it is there, is gone: also while it may be silent."""
+_SOCKET_OPTIONS: Final = (
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000),
+)
+CLAIM_SILENCE_SECONDS: Final = 5
+"""A builder whose claim does not change for bucket.LEASE_SECONDS is taken for dead: it must have time to try again."""
+REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
+CLAIM_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=CLAIM_SILENCE_SECONDS)
+UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
+PROBE_TIMEOUT: Final = urllib3.Timeout(connect=PROBE_CONNECT_SECONDS, read=PROBE_SECONDS)
+
+
+class _SlowReceiver:
+    """urllib3 sends with the timeout for connecting, which is too short for a receiver that has no room."""
+
+    def send(self: Any, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        self.sock.settimeout(UPLOAD_SILENCE_SECONDS)
+        super().send(data)  # type: ignore[misc]
+
+
+class _PlainConnection(_SlowReceiver, HTTPConnection):
+    pass
+
+
+class _SecureConnection(_SlowReceiver, HTTPSConnection):
+    pass
+
+
+class GatewayClient:
+    """The client of the gateway at ``url``."""
+
+    def __init__(self, url: str, retries: int) -> None:
+        """Raises UsageError if the environment lacks the token's file, or names a wrong authority."""
+        self.url = url
+        self._host = urlsplit(url).netloc
+        self._retries = retries
+        self._token = TokenFile(url)
+        self.identity: Final = identify_store(url, {TOKEN_FILE_VARIABLE: str(self._token.path)})
+        is_secure = urlsplit(url).scheme == "https"
+        settings: dict[str, Any] = (
+            {"ssl_context": trust_also(os.environ.get(CA_FILE_VARIABLE), CA_FILE_VARIABLE)} if is_secure else {}
+        )
+        self._pool = urllib3.connection_from_url(
+            url, maxsize=_CONNECTIONS, blocksize=CHUNK_BYTES, socket_options=_SOCKET_OPTIONS, **settings
+        )
+        self._pool.ConnectionCls = _SecureConnection if is_secure else _PlainConnection
+        self._redirects = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS)
+
+    def describe(self, action: str) -> str:
+        """The beginning of what is said of a request that failed."""
+        return f"cannot {action} {self.url}"
+
+    def send(
+        self,
+        action: str,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] | None = None,
+        timeout: urllib3.Timeout | None = None,
+    ) -> GatewayAnswer:
+        """The head of the answer; whoever takes it closes it. Raises TransientFailure, StoreError."""
+        message = self.describe(action)
+        fields = {"Authorization": f"Bearer {self._token.read()}", "Accept-Encoding": "identity", **(headers or {})}
+        with transport_errors(message, self._host):
+            response = self._pool.urlopen(
+                method,
+                target,
+                body=body,
+                headers=fields,
+                timeout=timeout or REQUEST_TIMEOUT,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        return GatewayAnswer(response, message, self._host, has_body=method != "HEAD")
+
+    @contextmanager
+    def exchange(self, action: str, method: str, target: str, **settings: Any) -> Iterator[GatewayAnswer]:
+        """The same for an answer that is read within the block."""
+        answer = self.send(action, method, target, **settings)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    def follow(self, action: str, url: str, headers: Mapping[str, str]) -> GatewayAnswer:
+        """GET what a gateway has redirected to, and show it no token. That URL is a secret: no error has more of it
+        than the host. Raises TransientFailure whatever goes wrong: the gateway can be asked again."""
+        message = self.describe(action)
+        host = _find_host(url)
+        if not host:
+            raise TransientFailure(absent_error(f"{message}: it redirects to what is no URL"))
+        message = f"{message}: it redirects to {host}"
+        try:
+            response = self._redirects.urlopen(
+                "GET",
+                url,
+                headers={"Accept-Encoding": "identity", **headers},
+                timeout=REQUEST_TIMEOUT,
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                decode_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
+            raise TransientFailure(absent_error(f"{message}, which does not answer")) from None  # it may have the URL
+        answer = GatewayAnswer(response, message, host)
+        if answer.status not in (200, 206):
+            answer.close()
+            raise TransientFailure(absent_error(f"{message}, which answers with status {answer.status}"))
+        return answer
+
+    def retry(self, attempt: Callable[[], T], seconds: float = RETRY_SECONDS) -> T:
+        """Return what ``attempt`` returns; repeat it for ``seconds`` while it raises TransientFailure. Raises the
+        StoreError of the last one."""
+        deadline = time.monotonic() + seconds
+        backoff = _FIRST_BACKOFF_SECONDS
+        for retries_left in range(self._retries, -1, -1):
+            try:
+                return attempt()
+            except TransientFailure as failure:
+                pause = max(failure.pause, backoff * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
+                if not retries_left or time.monotonic() + pause > deadline:
+                    raise failure.error from failure
+            time.sleep(pause)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _find_host(url: str) -> str | None:
+    """The host of a URL that can be asked."""
+    try:
+        parts = urllib3.util.parse_url(url)
+    except urllib3.exceptions.LocationParseError:
+        return None
+    return parts.host if parts.scheme in ("http", "https") else None
+
+
+_PROBE: Final = "lookupdb-is-there"
+_NO_COPY: Final = (400, 413)
+"""The gateway knows no such request, or its store takes none for so many bytes: then nothing was copied."""
+_MOST_OF_CLAIM: Final = 4 << 10
+"""Bytes. Manifests, which are larger, may take their time."""
+_UPLOAD_SECONDS: Final = float("inf")
+"""Retries of an upload are limited by their number: one that breaks off at its end has taken longer than any patience.
+"""
+
+
+class GatewayObjects:
+    """The objects that the token reaches. What may pass is retried, and so is an answer that breaks off."""
+
+    def __init__(self, url: str, retries: int = RETRIES) -> None:
+        """Raises UsageError."""
+        self._client = GatewayClient(url, retries)
+        self.identity = self._client.identity
+        self._follows = True
+        """Whether what a gateway redirects to could be read so far; if not, it is asked for the bytes themselves."""
+
+    def get(self, path: str) -> tuple[bytes, Version] | None:
+        """Objects that are put on a condition have a limit, and so has what is read at once."""
+
+        def attempt() -> tuple[bytes, Version] | None:
+            with self._client.exchange("read", "GET", _object_target(path)) as answer:
+                if answer.is_missing():
+                    return None
+                answer.expect(200)
+                check_small(f"{self._client.describe('read')}/{path}", answer.length())
+                return answer.body(MAX_CONDITIONAL_BYTES), answer.version()
+
+        return self._client.retry(attempt)
+
+    def size(self, path: str) -> int | None:
+        """One HEAD."""
+
+        def attempt() -> int | None:
+            with self._client.exchange("read", "HEAD", _object_target(path)) as answer:
+                if answer.is_missing():
+                    return None
+                answer.expect(200)
+                answer.version()
+                return answer.length()
+
+        return self._client.retry(attempt)
+
+    def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
+        """The gateway sends the bytes, or says where the store would. Retried until they begin to come."""
+        answer = self._client.retry(lambda: self._open(path, start))
+        return None if answer is None else _read_chunks(answer)
+
+    def _open(self, path: str, start: int) -> GatewayAnswer | None:
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        wish = {} if self._follows else {STREAM_HEADER: "1"}
+        answer = self._client.send("read", "GET", _object_target(path), headers=headers | wish)
+        try:
+            if answer.is_missing():
+                answer.close()
+                return None
+            if answer.status == 307 and path.endswith(REDIRECTED_SUFFIX):
+                return self._follow(answer, start, headers)
+            _check_body(answer, start)
+            answer.version()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def _follow(self, redirect: GatewayAnswer, start: int, headers: dict[str, str]) -> GatewayAnswer:
+        """What a gateway redirects to, if it has the bytes from ``start`` on. Raises TransientFailure if it has not:
+        the URL may have expired."""
+        redirect.close()
+        self._follows = False
+        answer = self._client.follow("read", redirect.location, headers)
+        try:
+            _check_body(answer, start)
+        except StoreError as error:
+            answer.close()
+            raise TransientFailure(absent_error(error.message)) from error
+        self._follows = True
+        return answer
+
+    def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
+        """A retry of a conditional put whose answer was lost is refused: ``Bucket.put_if`` reads what stands."""
+        headers = {} if mode is None else {MODE_HEADER: mode if isinstance(mode, str) else json.dumps(mode)}
+        timeout = CLAIM_TIMEOUT if mode and len(body) <= _MOST_OF_CLAIM else REQUEST_TIMEOUT
+        target = _object_target(path)
+
+        def attempt() -> Version:
+            with self._client.exchange(
+                "write to", "PUT", target, headers=headers, body=body, timeout=timeout
+            ) as answer:
+                answer.expect(200)
+                return answer.put_version()
+
+        return self._client.retry(attempt)
+
+    def upload(self, path: str, file: Path) -> None:
+        """One PUT, from the file's beginning at each retry."""
+        action = f"put {file.name} into"
+
+        def attempt() -> None:
+            with store_errors(f"cannot read {file}"):
+                content = file.open("rb")
+            with content:
+                headers = {"Content-Length": str(os.fstat(content.fileno()).st_size)}
+                with self._client.exchange(
+                    action, "PUT", _object_target(path), headers=headers, body=content, timeout=UPLOAD_TIMEOUT
+                ) as answer:
+                    answer.expect(200)
+                    answer.put_version()
+
+        self._client.retry(attempt, _UPLOAD_SECONDS)
+
+    def copy(self, source: str, target: str, size: int) -> bool:
+        """The gateway's store copies, if both can: a gateway of before knows no such request. One that takes longer
+        than a retry may is not begun again: what asked for it has another way."""
+        if size > MAX_COPY_BYTES:
+            return False
+        body = orjson.dumps({"from": source, "to": target})
+        headers = {"Content-Type": "application/json"}
+
+        def attempt() -> bool:
+            with self._client.exchange(
+                "copy within", "POST", COPY_PATH, headers=headers, body=body, timeout=UPLOAD_TIMEOUT
+            ) as answer:
+                if answer.status in _NO_COPY:
+                    return False
+                answer.expect(200)
+                answer.check_done()
+            return True
+
+        return self._client.retry(attempt)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """A thousand at a time."""
+        for begin in range(0, len(paths), MAX_DELETED_PATHS):
+            body = orjson.dumps({"paths": list(paths[begin : begin + MAX_DELETED_PATHS])})
+            self._client.retry(lambda body=body: self._delete(body))  # type: ignore[misc]
+
+    def _delete(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        with self._client.exchange("remove objects from", "POST", DELETE_PATH, headers=headers, body=body) as answer:
+            answer.expect(200)
+            answer.check_done()
+
+    def list_objects(self, path: str) -> Sequence[dict[str, Any]]:
+        """The whole listing, or an error."""
+        return self._list({"prefix": path}, lambda answer: read_objects(answer.chunks(), path))
+
+    def list_folders(self, path: str) -> Sequence[str]:
+        """The whole listing, or an error. Of a cluster's folder a gateway shows the caller's own namespace alone."""
+        return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
+
+    def walk_folders(self, path: str) -> Sequence[str]:
+        """The same: what a listing may take is bounded."""
+        return self.list_folders(path)
+
+    def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
+        target = f"{LIST_PATH}?{urlencode(query)}"
+
+        def attempt() -> T:
+            with self._client.exchange("list", "GET", target) as answer:
+                answer.expect(200)
+                answer.check_type(LISTING_TYPE)
+                try:
+                    return parse(answer)
+                except BrokenListing as error:
+                    text = f"{self._client.describe('list')}: the listing ended before its last line"
+                    raise TransientFailure(absent_error(text)) from error
+                except InvalidListing as error:
+                    raise no_gateway_error(self._client.describe("list"), str(error)) from error
+
+        return self._client.retry(attempt)
+
+    def probe(self, folder: str) -> None:
+        """A listing of ``folder``, because a gateway answers other requests that it refuses without its store."""
+        query = urlencode({"prefix": folder, "delimiter": "1"})
+        target = f"{LIST_PATH}?{query}" if folder else _object_target(_PROBE)
+        try:
+            with self._client.exchange("reach", "GET", target, timeout=PROBE_TIMEOUT) as answer:
+                if answer.status >= 500:
+                    answer.fail()
+        except TransientFailure as failure:
+            raise failure.error from failure
+
+
+def _object_target(path: str) -> str:
+    return OBJECT_PATH + quote(path)
+
+
+def _check_body(answer: GatewayAnswer, start: int) -> None:
+    """Raises StoreError, TransientFailure unless the answer has the bytes from ``start`` on, and says how many."""
+    answer.expect(206 if start else 200)
+    answer.length()
+    if start:
+        answer.check_start(start)
+
+
+def _read_chunks(answer: GatewayAnswer) -> Iterator[bytes]:
+    """Raises StoreError when it breaks off: the caller resumes behind the last chunk."""
+    try:
+        yield from answer.chunks()
+    except TransientFailure as failure:
+        raise failure.error from failure
+    finally:
+        answer.close()

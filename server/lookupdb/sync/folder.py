@@ -1,0 +1,496 @@
+"""The folder of one dataset: its generations, and ``current``, the link to the one that serves.
+
+Every step is one rename, and can be repeated after a crash: a generation is there whole or not at all, ``current``
+names one that is whole, and what is hidden is nobody's but ours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lookupdb import disk
+from lookupdb.errors import CorruptFile, FolderDenied, GenerationMissing, NotEnoughRoom, StoreError, UsageError
+from lookupdb.manifest import FILE_NAME, Manifest, ShardFile, generation_number
+from lookupdb.store.dataset import StoredDataset, check_shard_size, sort_generations, verify_shard_file
+from lookupdb.store.directory import folder_errors
+from lookupdb.store.fetch import PATIENCE_SECONDS, FileFetch, Pace, Throttle
+from lookupdb.store.layout import is_generation, parse_manifest, try_lock
+
+# Fetches a whole generation into a folder: every shard verified and on the disk, then its manifest.
+
+
+_READ_ONLY: Final = 0o444
+
+
+class FetchInterrupted(Exception):
+    """The generation is asked for no more, or the process ends."""
+
+
+@dataclass(slots=True)
+class FetchProgress:
+    """What has been done so far, and by which way."""
+
+    total_bytes: int = 0
+    fetched_bytes: int = 0
+    linked_bytes: int = 0
+    """Of files that are those of a directory store, under a second name."""
+    present_bytes: int = 0
+    """Of files that an interrupted fetch had completed."""
+
+    @property
+    def done_bytes(self) -> int:
+        """Of all files that are there."""
+        return self.fetched_bytes + self.linked_bytes + self.present_bytes
+
+
+def interruptible_pace(throttle: Throttle, interruption: threading.Event) -> Pace:
+    """The pace of ``throttle`` that raises FetchInterrupted once ``interruption`` is set."""
+
+    def pace(byte_count: int) -> None:
+        if interruption.is_set():
+            raise FetchInterrupted
+        throttle(byte_count)
+
+    return pace
+
+
+class GenerationFetch:
+    """Fetches generations of ``dataset``. ``make_room`` is called with the bytes that are lacking, and may remove
+    something."""
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        pace: Pace,
+        make_room: Callable[[int], None],
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._dataset = dataset
+        self._pace = pace
+        self._make_room = make_room
+        self._patience = patience
+
+    def run(self, manifest: Manifest, folder: Path, progress: FetchProgress) -> None:
+        """Put all files of ``manifest`` into ``folder``, manifest.json last. Files that are there are verified, and not
+        fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, FetchInterrupted."""
+        progress.total_bytes = sum(shard.bytes for shard in manifest.shards)
+        _remove_other_files(folder, manifest)
+        source = self._dataset.local_path(manifest.generation)
+        can_link = source is not None and _are_on_one_disk(source, folder)
+        if not can_link:
+            self._check_room(manifest, folder)
+        files = FileFetch(self._dataset, folder, self._pace, self._patience)
+        for shard in manifest.shards:
+            self._pace(0)
+            if source is not None and can_link and self._link(source / shard.file, folder / shard.file, shard):
+                progress.linked_bytes += shard.bytes
+            elif files.run(manifest.generation, shard):
+                progress.fetched_bytes += shard.bytes
+            else:
+                progress.present_bytes += shard.bytes
+        with folder_errors(f"cannot write {folder / FILE_NAME}"):
+            disk.write_durably(folder / FILE_NAME, manifest.to_json())
+            disk.sync_folder(folder)
+
+    def _check_room(self, manifest: Manifest, folder: Path) -> None:
+        """Raises NotEnoughRoom before anything is fetched, if not all has room."""
+        needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
+        with folder_errors(f"cannot look at {folder}"):
+            free = shutil.disk_usage(folder).free
+            if free < needed:
+                self._make_room(needed - free)
+                free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise NotEnoughRoom(
+                f"{folder.parent} has {free} bytes free, {manifest.generation} needs {needed}",
+                hint="make room there, keep fewer generations (--keep), or give another folder",
+            )
+
+    def _link(self, source: Path, target: Path, entry: ShardFile) -> bool:
+        """Make ``target`` another name of the store's own file, which never changes, so that both are in memory once;
+        False where that cannot be. Raises CorruptFile, StoreError."""
+        try:
+            about = source.lstat()  # a link leads elsewhere, and may lead there another time
+        except OSError:
+            return False  # a fetch tells what is wrong with it
+        if about.st_mode & 0o777 != _READ_ONLY:
+            return False
+        self._pace(entry.bytes)
+        verify_shard_file(source, entry)
+        try:
+            with suppress(FileNotFoundError):
+                if target.samefile(source):
+                    return True
+                target.unlink()
+            target.hardlink_to(source)
+        except OSError as error:
+            if error.errno in disk.DISK_FULL_ERRNOS:
+                raise
+            return False  # a file of another user, or a file system without links
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+        return True
+
+
+def _remove_other_files(folder: Path, manifest: Manifest) -> None:
+    """Remove all that is no shard's file of ``manifest``: its own manifest.json too, which comes last."""
+    ours = {shard.file for shard in manifest.shards}
+    with folder_errors(f"cannot write to {folder}"), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name not in ours or entry.is_symlink():
+                os.unlink(entry.path)  # noqa: PTH108 - of an entry
+
+
+def _are_on_one_disk(folder: Path, other: Path) -> bool:
+    try:
+        return folder.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return False
+
+
+def _find_size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+# Which generations of a folder stay to go back to, and which are superseded. Pure.
+#
+# What tells which of two generations is newer, of those of one dataset:
+#
+# - Numbers grow, whatever the clocks of builders say, and whatever a rollback makes current.
+# - Except that numbers may begin anew, when a store was lost or made again: g1 is newer than g50 then. That shows when
+#   g1 arrives: a rollback, too, may bring what has a lower number than all that is there, but that was built before
+#   them.
+#
+# So numbers have begun anew at the arrival of a generation that was built after all of higher numbers. All that was
+# there by then is of before. A generation is not built after it has arrived: where a builder's clock says so it was
+# ahead, and the time of arrival, by the clock of this machine, is the latest at which it can have been built.
+
+
+_SKEW_NS: Final = 60 * 10**9
+"""So far the clocks of two machines may be from each other with nothing wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGeneration:
+    """A generation that is in the folder."""
+
+    manifest: Manifest | None
+    """None if there is none, or it is damaged."""
+    arrived: int
+    """When it was put there, in nanoseconds since 1970, by the clock of this machine; each later than those before."""
+
+
+def find_superseded(found: Mapping[str, FoundGeneration], current: str, keep: int) -> tuple[str, ...]:
+    """Of the generations that are there the ones that are neither ``current`` nor among the newest ``keep`` of its
+    dataset: those of no use first, then the oldest. None if of ``current`` nothing is known."""
+    manifests = {name: generation.manifest for name, generation in found.items()}
+    serving = manifests.get(current)
+    if serving is None:
+        return ()
+    own = [name for name, manifest in manifests.items() if manifest is not None and manifest.uid == serving.uid]
+    ordered = _order_by_age({name: found[name] for name in own})
+    kept = {current, *ordered[max(0, len(ordered) - keep) :]}
+    useless = sorted(found.keys() - set(own), key=generation_number)
+    return tuple(name for name in (*useless, *ordered) if name not in kept)
+
+
+def _order_by_age(found: Mapping[str, FoundGeneration]) -> list[str]:
+    """The generations of one dataset, the oldest first."""
+    of_before: list[str] = []
+    present: list[str] = []
+    for name in sorted(found, key=lambda name: (found[name].arrived, generation_number(name))):
+        higher = [found[other] for other in present if generation_number(other) > generation_number(name)]
+        if _begins_anew(found[name], higher):
+            of_before += sorted(present, key=generation_number)
+            present = []
+        present.append(name)
+    return of_before + sorted(present, key=generation_number)
+
+
+def _begins_anew(arriving: FoundGeneration, higher: Iterable[FoundGeneration]) -> bool:
+    """Whether one that arrives where there are those ``higher`` numbers is none to which was gone back."""
+    built = _built_ns(arriving)
+    if built is None or built > arriving.arrived + _SKEW_NS:
+        return False  # its time says nothing
+    latest = [min(_built_ns(other) or other.arrived, other.arrived) for other in higher]
+    return bool(latest) and max(latest) < built
+
+
+def _built_ns(found: FoundGeneration) -> int | None:
+    """When it was built, in nanoseconds since 1970, by the clock of its builder; None if that cannot be read."""
+    try:
+        moment = datetime.datetime.fromisoformat(found.manifest.built_at if found.manifest else "")
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp()) * 10**9
+
+
+CURRENT: Final = "current"
+_LOCK_FILE: Final = ".sync.lock"
+_NEW_LINK: Final = ".current.new"
+_PARTIAL: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.partial")
+_REMOVED: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.removed")
+_FOLDER_MODE: Final = 0o755
+
+
+class DatasetFolder:
+    """``<root>/<namespace>/<name>``. Only the process that holds its lock writes here."""
+
+    def __init__(self, root: Path, namespace: str, name: str) -> None:
+        self.path = root / namespace / name
+        self._lock: int | None = None
+        self._changing = threading.Lock()
+        """Held while ``current`` is pointed, or a generation loses its name: a fetch that nobody waits for any more may
+        still make room, and must not remove what has become current."""
+
+    def lock(self) -> None:
+        """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it,
+        FolderDenied if it may not be made or written to, StoreError.
+
+        Folders of datasets have locks of their own, so that several processes can share a root.
+        """
+        if self._lock is not None:
+            return
+        with folder_errors(f"cannot write to {self.path}"):
+            try:
+                missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+                for folder in reversed(missing):
+                    _make_folder(folder)
+                self._lock = try_lock(self.path / _LOCK_FILE)
+            except PermissionError as error:
+                raise _denied_error(self.path) or error from error
+        if self._lock is None:
+            raise UsageError(
+                f"another `lookupdb sync` keeps {self.path}: it holds the lock {self.path / _LOCK_FILE}",
+                hint="end it, or give this one another folder",
+            )
+
+    def unlock(self) -> None:
+        """Give the lock up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def recover(self) -> None:
+        """Remove what an interrupted removal or swap has left. Raises StoreError."""
+        with folder_errors(f"cannot write to {self.path}"):
+            self._delete(self.path / _NEW_LINK)
+        for name in self._names():
+            if _REMOVED.fullmatch(name):
+                self._delete(self.path / name)
+
+    def current(self) -> Manifest | None:
+        """The manifest of the generation that ``current`` names, if that is whole. Raises StoreError."""
+        link = self.path / CURRENT
+        try:
+            name = os.readlink(link)  # noqa: PTH115 - the name as it stands, no path
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(
+                f"{link} is no link: {error.strerror}", hint="remove it: it is what this command makes"
+            ) from error
+        return self.find_whole(name) if is_generation(name) else None
+
+    def generations(self) -> tuple[str, ...]:
+        """The generations that are there, oldest first. Raises StoreError."""
+        return sort_generations({name for name in self._names() if is_generation(name)})
+
+    def find_manifest(self, generation: str) -> Manifest | None:
+        """The manifest of a generation that is there; None if there is none that can be read."""
+        try:
+            return self.read_manifest(generation)
+        except StoreError:
+            return None
+
+    def read_manifest(self, generation: str) -> Manifest | None:
+        """The same; None if it is not there, or damaged. Raises StoreError if nothing can be said of it now."""
+        path = self.path / generation / FILE_NAME
+        try:
+            return parse_manifest(path.read_bytes(), str(path), generation)
+        except (FileNotFoundError, NotADirectoryError, CorruptFile):
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def look_around(self) -> dict[str, FoundGeneration]:
+        """All generations that are there. Raises StoreError, also if nothing can be said of one of them now."""
+        return {
+            name: FoundGeneration(self.read_manifest(name), _find_arrival(self.path / name))
+            for name in self.generations()
+        }
+
+    def find_whole(self, generation: str) -> Manifest | None:
+        """The manifest of a generation that has all its files, as long as they are to be; None if there is none."""
+        manifest = self.find_manifest(generation)
+        try:
+            for shard in () if manifest is None else manifest.shards:
+                check_shard_size(self.path / generation / shard.file, shard)
+        except StoreError:
+            return None
+        return manifest
+
+    def open_partial(self, generation: str) -> Path:
+        """The hidden folder in which ``generation`` is put together, with what an interrupted fetch has left of it.
+        Those of others go. Raises StoreError."""
+        with folder_errors(f"cannot write to {self.path}"):
+            for name in self._names():
+                match = _PARTIAL.fullmatch(name)
+                if match and match[1] != generation:
+                    self._delete(self.path / name)
+            partial = self.path / f".{generation}.partial"
+            if partial.is_symlink() or not partial.is_dir():
+                self._delete(partial)
+            _make_folder(partial)
+        return partial
+
+    def remove_partials(self) -> None:
+        """Remove what interrupted fetches have left: what they were of is there, or asked for no more."""
+        for name in self._names():
+            if _PARTIAL.fullmatch(name):
+                self._delete(self.path / name)
+
+    def publish(self, generation: str) -> None:
+        """Give what was put together its name. Another generation of that name, of another dataset say, makes way at
+        once where the file system can do that. Raises StoreError, NotEnoughRoom."""
+        partial, target = self.path / f".{generation}.partial", self.path / generation
+        removed = self.path / f".{generation}.removed"
+        with folder_errors(f"cannot write to {self.path}"):
+            self._note_arrival(partial)
+            disk.sync_folder(partial)
+            if not os.path.lexists(target):
+                partial.rename(target)
+            else:
+                self._delete(removed)
+                try:
+                    disk.exchange(partial, target)
+                except OSError:
+                    target.rename(removed)
+                    partial.rename(target)
+                else:
+                    partial.rename(removed)
+            disk.sync_folder(self.path)
+        self._delete(removed)
+
+    def _note_arrival(self, partial: Path) -> None:
+        """Let what is put together have arrived after all that is there, wherever the clock was set meanwhile."""
+        latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
+        if _find_arrival(partial) <= latest:
+            with suppress(FileNotFoundError):
+                os.utime(partial / FILE_NAME, ns=(latest + 1, latest + 1))
+
+    def point(self, generation: str) -> None:
+        """Let ``current`` name ``generation``, by one rename, unless it does. Raises StoreError, NotEnoughRoom,
+        GenerationMissing if that is not there any more."""
+        new = self.path / _NEW_LINK
+        with self._changing, folder_errors(f"cannot write to {self.path}"):
+            if not (self.path / generation / FILE_NAME).exists():
+                raise GenerationMissing(f"{self.path / generation} is gone", hint="it is fetched again")
+            if self._pointed() != generation:
+                self._delete(new)
+                new.symlink_to(generation)
+                new.rename(self.path / CURRENT)
+            disk.sync_folder(self.path)
+
+    def _pointed(self) -> str | None:
+        """What ``current`` names, whatever that is; None if it is no link."""
+        try:
+            return os.readlink(self.path / CURRENT)  # noqa: PTH115 - the name as it stands, no path
+        except OSError:
+            return None
+
+    def remove(self, generation: str) -> bool:
+        """Remove ``generation`` unless it is current, or somebody has mapped it; whether it is gone. Raises
+        StoreError."""
+        folder, removed = self.path / generation, self.path / f".{generation}.removed"
+        with _exclusive_lock(folder / FILE_NAME) as is_ours:
+            if not is_ours:
+                return False
+            self._delete(removed)
+            with self._changing, folder_errors(f"cannot remove {folder}"):
+                if self._pointed() == generation:
+                    return False
+                folder.rename(removed)
+                disk.sync_folder(self.path)
+            self._delete(removed)
+        return True
+
+    def _delete(self, path: Path) -> None:
+        """Remove the folder at ``path``, or whatever else somebody has put there; of a link, nothing but that."""
+        with folder_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _names(self) -> list[str]:
+        with folder_errors(f"cannot list {self.path}"):
+            return os.listdir(self.path) if self.path.exists() else []  # noqa: PTH208 - names, not paths
+
+
+def _find_arrival(folder: Path) -> int:
+    """When the generation in ``folder`` was put together, whose manifest.json comes last, in nanoseconds since 1970; 0
+    if it has none."""
+    try:
+        return (folder / FILE_NAME).lstat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _exclusive_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock on ``path`` while the block runs, if nobody else holds one; whether it is held. What is not there
+    is nobody's."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        yield True
+        return
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _denied_error(path: Path) -> FolderDenied | None:
+    """The error of a folder that this user may not make, or not write to: whose it is. None if that cannot be seen."""
+    with suppress(OSError):
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
+        found = there.stat()
+        return FolderDenied(
+            f"cannot write to {path}: {there} is of uid {found.st_uid} and gid {found.st_gid}, with mode "
+            f"{found.st_mode & 0o7777:04o}, and this process runs as uid {os.geteuid()} and gid {os.getegid()}",
+            hint="run it as whom the folder belongs to, give the folder to this user (chown -R), or give another one",
+        )
+    return None
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that others may look into, whatever the umask, also where somebody was killed in between."""
+    with suppress(FileExistsError):
+        folder.mkdir()
+    if folder.stat().st_mode & 0o777 != _FOLDER_MODE:
+        folder.chmod(_FOLDER_MODE)

@@ -1,0 +1,273 @@
+"""What a child process writes, through a pipe of ours: asyncio's own end no sooner than all who hold them, and its
+``Process.wait()`` neither, and what a child has started may outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from lookupdb.errors import LookupdbError
+from lookupdb.up.run_state import NotWritten
+
+# The environment of child processes: all variables but those meant for another command.
+#
+# ``LOOKUPDB_PORT`` is the router's, not each shard server's; ``LOOKUPDB_GENERATION`` was meant for `lookupdb get`.
+
+
+_PREFIX: Final = "LOOKUPDB_"
+SERVER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PASSWORD", "LOOKUPDB_PASSWORD_FILE"}
+)
+"""Variables that a shard server or router gets, beside the flags of `up`."""
+BUILDER_VARIABLES: Final = frozenset(
+    {"LOOKUPDB_LOG_FORMAT", "LOOKUPDB_NATIVE", "LOOKUPDB_PROGRESS", "LOOKUPDB_SCRATCH", "LOOKUPDB_THREADS"}
+)
+"""Variables that a build gets."""
+
+
+def child_environment(keep: frozenset[str], variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``variables`` without those of lookupdb that are not in ``keep``."""
+    return {name: value for name, value in variables.items() if not name.startswith(_PREFIX) or name in keep}
+
+
+# A `lookupdb` process: started, awaited until ready, restarted when it dies, stopped in time.
+#
+# A child has a session of its own, so that Ctrl-C in the terminal reaches `up` alone, which stops its children in
+# order; it ends by itself when its standard input, which `up` holds, reaches its end (see ``cli.leash``): no orphan
+# survives a killed `up`.
+
+
+log = logging.getLogger(__name__)
+
+READY_POLL_SECONDS: Final = 0.05
+FIRST_BACKOFF_SECONDS: Final = 0.1
+LONGEST_BACKOFF_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 30.0
+"""A child that lived this long after it was ready starts again without delay."""
+STOP_SECONDS: Final = 5.0
+"""Until a process that cannot be attended to is killed."""
+TAIL_LINES: Final = 15
+
+
+class ChildFailed(LookupdbError):
+    """A child could not be started, or ended before it was ready: then the message holds the last lines of its log."""
+
+    reason = "ProcessFailed"
+
+
+class Child:
+    """``lookupdb ARGUMENTS… --ready-file …``, with its log in ``directory``.
+
+    ``on_ready`` is called each time the process has become ready, with what its ready file says. ``prepare`` is called
+    before each start: it sees to what the process needs, raises NotWritten if it cannot, and returns more arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        directory: Path,
+        on_ready: Callable[[dict[str, Any]], None],
+        prepare: Callable[[], list[str]] = list,
+    ) -> None:
+        self.name = name
+        self.failed_starts = 0
+        """How many in a row have not come to be ready; 0 while it is."""
+        self.log_path = directory / f"{name}.log"
+        self._ready_path = directory / f"{name}.ready"
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "lookupdb.cli.leash",
+            *arguments,
+            "--ready-file",
+            str(self._ready_path),
+        ]
+        self._on_ready = on_ready
+        self._prepare = prepare
+        self._kernels: str | None = None
+        """Those of the process that was ready last."""
+        self._first_ready: asyncio.Future[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that runs now."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises ChildFailed when it cannot be started, or ends before."""
+        with suppress(OSError):  # a log that cannot be removed is appended to, or opening it says why it cannot be
+            self.log_path.unlink()
+        self._first_ready = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._run_until_cancelled(), name=f"keep {self.name}")
+        await self._first_ready
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Send SIGTERM, then SIGKILL after ``grace_seconds``. No error when it is gone already."""
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])  # awaiting it, a cancellation of this task would pass for its own
+        if self._process:
+            await self._end(self._process, grace_seconds)
+
+    async def _end(self, process: asyncio.subprocess.Process, grace_seconds: float) -> None:
+        if process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_seconds):  # wait_for would swallow a cancellation in the same turn
+                await process.wait()
+        except TimeoutError:
+            log.warning("%s did not stop within %.0f s: killed", self.name, grace_seconds)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    def note_ready(self, report: dict[str, Any]) -> None:
+        """Pass on what the ready file says. A process that answers by other kernels than the one before is told."""
+        before, self._kernels = self._kernels, report["kernels"]
+        if before not in (None, self._kernels):
+            log.warning("%s is back with %s kernels: before, it had %s ones", self.name, self._kernels, before)
+        self._on_ready(report)
+
+    async def _run_until_cancelled(self) -> None:
+        """Run it, and start it again whenever it ends. Only the first start may fail for good."""
+        assert self._first_ready is not None
+        backoff = FIRST_BACKOFF_SECONDS
+        while True:
+            ready_at = failure = None
+            try:
+                self._process = await self._start_process()
+            except (OSError, NotWritten) as error:
+                log.error("%s cannot be started: %s", self.name, error)  # noqa: TRY400 - the traceback says no more
+                failure = self._describe_failed_start(error)
+            else:
+                ready_at = await self._attend(self._process)
+            if not self._first_ready.done():
+                self._first_ready.set_exception(
+                    failure or ChildFailed(f"{self.name} ended before it was ready\n{self._tail()}")
+                )
+                return
+            if ready_at is None:
+                self.failed_starts += 1
+            lifetime = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
+            backoff = FIRST_BACKOFF_SECONDS if lifetime > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+            log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
+            await asyncio.sleep(backoff)
+
+    async def _start_process(self) -> asyncio.subprocess.Process:
+        """Raises OSError or NotWritten, and then no process runs."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it while `up` runs
+        self._ready_path.unlink(missing_ok=True)
+        prepared = self._prepare()
+        with self.log_path.open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                *prepared,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=child_environment(SERVER_VARIABLES),
+                start_new_session=True,
+            )
+
+    async def _attend(self, process: asyncio.subprocess.Process) -> float | None:
+        """Return when ``process`` has ended, with the loop time at which it became ready, or None.
+
+        It is ended when something goes wrong here: unattended it would run on beside the one that is started next.
+        """
+        assert self._first_ready is not None
+        ready_at = None
+        try:
+            if report := await self._ready_report(process):
+                self.note_ready(report)
+                self.failed_starts = 0
+                ready_at = asyncio.get_running_loop().time()
+                if not self._first_ready.done():
+                    self._first_ready.set_result(None)
+            await process.wait()
+        except Exception:
+            log.exception("%s is ended: its ready file %s cannot be acted on", self.name, self._ready_path)
+            await self._end(process, STOP_SECONDS)
+        return ready_at
+
+    async def _ready_report(self, process: asyncio.subprocess.Process) -> dict[str, Any] | None:
+        while process.returncode is None:
+            with suppress(FileNotFoundError):
+                report: dict[str, Any] = orjson.loads(self._ready_path.read_bytes())
+                return report
+            await asyncio.sleep(READY_POLL_SECONDS)
+        return None
+
+    def _describe_failed_start(self, error: OSError | NotWritten) -> ChildFailed:
+        return ChildFailed(
+            f"{self.name} cannot be started: {error}",
+            hint=f"it needs a process, and the folder {self.log_path.parent} for its log",
+        )
+
+    def _tail(self) -> str:
+        with suppress(OSError):
+            lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            return "\n".join(f"  {line}" for line in lines)
+        return ""
+
+
+class OutputPipe(asyncio.Protocol):
+    """The last bytes that are written into a pipe."""
+
+    def __init__(self, write_end: int, limit: int) -> None:
+        """``limit``: so many bytes are kept, and one more where they are not all."""
+        self.write_end = write_end
+        """The descriptor for a child."""
+        self._limit = limit
+        self._kept = bytearray()
+        self._ended = asyncio.Event()
+
+    def close_write_end(self) -> None:
+        """Leave the writing to the child that has the descriptor. May be called twice."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+        self.write_end = -1
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the end of what has come."""
+        self._kept += data
+        del self._kept[: -self._limit - 1]
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Nobody holds the other end any more."""
+        self._ended.set()
+
+    async def read(self, seconds: float) -> bytes:
+        """What has been written. Whoever still holds the other end is waited for so long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return bytes(self._kept)
+
+
+@asynccontextmanager
+async def open_output_pipe(limit: int) -> AsyncIterator[OutputPipe]:
+    """A pipe whose last ``limit`` bytes are kept."""
+    reading, writing = os.pipe()
+    pipe = OutputPipe(writing, limit)
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: pipe, os.fdopen(reading, "rb", 0))
+        try:
+            yield pipe
+        finally:
+            transport.close()
+    finally:  # also of a task that is cancelled while the pipe is opened
+        pipe.close_write_end()

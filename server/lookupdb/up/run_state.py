@@ -1,0 +1,345 @@
+"""How the last success file was answered, kept in the run folder: who starts `up` again is not served half of the next
+source. What is not there, is no such file or is of something else is as if nothing had been answered."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final, TypeGuard
+
+import orjson
+
+from lookupdb.errors import LookupdbError, UsageError
+from lookupdb.process import launch
+from lookupdb.up.rebuilds import SuccessFileAnswer
+
+# The folder of a running `up`: its lock, and the file that says how its dataset is reached.
+
+
+DATA_DIRECTORY: Final = Path(".lookupdb")
+"""Where `up` keeps everything and `get` looks for it, unless --data-dir says otherwise."""
+DEFAULT_NAMESPACE: Final = "default"
+_STATE_FILE: Final = "up.json"
+_LOCK_FILE: Final = "lock"
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_PAUSE_SECONDS: Final = 0.02
+"""More than a look at the lock takes."""
+_MAX_READ_BYTES: Final = 1 << 16
+"""More than any file has that this process reads back."""
+
+
+class NotWritten(LookupdbError):
+    """A file of a run folder could not be written, for want of room or of permission; the one before still stands."""
+
+    reason = "NotWritten"
+
+
+class FolderTaken(LookupdbError):
+    """The run folder was removed while an `up` ran, and is another's now."""
+
+    reason = "FolderTaken"
+
+
+def run_directory(data: Path, namespace: str, name: str) -> Path:
+    """Return the folder of the logs, the routing table and ``up.json`` of one dataset.
+
+    Neither name has a dot (``StoreAddress``), but both may have a hyphen: a-b/c and a/b-c are two datasets.
+    """
+    return data / "run" / f"{namespace}.{name}"
+
+
+def state_file(data: Path, namespace: str, name: str) -> Path:
+    """Return the file in which a running `up` says how its dataset is reached."""
+    return run_directory(data, namespace, name) / _STATE_FILE
+
+
+def read_state(path: Path) -> dict[str, Any] | None:
+    """Return what the `up` that wrote ``path`` says, None when it no longer runs."""
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        state: dict[str, Any] = orjson.loads(path.read_bytes())
+        with suppress(PermissionError):  # it runs, as another user's
+            os.kill(state["pid"], 0)
+        return state
+    return None
+
+
+def list_served(data: Path) -> list[str]:
+    """Return the datasets that each `up` with the folder ``data`` serves now, as commands name them: ``people``,
+    ``team/people``."""
+    served = []
+    for path in sorted((data / "run").glob(f"*.*/{_STATE_FILE}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # another program's, say
+            if read_state(path):
+                namespace, _, name = path.parent.name.partition(".")
+                served.append(name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}")
+    return served
+
+
+def _describe_holder(directory: Path) -> str:
+    state = read_state(directory / _STATE_FILE)
+    return f"process {state['pid']}, at {state['url']}" if state else "it is starting, or ending"
+
+
+def is_locked(directory: Path) -> bool:
+    """Return whether an `up` runs in ``directory``, though it may not serve yet."""
+    try:
+        lock = (directory / _LOCK_FILE).open()
+    except OSError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+class RunFolder:
+    """The folder of one dataset's `up`, whose lock keeps two `up` from sharing it."""
+
+    def __init__(self, data: Path, namespace: str, name: str) -> None:
+        self.path = run_directory(data, namespace, name)
+        self.state_file = state_file(data, namespace, name)
+        self.dataset = f"{namespace}/{name}"
+        self._lock: IO[str] | None = None
+        self._is_taken = False
+        """Whether another process had the lock when it was last looked at."""
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Make the folder and hold its lock. Raises UsageError."""
+        try:
+            self._take_lock_in_time()
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another `lookupdb up` serves {self.dataset} from {self.path}: {_describe_holder(self.path)}",
+                hint="stop it, or give this one a --data-dir of its own",
+            ) from error
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {self.path}: {error.strerror}", hint="give another --data-dir"
+            ) from error
+        try:
+            yield
+        finally:
+            assert self._lock is not None
+            self._lock.close()
+
+    def restore(self) -> None:
+        """Make the folder and its lock again if somebody has removed them, unless that fails for now.
+
+        Raises FolderTaken when another `up` holds the lock of the folder that is there now.
+        """
+        try:
+            self._keep_lock()
+        except BlockingIOError as error:
+            if self._is_taken:  # not at once: `lookupdb get` looks at the lock by taking it for a moment
+                raise FolderTaken(
+                    f"{self.path} was removed, and another `lookupdb up` has made it again: "
+                    f"{_describe_holder(self.path)}; this one ends",
+                    hint="give each a --data-dir of its own",
+                ) from error
+            self._is_taken = True
+        except OSError:
+            self._is_taken = False
+        else:
+            self._is_taken = False
+
+    def has_file(self, path: Path) -> bool:
+        """Whether ``path``, which is in the folder, is there; not while that cannot be told: to write it says why."""
+        try:
+            return path.exists()
+        except OSError:
+            return False
+
+    def write(self, name: str, members: dict[str, Any]) -> None:
+        """Write ``members`` to the file ``name``, whole or not at all. Raises NotWritten, also while another process
+        has the lock: the file is its own, too."""
+        path = self.path / name
+        try:
+            self._keep_lock()
+            launch.write(path, members)
+        except OSError as error:
+            raise NotWritten(
+                f"{path} cannot be written: {error.strerror or error}",
+                hint="make room on its disk, or let this user write there",
+            ) from error
+
+    def read(self, name: str) -> object:
+        """Return what the JSON file ``name`` holds, None if it is not there, cannot be read or is something else."""
+        path = self.path / name
+        try:
+            if not path.is_file():
+                return None
+            with path.open("rb") as file:
+                content = file.read(_MAX_READ_BYTES + 1)
+            return None if len(content) > _MAX_READ_BYTES else orjson.loads(content)
+        except (OSError, orjson.JSONDecodeError):
+            return None
+
+    def write_state(self, members: dict[str, Any]) -> None:
+        """Write ``members`` and this process's id. Raises NotWritten."""
+        self.write(_STATE_FILE, {"pid": os.getpid(), **members})
+
+    def remove_state(self) -> None:
+        """Remove what ``write_state`` wrote. Raises OSError, also when the folder is another's by now."""
+        self._keep_lock()
+        self.state_file.unlink(missing_ok=True)
+
+    def _keep_lock(self) -> None:
+        """Take the lock unless it is held. Raises OSError: BlockingIOError when another process has it."""
+        with suppress(OSError):
+            held = self._lock and os.fstat(self._lock.fileno())
+            if held and os.path.samestat(held, (self.path / _LOCK_FILE).stat()):  # else that of a folder that is gone
+                return
+        self._take_lock()
+
+    def _take_lock_in_time(self) -> None:
+        """The same as ``_take_lock``, though `lookupdb get` looks at the lock in this moment, by taking it."""
+        for _ in range(_LOCK_ATTEMPTS):
+            try:
+                return self._take_lock()
+            except BlockingIOError:
+                time.sleep(_LOCK_PAUSE_SECONDS)
+        self._take_lock()
+
+    def _take_lock(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = (self.path / _LOCK_FILE).open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+        if self._lock is not None:
+            self._lock.close()
+        self._lock = lock
+
+
+# A file of the run folder that is written whenever something changes, and again until it has succeeded.
+
+
+RETRY_SECONDS: Final = 1.0
+RETRY_POLICY: Final = f"it is tried again every {RETRY_SECONDS:.0f} s"
+
+
+class RetriedWrite:
+    """``write`` writes what is so at that moment, or raises NotWritten.
+
+    ``say`` gets why it failed, once, and that it has succeeded again.
+    """
+
+    def __init__(self, name: str, write: Callable[[], object], say: Callable[[str], None]) -> None:
+        self._name = name
+        self._write = write
+        self._say = say
+        self._is_behind = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._written = asyncio.Event()
+        self._is_closed = False
+
+    def run(self) -> None:
+        """Write now, and again after a while if that fails. Raises nothing: who has news to be written goes on."""
+        if self._is_closed:
+            return
+        self._cancel()
+        try:
+            self._write()
+        except NotWritten as error:
+            self._written.clear()
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.run)
+            if not self._is_behind:
+                self._say(f"{error.message}, {RETRY_POLICY}\n  {error.hint}")
+            self._is_behind = True
+            return
+        self._written.set()
+        if self._is_behind:
+            self._say(f"{self._name} is written again")
+        self._is_behind = False
+
+    async def run_to_success(self) -> None:
+        """Write, and return when that has succeeded, however often it is tried."""
+        self.run()
+        await self._written.wait()
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._is_closed = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+FILE: Final = "success-file.json"
+_VERSION: Final = 1
+_IDENTITY: Final = re.compile("[0-9a-f]{32}")
+
+
+class KeptAnswer:
+    """The file in ``folder``, of ``manifest`` and ``volume``. ``say`` gets why it cannot be written."""
+
+    def __init__(self, folder: RunFolder, manifest: Path, volume: Path | None, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._place = {
+            "version": _VERSION,
+            "dataset": folder.dataset,
+            "manifest": _hash_path(manifest),
+            "volume": volume and _hash_path(volume),
+        }
+        """What a relative url begins at is a part of what the source is."""
+        self._members: dict[str, Any] | None = None
+        """The last that were to be written."""
+        self._write = RetriedWrite(FILE, self._write_members, say)
+
+    def read(self, content: str, gates: str) -> SuccessFileAnswer | None:
+        """Return what was kept for what has the hash ``content``, and is judged by ``gates``, None if nothing was."""
+        return parse_answer(self._folder.read(FILE), {**self._place, "content": content}, gates)
+
+    def keep(self, content: str, gates: str, answer: SuccessFileAnswer) -> None:
+        """Write ``answer`` unless it is there. Raises nothing: it is tried again."""
+        kept = {"gates": gates, "successFile": answer.success_file, "fingerprint": answer.fingerprint}
+        members = {**self._place, "content": content, **kept}
+        if members != self._members or not self._folder.has_file(self._folder.path / FILE):
+            self._members = members
+            self._write.run()
+
+    def close(self) -> None:
+        """Write nothing any more."""
+        self._write.close()
+
+    def _write_members(self) -> None:
+        """Raises NotWritten."""
+        if self._members is not None:
+            self._folder.write(FILE, self._members)
+
+
+def parse_answer(members: object, place: dict[str, Any], gates: str) -> SuccessFileAnswer | None:
+    """Return the answer that ``members`` of a file tell; None unless they have those of ``place``, and make sense. What
+    nothing identifies was bad, and is built again where other ``gates`` judge it."""
+    if not isinstance(members, dict) or any(members.get(name, members) != value for name, value in place.items()):
+        return None
+    success_file, fingerprint = members.get("successFile"), members.get("fingerprint", "")
+    if not _is_identity(success_file) or not (fingerprint is None or _is_identity(fingerprint)):
+        return None
+    if fingerprint is None and members.get("gates") != gates:
+        return None
+    return SuccessFileAnswer(success_file, fingerprint)
+
+
+def _hash_path(path: Path) -> str:
+    """32 hex digits: a path need not be UTF-8, as JSON is."""
+    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:32]
+
+
+def _is_identity(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and _IDENTITY.fullmatch(value) is not None
