@@ -26,13 +26,14 @@ oras: ## build oras, which pushes images, into .tools, where Go is
 native: ## build the native kernels, where cargo is; LOOKUPDB_NATIVE=0 does without
 	@$(PYTHON) server/native/native_build.py
 
-check: $(VENV)/.test ## lint, types, layers, words, the native kernels, the chart
+check: $(VENV)/.test ## lint, types, layers, words, sizes, the native kernels, the chart
 	$(BIN)/ruff format --check --diff .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	cd operator && ../$(BIN)/lint-imports --config ../pyproject.toml --no-cache
 	$(BIN)/pytest -q server/tests/test_words.py server/tests/test_native_sources.py
 	$(BIN)/python server/native/native_check.py
+	$(BIN)/python server/size_budget.py
 	@$(MAKE) --no-print-directory chart
 
 audit: .tools/bin/osv-scanner ## look for advisories about what is locked; fails by those that supply_chain/osv-scanner.toml does not name

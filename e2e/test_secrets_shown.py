@@ -14,7 +14,7 @@ from e2e.support.kubectl import kubectl, until
 from e2e.support.story import BRISK, PATIENT, Story
 from operator_support.planted import find_account_tokens, find_planted
 
-from lookupdb.shard_name import derive_password
+from lookupdb.shard_passwords import derive_password
 
 pytestmark = pytest.mark.side_by_side
 

@@ -14,7 +14,7 @@ from e2e.support.kubectl import find, get, run_in, until
 from e2e.support.story import BRISK, PATIENT, Story
 
 from lookupdb import keys as lookup_keys
-from lookupdb.shard_name import derive_password
+from lookupdb.shard_passwords import derive_password
 
 DATASET: Final = "records"
 SHARDS: Final = 2

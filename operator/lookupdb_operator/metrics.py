@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb_operator.model import Unattended
 from lookupdb_operator.plan import clock
 from lookupdb_operator.status import DatasetStatus
@@ -245,7 +245,7 @@ class HealthServer:
 
     async def open(self) -> None:
         """Listen; on ``::`` for IPv4 too. Raises UsageError when the port is taken."""
-        listener = service.bind(self._host, self._port)
+        listener = listeners.bind(self._host, self._port)
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._scrape)

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lookupdb import shard_name
+from lookupdb import shard_passwords
 from lookupdb_operator import names
 from lookupdb_operator.cluster.client import Refused
 from lookupdb_operator.cluster.cluster import Cluster
@@ -169,17 +169,17 @@ def _read_key(secret: Mapping[str, Any], where: str) -> bytes:
         key = base64.b64decode((secret.get("data") or {}).get(_DATA_KEY) or "", validate=True)
     except (binascii.Error, TypeError, ValueError):
         key = b""
-    if len(key) != shard_name.KEY_BYTES:
+    if len(key) != shard_passwords.KEY_BYTES:
         raise Refused(
             where,
-            f"it holds no key of {shard_name.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
+            f"it holds no key of {shard_passwords.KEY_BYTES} bytes under {_DATA_KEY!r}; delete it, and the operator"
             " makes another one",
         )
     return key
 
 
 def _render(namespace: str, name: str) -> dict[str, Any]:
-    key = secrets.token_bytes(shard_name.KEY_BYTES)
+    key = secrets.token_bytes(shard_passwords.KEY_BYTES)
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -11,8 +11,8 @@ from operator_support.gateways import CLUSTER, Standing, standing
 from support.buckets import new_bucket, s3_server
 from support.signers import rsa_signer
 
+from lookupdb.account_tokens import Caller
 from lookupdb.store.bucket import Bucket
-from lookupdb.tokens import Caller
 from lookupdb_operator.gateway.access import Access
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,11 +15,11 @@ from support.buckets import new_bucket, s3_server
 from support.ports import free_port
 from support.signers import rsa_signer
 
+from lookupdb.account_tokens import Caller
 from lookupdb.store import StoreAddress
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement, read_announcement
 from lookupdb.store.bucket import Bucket
 from lookupdb.store.bucket_dataset import BucketDataset
-from lookupdb.tokens import Caller
 from lookupdb_operator.live_datasets import GatewayAnnouncer, NotAnnounced
 from lookupdb_operator.loop import background as loop
 from lookupdb_operator.loop.background import Announcements

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lookupdb.process import admin, service
+from lookupdb.process import admin, listeners
 from lookupdb.process.admin import MAX_CONNECTIONS, AdminPort, Collector, MetricFamily, gauge
 
 
@@ -36,10 +36,10 @@ class SlowCollector:
 
 @contextlib.asynccontextmanager
 async def serving(*collectors: Collector, status: Callable[[], Mapping[str, Any]] = dict) -> AsyncIterator[int]:
-    listener = service.bind("127.0.0.1", 0)
+    listener = listeners.bind("127.0.0.1", 0)
     server = await AdminPort(explain_unready=lambda: None, status=status, collectors=collectors).start(listener)
     try:
-        yield service.bound_port(listener)
+        yield listeners.bound_port(listener)
     finally:
         await server.cleanup()
 

@@ -93,7 +93,7 @@ def test_what_is_not_there_is_found(tmp_path: Path) -> None:
     page = ROOT / "docs" / "page.md"
     assert exists("gates.py", page)
     assert not exists("gate.py", page)
-    assert exists("build/gates.py", page)
+    assert exists("builder/gates.py", page)
     assert exists("server/tests/test_docs_paths.py", page)
     assert exists("plan/", page)
     assert not exists("plane/", page)

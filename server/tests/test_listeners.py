@@ -18,7 +18,7 @@ from support.routing import entry, table_file
 from support.shards import serving, write_generation
 
 from lookupdb.errors import UsageError
-from lookupdb.process import service
+from lookupdb.process import listeners
 
 BOTH = ["127.0.0.1", "::1"]
 
@@ -27,7 +27,7 @@ def answers(listener: socket.socket, host: str) -> bool:
     """Whether a client of ``host`` gets through. Another process may have the same port of the other family."""
     listener.listen(4)
     try:
-        client = socket.create_connection((host, service.bound_port(listener)), timeout=60)
+        client = socket.create_connection((host, listeners.bound_port(listener)), timeout=60)
     except OSError:
         return False
     with client:
@@ -40,7 +40,7 @@ def answers(listener: socket.socket, host: str) -> bool:
 
 @pytest.mark.parametrize("host", ["*", "::", "[::]"])
 def test_everywhere_is_both_families(host: str) -> None:
-    with service.bind(host, 0) as listener:
+    with listeners.bind(host, 0) as listener:
         assert [answers(listener, client) for client in BOTH] == [True, True]
 
 
@@ -48,27 +48,27 @@ def test_everywhere_is_both_families(host: str) -> None:
     ("host", "reached"), [("0.0.0.0", [True, False]), ("::1", [False, True]), ("[::1]", [False, True])]
 )
 def test_one_address_is_that_one(host: str, reached: list[bool]) -> None:
-    with service.bind(host, 0) as listener:
+    with listeners.bind(host, 0) as listener:
         assert [answers(listener, client) for client in BOTH] == reached
 
 
 def test_where_there_is_no_ipv6_everywhere_is_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_has_ipv6", lambda: False)
-    with service.bind("*", 0) as listener:
+    monkeypatch.setattr(listeners, "_has_ipv6", lambda: False)
+    with listeners.bind("*", 0) as listener:
         assert listener.family == socket.AF_INET
         assert answers(listener, "127.0.0.1")
 
 
 def test_a_port_that_a_server_of_ipv4_has_is_in_use_for_both() -> None:
-    with service.bind("127.0.0.1", 0) as listener:
+    with listeners.bind("127.0.0.1", 0) as listener:
         listener.listen(1)
         with pytest.raises(UsageError, match=r"cannot listen on :: port \d+: Address already in use"):
-            service.bind_shared("*", service.bound_port(listener), 2)
+            listeners.bind_shared("*", listeners.bound_port(listener), 2)
 
 
 def test_the_sockets_of_a_port_share_its_clients() -> None:
-    sockets = service.bind_shared("127.0.0.1", 0, 2)
-    service.listen(sockets)
+    sockets = listeners.bind_shared("127.0.0.1", 0, 2)
+    listeners.listen(sockets)
     address = sockets[0].getsockname()
     clients = [socket.create_connection(address, timeout=60) for _ in range(64)]
     assert all(select.select([listener], [], [], 60)[0] for listener in sockets)
@@ -81,25 +81,25 @@ def test_the_sockets_of_a_port_share_its_clients() -> None:
 def test_of_two_that_were_bound_to_a_port_before_either_listened_one_listens(host: str, other: str) -> None:
     """Two of ours that are started at once: had both asked to share it from the beginning, the kernel would let both
     in, and each would have a part of the other's clients."""
-    first = service.bind_shared(host, 0, 2)
-    port = service.bound_port(first[0])
-    second = service.bind_shared(other, port, 2)
-    service.listen(first)
-    for take in (partial(service.listen, second), partial(service.check_free, other, port)):
+    first = listeners.bind_shared(host, 0, 2)
+    port = listeners.bound_port(first[0])
+    second = listeners.bind_shared(other, port, 2)
+    listeners.listen(first)
+    for take in (partial(listeners.listen, second), partial(listeners.check_free, other, port)):
         with pytest.raises(UsageError, match=f"cannot listen on .* port {port}: Address already in use"):
             take()
     for listener in (*first, *second):
         listener.close()
-    service.check_free(host, port)
+    listeners.check_free(host, port)
 
 
 def test_a_port_on_which_another_listens_by_now_is_in_use() -> None:
-    with service.bind("127.0.0.1", 0) as listener:
-        port = service.bound_port(listener)
-        with service.bind("127.0.0.1", port) as other:
+    with listeners.bind("127.0.0.1", 0) as listener:
+        port = listeners.bound_port(listener)
+        with listeners.bind("127.0.0.1", port) as other:
             other.listen()
             with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"):
-                service.listen([listener])
+                listeners.listen([listener])
 
 
 @pytest.mark.parametrize("second", ["--resp-port", "--admin-port"])
@@ -117,7 +117,7 @@ def test_a_router_has_no_port_twice(tmp_path: Path, second: str) -> None:
 @pytest.mark.parametrize("host", ["2001:db8::1", "no such host", "a..b"])
 def test_an_address_that_is_not_ours_is_refused_with_a_sentence(host: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
-        service.bind(host, 0)
+        listeners.bind(host, 0)
 
 
 def test_a_shard_and_a_router_on_ipv6_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb.process.admin import MAX_HEAD_BYTES, ProbeAnswer, ProbeServer
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -22,10 +22,10 @@ async def answer(path: str) -> ProbeAnswer | None:
 
 @contextlib.asynccontextmanager
 async def connection() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    listener = service.bind("127.0.0.1", 0)
+    listener = listeners.bind("127.0.0.1", 0)
     server = ProbeServer(answer)
     await server.start(listener)
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.bound_port(listener))
+    reader, writer = await asyncio.open_connection("127.0.0.1", listeners.bound_port(listener))
     try:
         yield reader, writer
     finally:

@@ -29,7 +29,8 @@ from lookupdb.router.access import (
     read_bearer_token,
     read_token_hashes,
 )
-from lookupdb.router.accounts import NO_KEYS, Admitted, Denial, Denied, ServiceAccounts, Subjects, is_subject
+from lookupdb.router.accounts import NO_KEYS, ServiceAccounts
+from lookupdb.router.subjects import Admitted, Denial, Denied, Subjects, is_subject
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 AUDIENCE = "lookupdb:airports"

@@ -479,8 +479,8 @@ def test_rules_are_compiled_once_for_all_datasets() -> None:
 
 
 def test_rules_are_checked_without_the_command_line_that_their_package_brings() -> None:
-    program = "import sys; from pathlib import Path; from lookupdb import spec; spec.read_manifest(Path(sys.argv[1]));"
-    program += "print(*sys.modules)"
+    program = "import sys; from pathlib import Path; from lookupdb.dataset import spec; "
+    program += "spec.read_manifest(Path(sys.argv[1])); print(*sys.modules)"
     command = [sys.executable, "-c", program, str(REPOSITORY / "examples" / "airports.yaml")]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert {"jsonschema", "yaml"} <= set(loaded)

@@ -20,7 +20,7 @@ from support.waiting import until
 from test_serve import request
 
 from lookupdb import native
-from lookupdb.process import memory, service
+from lookupdb.process import listeners, memory
 from lookupdb.shard import limits
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.connection import BUSY, CLOSED, DRAIN_READING, HALF_CLOSED, READ, READING
@@ -174,9 +174,9 @@ class ServedShard:
         self.slot = memoryview(bytearray(8 * len(limits.NAMES) + 8)).cast("Q")
         identity = ServerIdentity(1, "default/sample", "", "generation", 0, 1, 1, (), "raw")
         self.worker = WorkerContext(shard=shard, identity=identity, limits=ServerLimits(), slot=self.slot)
-        self._listener = service.bind("127.0.0.1", 0)
+        self._listener = listeners.bind("127.0.0.1", 0)
         self._listener.listen()
-        self.port = service.bound_port(self._listener)
+        self.port = listeners.bound_port(self._listener)
         self.loop = WorkerLoop(self.worker, self._listener)
         self._orders: list[Callable[[], None]] = []
         self._is_running = True

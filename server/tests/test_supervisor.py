@@ -19,7 +19,7 @@ from support.waiting import soon, until
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, LookupdbError
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb.process.supervisor import LONGEST_DELAY, Fleet, LivenessLimits, Restarts, Supervisor, WorkerState
 from lookupdb.process.worker import BEAT_SECONDS, Counters
 
@@ -35,7 +35,7 @@ def fleet(
     liveness: LivenessLimits = LivenessLimits(),  # noqa: B008 - it cannot change
     **config: str,
 ) -> Fleet:
-    sockets = [service.bind("127.0.0.1", 0) for _ in range(workers)]
+    sockets = [listeners.bind("127.0.0.1", 0) for _ in range(workers)]
     for listener in sockets:
         listener.listen(8)
     return Fleet(

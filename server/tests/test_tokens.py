@@ -14,7 +14,7 @@ import jwt
 import pytest
 from support.signers import AUDIENCE, Signer, claims_of, ec_signer, jwks, rsa_signer
 
-from lookupdb.tokens import CACHE_ENTRIES, Caller, InvalidToken, TokenCache, VerificationKey, parse_keys
+from lookupdb.account_tokens import CACHE_ENTRIES, Caller, InvalidToken, TokenCache, VerificationKey, parse_keys
 
 SignerMaker = Callable[..., Signer]
 
@@ -263,7 +263,7 @@ def test_a_key_that_is_gone_takes_its_tokens_with_it() -> None:
 
 
 def test_not_more_than_a_number_of_tokens_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lookupdb.tokens.CACHE_ENTRIES", 8)
+    monkeypatch.setattr("lookupdb.account_tokens.CACHE_ENTRIES", 8)
     cache = make_cache()
     for number in range(20):
         cache.verify(ec_signer().sign(claims(jti=str(number))))

@@ -17,7 +17,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from lookupdb import __version__
-from lookupdb.tokens import parse_keys
+from lookupdb.account_tokens import parse_keys
 from lookupdb_operator import names
 
 # One connection to the API server: requests by path, and what can go wrong with them.

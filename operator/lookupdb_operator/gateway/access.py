@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from lookupdb.account_tokens import Caller
 from lookupdb.store.announcement import ANNOUNCEMENT_NOTE
 from lookupdb.store.gateway_wire import is_object_path
 from lookupdb.store.layout import StoreAddress
-from lookupdb.tokens import Caller
 
 _ANNOUNCEMENT_SEGMENTS: Final = 4
 

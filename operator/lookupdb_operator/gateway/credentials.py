@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from lookupdb.account_tokens import VerificationKey, are_same, parse_keys
 from lookupdb.errors import StoreError
 from lookupdb.store.obstore_objects import ObstoreObjects
-from lookupdb.tokens import VerificationKey, are_same, parse_keys
 from lookupdb_operator.cluster.client import SUBJECT, Answer, Api, ApiError, fetch_account_keys
 
 log = logging.getLogger(__name__)

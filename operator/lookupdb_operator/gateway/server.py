@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from lookupdb.process import service
+from lookupdb.account_tokens import Caller, InvalidToken, TokenCache
+from lookupdb.process import listeners
 from lookupdb.store.gateway_wire import MODE_HEADER, REDIRECTED_SUFFIX, ErrorKind
-from lookupdb.tokens import MAX_TOKEN_BYTES, Caller, InvalidToken, TokenCache
+from lookupdb.tokens import MAX_TOKEN_BYTES
 from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.credentials import Keys
 from lookupdb_operator.gateway.limits import Admission, GatewayMetrics
@@ -162,8 +163,8 @@ class Server:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
     ) -> None:
         """Binds at once. Raises UsageError when the port is taken."""
-        self._listener: socket.socket = service.bind(host, port)
-        self.port = service.bound_port(self._listener)
+        self._listener: socket.socket = listeners.bind(host, port)
+        self.port = listeners.bound_port(self._listener)
         self.most_connections = max_connections
         self._connections = _Connections(
             handle,
@@ -185,7 +186,7 @@ class Server:
     async def open(self) -> None:
         """Accept clients."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connections, sock=self._listener, backlog=service.BACKLOG)
+        self._server = await loop.create_server(self._connections, sock=self._listener, backlog=listeners.BACKLOG)
 
     async def close(self, seconds: float) -> None:
         """Accept nobody any more, finish what is in flight within ``seconds``, and cut off what is not finished then:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lookupdb import __version__
+from lookupdb.account_tokens import Caller, TokenCache
 from lookupdb.cli.options import Size, log_format, option
 from lookupdb.errors import UsageError
-from lookupdb.process import limits, service
+from lookupdb.process import limits, listeners
 from lookupdb.process.admin import AdminPort, ProbeServer
 from lookupdb.process.memory import private_bytes
 from lookupdb.store.layout import check_cluster_id
 from lookupdb.store.objects import PART_BYTES
-from lookupdb.tokens import Caller, TokenCache
 from lookupdb.wording import strip_secrets
 from lookupdb_operator.cluster.client import Api, ApiError
 from lookupdb_operator.cluster.cluster import Cluster
@@ -90,8 +90,8 @@ class Gateway:
         self.short_budget = Budget(short)
         self.budget = Budget(options.memory - short)
         self._cluster = options.cluster and check_cluster_id(options.cluster)
-        self._admin_listener = service.bind_admin(options.host, options.admin_port)
-        self.admin_port = service.bound_port(self._admin_listener)
+        self._admin_listener = listeners.bind_admin(options.host, options.admin_port)
+        self.admin_port = listeners.bound_port(self._admin_listener)
         self.server: Server | None = None
         self._probes: ProbeServer | None = None
         self._tasks: list[asyncio.Task[None]] = []

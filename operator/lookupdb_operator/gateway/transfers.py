@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
+from lookupdb.account_tokens import Caller
 from lookupdb.network import panics_as_errors
 from lookupdb.store.gateway_wire import (
     CREATE,
@@ -31,7 +32,6 @@ from lookupdb.store.gateway_wire import (
 )
 from lookupdb.store.objects import PART_BYTES, Version, folder_names, object_version
 from lookupdb.store.obstore_objects import ObstoreObjects
-from lookupdb.tokens import Caller
 from lookupdb_operator.gateway.credentials import StoreClient
 from lookupdb_operator.gateway.limits import CHUNK_BYTES, Body, Room, read_length
 from lookupdb_operator.gateway.request import (

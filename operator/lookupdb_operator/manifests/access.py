@@ -15,7 +15,7 @@ import base64
 from collections.abc import Iterable
 from typing import Any, Final
 
-from lookupdb import shard_name
+from lookupdb import shard_passwords
 from lookupdb.store.credentials import SECRET_VARIABLE
 from lookupdb.store.gateway_wire import TOKEN_FILE_VARIABLE
 from lookupdb_operator import names
@@ -26,7 +26,7 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 # Passwords of shard servers, as pods get them: routers the keys of their dataset, servers the hash of a password.
 #
 # The key of a dataset is made of the release's and of the dataset's uid, a shard's password of that, of the rollout's
-# name and of the shard's number (``lookupdb.shard_name``). So nothing of it needs to be remembered or read back:
+# name and of the shard's number (``lookupdb.shard_passwords``). So nothing of it needs to be remembered or read back:
 # the Secret of a dataset's key is made, never read, changed or deleted, and a name that holds the key's fingerprint is
 # another key's or nobody's.
 
@@ -39,13 +39,13 @@ ROUTER_MOUNT: Final = {"name": _VOLUME, "mountPath": names.PASSWORD_KEYS_PATH, "
 def password_key(dataset: ObservedDataset, config: Config) -> str:
     """The fingerprint of the dataset's key as it is now; empty while servers are to ask for no password."""
     key = _derive_key(dataset, config)
-    return shard_name.fingerprint_key(key) if key else ""
+    return shard_passwords.fingerprint_key(key) if key else ""
 
 
 def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
     """The Secret of the dataset's key, which there must be."""
     key = _derive_key(dataset, config)
-    name = names.password_key_secret(dataset.name, shard_name.fingerprint_key(key))
+    name = names.password_key_secret(dataset.name, shard_passwords.fingerprint_key(key))
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -66,8 +66,8 @@ def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: 
     key = _derive_key(dataset, config)
     if not key:
         return {}
-    password = shard_name.derive_password(key, rollout, shard)
-    return {"--password-sha256": shard_name.hash_password(password.encode())}
+    password = shard_passwords.derive_password(key, rollout, shard)
+    return {"--password-sha256": shard_passwords.hash_password(password.encode())}
 
 
 def server_labels(dataset: ObservedDataset, config: Config) -> dict[str, str]:
@@ -95,7 +95,7 @@ def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dic
 
 def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:
     """Empty while there is none."""
-    return shard_name.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
+    return shard_passwords.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
 
 
 # The Secret through which builders and fetchers in a dataset's namespace reach the store.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lookupdb import shard_name
+from lookupdb import shard_passwords
 from operator_support.plan_invariants import Broken
 from operator_support.plan_objects import Process
 
@@ -75,7 +75,7 @@ def _mounted_secrets(template: str) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(1024)
 def _hash(key: bytes, rollout: str, shard: int) -> str:
-    return shard_name.hash_password(shard_name.derive_password(key, rollout, shard).encode())
+    return shard_passwords.hash_password(shard_passwords.derive_password(key, rollout, shard).encode())
 
 
 @functools.lru_cache(1024)

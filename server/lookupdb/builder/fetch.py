@@ -14,10 +14,11 @@ from itertools import chain
 from pathlib import Path
 
 from lookupdb.builder.fetched_file import LocalFile, check_unchanged, tell_changes
+from lookupdb.builder.http_stream import HttpStream
 from lookupdb.builder.listing import SourceObject, is_identified, read_beginning, read_chunks
 from lookupdb.builder.options import scratch_errors
 from lookupdb.builder.progress import Progress
-from lookupdb.builder.streams import FIRST_BYTES, HttpStream, check_kind, decompress
+from lookupdb.builder.streams import FIRST_BYTES, check_kind, decompress
 from lookupdb.errors import SourceUnreadable
 from lookupdb.manifest import SourceFile
 

@@ -47,15 +47,8 @@ from lookupdb.builder.files import (
     find_path,
     find_table,
 )
-from lookupdb.builder.streams import (
-    ENDINGS,
-    FIRST_BYTES,
-    Compression,
-    HttpStream,
-    decompress,
-    recognize,
-    wrong_kind_error,
-)
+from lookupdb.builder.http_stream import HttpStream
+from lookupdb.builder.streams import ENDINGS, FIRST_BYTES, Compression, decompress, recognize, wrong_kind_error
 from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile

@@ -15,8 +15,8 @@ from lookupdb.dataset import schema
 from lookupdb.errors import UsageError
 from lookupdb.process.launch import become_supervisor
 from lookupdb.router.access import AccessSettings
-from lookupdb.router.accounts import MAX_SUBJECTS, is_subject
 from lookupdb.router.budget import RouterLimits
+from lookupdb.router.subjects import MAX_SUBJECTS, is_subject
 
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"

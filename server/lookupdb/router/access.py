@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
-from lookupdb.router.accounts import AccountJudge, Admitted, Denial, Denied
+from lookupdb.router.subjects import AccountJudge, Admitted, Denial, Denied
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 if TYPE_CHECKING:

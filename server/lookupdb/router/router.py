@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lookupdb.process import limits as capacity
 from lookupdb.process import limits as descriptors
-from lookupdb.process import memory, service
+from lookupdb.process import listeners, memory
 from lookupdb.process.admin import (
     Collector,
     CounterCollector,
@@ -164,8 +164,8 @@ def router_service(settings: RouterSettings) -> Service:
     return Service(
         fleet=fleet,
         ports=list(public.values()),
-        admin_listener=service.bind_admin(settings.host, settings.admin_port),
-        ready_members={name: service.bound_port(sockets[0]) for name, sockets in public.items()},
+        admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
+        ready_members={name: listeners.bound_port(sockets[0]) for name, sockets in public.items()},
         ready_file=settings.ready_file,
         collectors=lambda supervisor: collectors(counters, supervisor),
     )
@@ -173,7 +173,7 @@ def router_service(settings: RouterSettings) -> Service:
 
 def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
     """The sockets of the public ports, one a worker, by the names of the ports in the ready file; HTTP's come first."""
-    bind = partial(service.bind_shared, settings.host, count=settings.workers)
+    bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
     public = {"port": bind(settings.port)}
     if settings.resp_port is not None:
         public["resp"] = bind(settings.resp_port)

@@ -23,7 +23,7 @@ from typing import Final
 import uvloop
 
 from lookupdb.process import worker
-from lookupdb.process.service import bound_port
+from lookupdb.process.listeners import bound_port
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
 from lookupdb.process.worker import WorkerBoot
 from lookupdb.router.budget import RouterBudget, RouterLimits

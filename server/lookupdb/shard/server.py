@@ -20,7 +20,7 @@ from lookupdb.keys import UNICODE_VERSION, has_same_normalization
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.process import limits as capacity
 from lookupdb.process import limits as descriptors
-from lookupdb.process import memory, service
+from lookupdb.process import listeners, memory
 from lookupdb.process.admin import Collector, CounterCollector, MetricFamily, ServiceCollector, counter, gauge, info
 from lookupdb.process.launch import render_failure, run_supervisor, write_termination_log
 from lookupdb.process.service import Service, run_service
@@ -229,8 +229,8 @@ def shard_service(settings: ServerSettings) -> Service:
     return Service(
         fleet=fleet,
         ports=fleet.sockets,
-        admin_listener=service.bind_admin(settings.host, settings.admin_port),
-        ready_members={"ports": [service.bound_port(listener) for listener in sockets]},
+        admin_listener=listeners.bind_admin(settings.host, settings.admin_port),
+        ready_members={"ports": [listeners.bound_port(listener) for listener in sockets]},
         ready_file=settings.ready_file,
         prepare=lambda: _verify(verification),
         collectors=lambda supervisor: collectors(served, counters, supervisor),
@@ -283,7 +283,7 @@ def server_identity(served: ServedShard) -> ServerIdentity:
 
 
 def _listener(settings: ServerSettings, index: int) -> socket.socket:
-    listener = service.bind(settings.host, settings.port and settings.port + index)
+    listener = listeners.bind(settings.host, settings.port and settings.port + index)
     # Connections inherit these from the socket that accepts them.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():

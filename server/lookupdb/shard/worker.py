@@ -16,7 +16,7 @@ from typing import Final
 
 from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb.process.worker import BEAT_SECONDS, WorkerBoot, run_worker
 from lookupdb.shard.commands import WorkerContext
 from lookupdb.shard.limits import ServerIdentity, ServerLimits
@@ -42,7 +42,7 @@ def main(boot: WorkerBoot) -> None:
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its clients' sockets inherit it
-    listener.listen(service.BACKLOG)
+    listener.listen(listeners.BACKLOG)
     loop = WorkerLoop(context, listener)
     is_stopping = _stop_on_sigterm(loop)
     beat = boot.make_heartbeat()

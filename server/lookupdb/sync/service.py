@@ -17,7 +17,7 @@ from typing import Any, Final
 from lookupdb import __version__
 from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import generation_number
-from lookupdb.process import launch, memory, service
+from lookupdb.process import launch, listeners, memory
 from lookupdb.process.admin import AdminPort, MetricFamily, counter, gauge, labelled_counter, labelled_gauge
 from lookupdb.process.daemon_calls import call_in_thread
 from lookupdb.router.table.routing_table import InvalidTable
@@ -255,9 +255,9 @@ class SyncService:
 
         admin = AdminPort(lambda: explain_unready(state), lambda: describe_state(state), (SyncCollector(state),))
         with self._keepers(), _on_signals(stop):
-            listener = service.bind_admin(self._options.host, self._options.admin_port)
+            listener = listeners.bind_admin(self._options.host, self._options.admin_port)
             server = await admin.start(listener)
-            port = service.bound_port(listener)
+            port = listeners.bound_port(listener)
             try:
                 self._start()
                 log.info("keeping", extra={"folder": str(self._options.root), "admin": port})

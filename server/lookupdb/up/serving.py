@@ -22,7 +22,7 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import FILE_NAME, Manifest
 from lookupdb.network import describe_socket_failure, proxy_handlers
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb.process.daemon_calls import call_in_thread
 from lookupdb.router import flags
 from lookupdb.store import StoredDataset
@@ -231,7 +231,7 @@ def find_free_port(first: int, *, besides: int = 0) -> int:
 
 def _is_free(port: int) -> bool:
     try:
-        service.check_free(HOST, port)
+        listeners.check_free(HOST, port)
     except UsageError:
         return False
     return True

@@ -22,7 +22,7 @@ from lookupdb.dataset.spec import LOCAL, DatasetSpec
 from lookupdb.errors import CorruptFile, LookupdbError, UsageError
 from lookupdb.keys import has_same_normalization
 from lookupdb.manifest import Manifest
-from lookupdb.process import service
+from lookupdb.process import listeners
 from lookupdb.store import StoredDataset, sweep
 from lookupdb.store.dataset import is_older
 from lookupdb.up import builds
@@ -281,7 +281,7 @@ class Up:
         """Raises UsageError when the router could not listen, before time goes into a build."""
         for option, port in (("--port", self._options.port), ("--resp-port", self._options.resp_port or 0)):
             try:
-                service.check_free(HOST, port)
+                listeners.check_free(HOST, port)
             except UsageError as error:
                 raise UsageError(error.message, hint=f"give another {option} (0 takes a free one)") from error
         if self._options.port and self._options.port == self._options.resp_port:

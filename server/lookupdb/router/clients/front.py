@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from lookupdb.process import limits as capacity
 from lookupdb.process import limits as descriptors
-from lookupdb.process.service import BACKLOG
+from lookupdb.process.listeners import BACKLOG
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients.life import MAX_LINGERING_REFUSED, SWEEP_SECONDS, ClientProtocol, ConnectionLife

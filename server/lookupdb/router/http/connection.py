@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.accounts import Admitted, Denial, Denied
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients import life
 from lookupdb.router.clients.life import (
@@ -47,6 +46,7 @@ from lookupdb.router.http.problems import (
 from lookupdb.router.http.request import Request, RequestReader
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import OVERLOADED
+from lookupdb.router.subjects import Admitted, Denial, Denied
 
 # How a request that may not be asked is answered.
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lookupdb.resp.commands import READS, FieldReader, Transaction, choose_fields
 from lookupdb.resp.requests import CRLF, NIL, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
-from lookupdb.router.accounts import Admitted, Denial, Denied
 from lookupdb.router.batch_keys import UNAVAILABLE, Values
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients.life import JOINED_BYTES, ClientService
@@ -21,6 +20,7 @@ from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, choose_codec, make_read_limits
+from lookupdb.router.subjects import Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues

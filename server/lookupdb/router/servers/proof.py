@@ -53,12 +53,12 @@ class Passwords:
 
     def take_files(self, content: Content) -> None:
         """Take the keys that the files hold, and remember those of before."""
-        from lookupdb import shard_name
+        from lookupdb import shard_passwords  # here, because it brings OpenSSL, which a router without keys spares
 
         valid: set[str] = set()
         for path, key in content.items():
-            is_whole = key is not None and len(key) == shard_name.KEY_BYTES
-            if key is not None and is_whole and shard_name.fingerprint_key(key) == path.name:
+            is_whole = key is not None and len(key) == shard_passwords.KEY_BYTES
+            if key is not None and is_whole and shard_passwords.fingerprint_key(key) == path.name:
                 valid.add(path.name)
                 self._keys.pop(path.name, None)  # the last one taken is forgotten last
                 self._keys[path.name] = key
@@ -75,9 +75,9 @@ class Passwords:
         if key is None:
             found = "holds another key or none" if ref.key in self._wrong else "is not there"
             raise UnknownKey(f"cannot be shown the {ref}: the file of that key {found} (--password-key-dir)")
-        from lookupdb import shard_name
+        from lookupdb import shard_passwords
 
-        return shard_name.derive_password(key, ref.rollout, shard)
+        return shard_passwords.derive_password(key, ref.rollout, shard)
 
     def list_missing(self, refs: Iterable[PasswordRef]) -> list[str]:
         """The fingerprints of keys that ``refs`` name and that no file holds now, also if they are remembered."""

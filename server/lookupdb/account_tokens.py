@@ -1,0 +1,257 @@
+"""Verify tokens of a cluster's service accounts, by the public keys that its API server publishes as a JWKS (RFC 7517).
+
+Importing this module loads PyJWT and cryptography, some 20 MB: router workers do so only if their dataset asks for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import jwt
+import orjson
+from jwt import PyJWK
+
+from lookupdb.tokens import MAX_ACCOUNT_TOKEN_BYTES
+
+if TYPE_CHECKING:
+    from jwt.types import Options
+
+
+# Whether a token is one of this cluster's service accounts', made for who asks, and whose it is. No I/O.
+#
+# Fails closed: a token passes only if everything about it is as the API server makes it. What anybody may send is
+# refused at little cost: the key is looked up by a short header, and the signature verified, before anything else is
+# parsed.
+
+
+LEEWAY_SECONDS: Final = 10
+"""By which clocks may differ."""
+CACHE_SECONDS: Final = 600.0
+CACHE_ENTRIES: Final = 4096
+_COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBJECT: Final = re.compile(r"system:serviceaccount:([^:\s]+):([^:\s]+)")
+_HEADER_MEMBERS: Final = frozenset({"alg", "kid", "typ"})
+_MAX_HEADER: Final = 512
+"""In base64. The API server's are of some 100."""
+_MAX_KID: Final = 256
+_ALGORITHMS: Final = jwt.PyJWS(["RS256", "ES256"])
+_OPTIONS: Final[Options] = {
+    "require": ["exp", "nbf", "aud", "sub"],
+    "verify_signature": True,
+    "verify_aud": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
+"""Times are compared here, by a clock that is given."""
+
+
+class InvalidToken(Exception):
+    """A token is not accepted. ``reason`` is a word for metrics, ``detail`` a sentence that shows nothing of it."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a token speaks for."""
+
+    namespace: str
+    account: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """A public key, and the one algorithm that it verifies."""
+
+    algorithm: str
+    key: Any
+
+
+class KeySource(Protocol):
+    """Where the keys are."""
+
+    @property
+    def current(self) -> Mapping[str, VerificationKey]:
+        """By id. Another object after a change."""
+        ...
+
+
+def find_key_id(token: str) -> str:
+    """The id of the key that ``token`` says it is signed with; nothing about it is verified. Raises InvalidToken."""
+    if len(token) > MAX_ACCOUNT_TOKEN_BYTES:
+        raise InvalidToken("size", f"the token has more than {MAX_ACCOUNT_TOKEN_BYTES} bytes")
+    if not _COMPACT.fullmatch(token):
+        raise InvalidToken("form", "the token is no signed JWT")
+    encoded = token[: token.index(".")]
+    try:
+        header = orjson.loads(_decode(encoded)) if len(encoded) <= _MAX_HEADER else None
+    except ValueError as error:
+        raise InvalidToken("form", "the token's header cannot be read") from error
+    if not isinstance(header, dict) or not header.keys() <= _HEADER_MEMBERS or not _are_texts(header.values()):
+        raise InvalidToken("form", "the token's header is not as the API server writes it")
+    key_id: str = header.get("kid", "")
+    if not 0 < len(key_id) <= _MAX_KID:
+        raise InvalidToken("form", "the token's header names no key")
+    return key_id
+
+
+def _decode(encoded: str) -> bytes:
+    """The bytes of a part of a token. Raises ValueError."""
+    return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
+    """Who ``token`` speaks for, and when it expires. Raises InvalidToken."""
+    if not _is_signed(token, key):
+        raise InvalidToken("signature", "the token is not signed by this cluster")
+    try:
+        claims = jwt.decode(token, key.key, algorithms=[key.algorithm], options=_OPTIONS, audience=list(audiences))
+        expires, begins = float(claims["exp"]), float(claims["nbf"])
+    except jwt.InvalidAudienceError as error:
+        raise InvalidToken("audience", f"the token is not for {' or '.join(audiences)}") from error
+    except Exception as error:  # whatever is wrong with it, it is refused
+        raise InvalidToken("signature", "the token names another algorithm, or lacks a claim") from error
+    if not now < expires + LEEWAY_SECONDS:
+        raise InvalidToken("expired", "the token has expired")
+    if not begins - LEEWAY_SECONDS <= now:
+        raise InvalidToken("early", "the token is not valid yet")
+    _check_single_audience(claims["aud"])
+    return _find_caller(claims), expires
+
+
+def _is_signed(token: str, key: VerificationKey) -> bool:
+    """Whether ``key`` has signed what stands before the signature, whatever that is. ``jwt.decode``, which asks again,
+    does so last, and looks at each byte in Python before."""
+    signed, _, signature = token.rpartition(".")
+    try:
+        return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, _decode(signature))
+    except Exception:  # whatever is wrong with it, it is refused
+        return False
+
+
+def _check_single_audience(audience: object) -> None:
+    """Whoever else a token is for could show it here."""
+    if isinstance(audience, list) and len(audience) != 1:
+        raise InvalidToken("audience", "the token is for others too; expected one audience")
+
+
+def _find_caller(claims: Mapping[str, Any]) -> Caller:
+    details = claims.get("kubernetes.io")
+    namespace = details.get("namespace") if isinstance(details, dict) else None
+    subject = _SUBJECT.fullmatch(claims["sub"]) if isinstance(claims["sub"], str) else None
+    if not isinstance(namespace, str) or not _LABEL.fullmatch(namespace):
+        raise InvalidToken("claims", "the token names no namespace")
+    if subject is None or subject[1] != namespace:
+        raise InvalidToken("claims", "the token's subject is no service account of the namespace that it names")
+    return Caller(namespace, subject[2])
+
+
+class TokenCache:
+    """Verified tokens, by their digest, until they expire, or the keys change."""
+
+    def __init__(self, keys: KeySource, audiences: Sequence[str], now: Callable[[], float]) -> None:
+        self._keys = keys
+        self._audiences = tuple(audiences)
+        self._now = now
+        self._entries: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
+        self._verified_with: Mapping[str, VerificationKey] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def verify(self, token: str) -> Caller | None:
+        """Who ``token`` speaks for; None if its key is unknown. Raises InvalidToken."""
+        verified = self.verify_for_a_while(token)
+        return verified and verified[0]
+
+    def verify_for_a_while(self, token: str) -> tuple[Caller, float] | None:
+        """As ``verify``, and until when that may be taken for granted while the keys are the same."""
+        keys, now = self._keys.current, self._now()
+        if keys is not self._verified_with:
+            self._entries.clear()
+            self._verified_with = keys
+        key = keys.get(find_key_id(token))
+        if key is None:
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        entry = self._entries.get(digest)
+        if entry and now < entry[1]:
+            return entry
+        caller, expires = verify_token(token, key, self._audiences, now)
+        verified = self._entries[digest] = caller, min(expires, now + CACHE_SECONDS)
+        while len(self._entries) > CACHE_ENTRIES:
+            self._entries.popitem(last=False)
+        return verified
+
+
+log = logging.getLogger(__name__)
+
+_MIN_RSA_BITS: Final = 2048
+_MAX_KEYS: Final = 100
+
+
+def parse_keys(text: bytes) -> dict[str, VerificationKey]:
+    """The keys of a JWKS that verify signatures, by id. Raises ValueError if there are none."""
+    members = orjson.loads(text)
+    entries = members.get("keys") if isinstance(members, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("expected a JSON object with a list of keys")  # noqa: TRY004 - as what is no JSON
+    keys: dict[str, VerificationKey] = {}
+    for entry in entries[:_MAX_KEYS]:
+        if isinstance(entry, dict) and (key := _parse_key(entry)):
+            keys[entry["kid"]] = key
+    if not keys:
+        raise ValueError("it has no RSA or P-256 key with an id")
+    return keys
+
+
+def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
+    algorithm = _find_algorithm(entry)
+    has_id = isinstance(entry.get("kid"), str) and entry["kid"]
+    if algorithm is None or not has_id or entry.get("use", "sig") != "sig" or entry.get("alg", algorithm) != algorithm:
+        return None
+    public = {name: entry[name] for name in ("kty", "crv", "n", "e", "x", "y") if name in entry}
+    try:
+        key = PyJWK(public, algorithm=algorithm).key
+    except Exception:
+        log.warning("a key of service accounts cannot be read", exc_info=True)
+        return None
+    if algorithm == "RS256" and key.key_size < _MIN_RSA_BITS:
+        return None
+    return VerificationKey(algorithm, key)
+
+
+def _find_algorithm(entry: Mapping[str, Any]) -> str | None:
+    """The one that a key of this kind verifies."""
+    match entry.get("kty"), entry.get("crv"):
+        case "RSA", None:
+            return "RS256"
+        case "EC", "P-256":
+            return "ES256"
+        case _:
+            return None
+
+
+def are_same(keys: Mapping[str, VerificationKey], other_keys: Mapping[str, VerificationKey]) -> bool:
+    """Whether both verify the same tokens."""
+    return _identify(keys) == _identify(other_keys)
+
+
+def _identify(keys: Mapping[str, VerificationKey]) -> dict[str, tuple[str, Any]]:
+    return {key_id: (key.algorithm, key.key.public_numbers()) for key_id, key in keys.items()}
