@@ -96,6 +96,6 @@ def test_over_resp_it_is_an_error_and_the_connection_ends(lookups: BrokenLookups
             assert client.reply() == [b"1"]
         else:
             client.send(command(name, "broken"))
-        assert client.refusal() == "ERR the router failed to begin what was asked for"
+        assert client.refusal() == "ERR the router failed to begin the command"
         assert client.ended()
         eventually(lambda: lookups.budget.used == 0)

@@ -120,7 +120,7 @@ class TestProving:
     def test_but_not_for_ever(self) -> None:
         wire = Wire()
         wire.receive(b"$1000000\r\n" + b"x" * PROOF_BYTES, step=1000)
-        assert wire.closed == [f"said more than {PROOF_BYTES} bytes of what it serves"]
+        assert wire.closed == [f"sent more than {PROOF_BYTES} bytes about what it serves"]
         assert wire.budget.used == 0
 
     @pytest.mark.parametrize("kind", "*>~%|_(#,=!")
@@ -271,7 +271,7 @@ class TestElements:
     def test_what_nobody_asked_for_is_not_read(self) -> None:
         wire = Wire(budget_bytes=100).used()
         wire.receive(b"$1000\r\n" + b"a" * 999)
-        assert wire.closed == ["answered more than it was asked"]
+        assert wire.closed == ["sent more than was requested"]
 
 
 def bulk(value: bytes) -> bytes:

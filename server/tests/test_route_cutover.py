@@ -296,9 +296,9 @@ async def test_a_table_whose_shard_is_dead_keeps_the_old_one_and_says_why(
         router.write(table_file(dead, version=2))
         await soon(lambda: router.status["tableSeen"] == 2, "the new table is seen")
         await soon(lambda: any(e["why"] for e in router.status["endpoints"]), "the dead endpoints are told")
-        await soon(lambda: router.status["error"] and router.status["error"].endswith("of shard 1, 2"), "it says why")
+        await soon(lambda: router.status["error"] and router.status["error"].endswith("for shard 1, 2"), "it says why")
         assert router.status["tableVersion"] == 1
-        assert "version 2 waits for an endpoint to prove itself of shard 1, 2" in router.status["error"]
+        assert "version 2 waits for an endpoint to be verified for shard 1, 2" in router.status["error"]
         assert "127.0.0.1:1" in [told["endpoint"] for told in router.status["endpoints"]]
         load.answers.clear()
         await soon(lambda: load.answers, "requests are answered")
@@ -398,7 +398,7 @@ async def test_a_router_of_any_takes_it_and_says_whose_it_is(
     strange = {"namespace": "default", "name": "sample", "uid": "another"}
     router.write(table_file(entries["g1"], version=1, dataset=strange))
     await soon(lambda: router.status["error"], "it waits for shards of that dataset")
-    assert "waits for an endpoint to prove itself" in router.status["error"]
+    assert "waits for an endpoint to be verified" in router.status["error"]
     assert router.status["datasetUid"] == "local"
 
 

@@ -167,7 +167,7 @@ class TestAnswers:
     async def test_so_does_one_that_nobody_asked_for(self) -> None:
         bench = Bench().connected()
         bench.connection.reply(b"1")
-        assert bench.broken == ["answered what was not asked: one value of 1 bytes"]
+        assert bench.broken == ["sent an unrequested reply: one value of 1 bytes"]
 
     async def test_an_error_is_a_failed_try_and_the_connection_stays(self) -> None:
         bench = Bench().connected()

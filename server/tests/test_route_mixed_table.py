@@ -265,7 +265,7 @@ async def test_a_step_whose_server_is_down_is_not_taken_and_says_of_which_shard(
     await soon(lambda: any(told["why"] for told in core.cutover.status()["endpoints"]), "it has been tried")
     status = core.cutover.status()
     assert (status["tableVersion"], status["shardGenerations"]) == (1, {"g9": 3, "g12": 1})
-    assert status["error"] == "version 2 waits for an endpoint to prove itself of shard 1"
+    assert status["error"] == "version 2 waits for an endpoint to be verified for shard 1"
     [told] = status["endpoints"]
     assert (told["generation"], told["shard"], told["endpoint"]) == ("g12", 1, str(step.new[1].address))
     assert await core.find_many(KEYS) == [b"g12" if shard_of(key) == 0 else b"g9" for key in KEYS]
@@ -302,7 +302,7 @@ async def test_a_server_of_the_new_generation_does_not_pass_for_one_that_the_tab
     status = core.cutover.status()
     assert (status["tableVersion"], status["error"]) == (
         1,
-        "version 2 waits for an endpoint to prove itself of shard 3",
+        "version 2 waits for an endpoint to be verified for shard 3",
     )
     assert await core.find_many(KEYS) == [b"g9"] * len(KEYS)
 

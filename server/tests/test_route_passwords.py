@@ -221,7 +221,7 @@ class TestARouter:
         path.write_bytes(table_file(entry_of(generation, shards, None)))
         with starting(path, "--password-key-dir", str(folder)) as router:
             (why, *_) = until(lambda: failures(router), "endpoints refuse")
-            assert "wants a password, and the routing table names none: NOAUTH" in why
+            assert "requires a password, but the routing table names none: NOAUTH" in why
 
     def test_with_another_key_is_refused_and_says_so(self, generation: Path, shards: Shards, folder: Path) -> None:
         (folder / NEWER_MARK).write_bytes(NEWER_KEY)
@@ -258,8 +258,8 @@ class TestARouter:
                 await soon(lambda: router.reports("missingKeys") == [[NEWER_MARK]], "the key is not there")
                 assert router.reports("tableVersion") == [1]
                 (problem,) = router.reports("error")
-                assert "version 2 waits for an endpoint to prove itself of shard 0, 1: 127.0.0.1:" in problem
-                assert f"the password of rollout r2 (key {NEWER_MARK})" in problem
+                assert "version 2 waits for an endpoint to be verified for shard 0, 1: 127.0.0.1:" in problem
+                assert f"password of rollout r2 (key {NEWER_MARK})" in problem
                 (folder / NEWER_MARK).write_bytes(NEWER_KEY)
                 await soon(lambda: router.reports("tableVersion") == [2], "the new table is in effect")
                 (folder / MARK).unlink()

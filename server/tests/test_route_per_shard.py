@@ -214,7 +214,7 @@ async def test_a_step_to_a_server_that_is_down_waits_for_it(generations: Generat
         async with Load(router.port) as load:
             rewrite(path, table_file(mixed(dead, entries["g12"], {2, 3}), version=2))
             await soon(lambda: router.reports("tableSeen") == [2, 2], "both workers have seen it")
-            says = "version 2 waits for an endpoint to prove itself of shard 1"
+            says = "version 2 waits for an endpoint to be verified for shard 1"
             await soon(lambda: router.reports("error") == [says, says], "both say what they wait for")
             load.answered.clear()
             await soon(lambda: sum(load.answered.values()) > 100, "requests are answered")

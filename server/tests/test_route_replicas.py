@@ -112,7 +112,7 @@ class TestFirstTry:
         replicas = replicas_of(full)
         lookup = submitted(replicas)
         assert lookup.problem == Problem(
-            "QueueFull", "shard 0: 10.0.0.1:7000: the queue is full (100 keys); come back later", 0
+            "QueueFull", "shard 0: 10.0.0.1:7000: the queue is full (100 keys); retry later", 0
         )
         assert replicas.counters[INDEX["queue_full"]] == 1
 

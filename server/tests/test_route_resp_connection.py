@@ -98,7 +98,7 @@ class TestLookups:
         assert str(client.ask("GET", "away")) == reason
         assert str(client.ask("MGET", "a", "away", "nowhere")) == reason
         assert str(client.ask("MGET", "away", "gone")) == reason
-        assert "2 of 3 keys asked for together cannot be looked up now" in str(client.ask("MGET", "away", "gone", "a"))
+        assert "2 of 3 keys requested together cannot be looked up now" in str(client.ask("MGET", "away", "gone", "a"))
         assert str(client.ask("EXISTS", "a", "away")) == reason
         for _ in range(3):
             assert isinstance(client.ask("GET", "away"), hiredis.ReplyError)
@@ -329,7 +329,7 @@ class TestEnds:
         ):
             client.send(command("GET", "a") + part)
             assert client.reply() == b"1"
-            assert client.refusal() == "ERR Protocol error: no whole command within 0.2 seconds"
+            assert client.refusal() == "ERR Protocol error: no complete command within 0.2 seconds"
             assert client.ended()
             assert server.count("clients_timed_out") == 1
 

@@ -147,7 +147,7 @@ def test_a_router_says_which_table_it_waits_for(tmp_path: Path, capfd: pytest.Ca
     def has_said() -> bool:
         nonlocal said
         said += capfd.readouterr().err
-        return f"nothing is answered before table={tmp_path / 'table.json'}" in said
+        return f"lookups start when it arrives table={tmp_path / 'table.json'}" in said
 
     with starting(tmp_path / "table.json"):
         until(has_said, "it says what it waits for")

@@ -1,4 +1,8 @@
-"""Collectors that read at scrape time: counters from shared memory, memory figures from /proc."""
+"""The admin port: /healthz, /readyz, /metrics and /status of one service, and the collectors of its metrics.
+
+The supervisor serves it, so that it answers however busy the workers are. Metrics are read at scrape time, from shared
+memory and /proc. Readiness never depends on memory figures.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +26,17 @@ from lookupdb.process.supervisor import Supervisor
 from lookupdb.process.worker import Counters
 from lookupdb.wording import render_json, to_utf8
 
-# HTTP as probes and scrapers speak it: GET or HEAD without a body, one after the other on a connection.
-#
-# It knows no path; httptools parses. A web framework would take longer to import than all else that a server starts
-# with, and every pod of every shard would pay 16 MiB for it.
+# HTTP for probes and scrapers: GET or HEAD without a body, one at a time per connection, parsed by httptools. A web
+# framework would take longer to import than the rest of a server, and cost every pod 16 MiB.
 
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 32
-"""One more closes the oldest, so that no client that holds them open keeps a probe away."""
+"""A further connection closes the oldest, so that idle clients cannot block probes."""
 MAX_HEAD_BYTES: Final = 16 << 10
 _KEEPALIVE_SECONDS: Final = 75.0
-"""Until the next request is whole, and until an answer is taken. Longer than a scrape interval, so that scrapers keep
+"""Time for the next complete request, and for reading an answer. Longer than a scrape interval, so that scrapers keep
 their connection."""
 _METHODS: Final = ("GET", "HEAD")
 _VERSIONS: Final = ("1.0", "1.1")
@@ -43,7 +45,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What a path is answered."""
+    """The answer for a path."""
 
     body: bytes
     status: int = 200
@@ -55,25 +57,25 @@ class _Request:
     method: str
     path: str
     is_last: bool
-    """Whether the connection is to be closed behind it: the client says so, or a body follows, which is not read."""
+    """Whether to close the connection afterwards: the client asked for it, or a body follows, which is not read."""
 
 
 class _BadRequest(Exception):
-    """What was sent is no request."""
+    """The bytes are no valid request."""
 
 
 class ProbeServer:
-    """Answers every path with what ``answer`` returns for it; None is 404."""
+    """Answers every path with the result of ``answer``; None is 404."""
 
     def __init__(self, answer: Callable[[str], Awaitable[ProbeAnswer | None]]) -> None:
         self._answer = answer
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        """The open ones, the oldest first."""
+        """Open connections, oldest first."""
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Accept clients of the bound socket ``listener`` until ``cleanup``."""
-        # So many are accepted at once, before the first of them counts.
+        # This many are accepted at once, before the first of them is counted.
         backlog = MAX_CONNECTIONS
         self._server = await asyncio.start_server(self._accept, sock=listener, backlog=backlog, limit=MAX_HEAD_BYTES)
 
@@ -96,7 +98,6 @@ class ProbeServer:
         connection.add_done_callback(lambda ended: self._connections.pop(ended, None))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its first request to its last."""
         try:
             is_last = False
             while not is_last:
@@ -110,7 +111,7 @@ class ProbeServer:
         except (_BadRequest, asyncio.LimitOverrunError):
             writer.write(_render_answer(_status_answer(400), _Request("GET", "", is_last=True)))
         except (TimeoutError, OSError, EOFError):
-            writer.transport.abort()  # the client has gone, or is to go
+            writer.transport.abort()  # the client is gone or too slow
         finally:
             writer.close()
 
@@ -125,7 +126,7 @@ class ProbeServer:
 
 
 class _HeadParser:
-    """Parses one head; httptools calls its ``on_…``."""
+    """Parses one head; httptools calls its ``on_…`` methods."""
 
     def __init__(self) -> None:
         self._target = b""
@@ -133,9 +134,9 @@ class _HeadParser:
         self._parser = httptools.HttpRequestParser(self)
 
     def parse(self, head: bytes) -> _Request:
-        """The request whose head, to its empty line, is ``head``. Raises _BadRequest."""
+        """Return the request with ``head``, including its empty line. Raises _BadRequest."""
         try:
-            with contextlib.suppress(httptools.HttpParserUpgrade):  # an offer, which need not be taken
+            with contextlib.suppress(httptools.HttpParserUpgrade):  # upgrades are optional
                 self._parser.feed_data(head)
             path = httptools.parse_url(self._target).path or b""
         except httptools.HttpParserError as error:
@@ -172,10 +173,8 @@ def _render_answer(answer: ProbeAnswer, request: _Request) -> bytes:
     return head.encode() + (b"" if request.method == "HEAD" else answer.body)
 
 
-# The Prometheus text format of counters, gauges, histograms and labels: all that a server tells, read at scrape time.
-#
-# prometheus-client would bring an HTTP server, its registry and its sampling into the memory of every pod. A test
-# compares this with what it writes.
+# The Prometheus text format. prometheus-client would cost every pod memory for an HTTP server, registry and sampling. A
+# test compares the output with its.
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -186,47 +185,46 @@ _ESCAPED_IN_HELP: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric with the value of each set of labels; a metric without labels has one value, of the empty set."""
+    """One metric with a value for each set of labels; without labels, one value for the empty set."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     samples: Sequence[tuple[Mapping[str, str], float]]
     suffixes: Sequence[str] = ()
-    """Of the name, for each sample; empty where all have the name itself."""
+    """Suffix of the name for each sample; empty if no sample has one."""
 
 
 class Collector(Protocol):
-    """What reads figures when they are asked for."""
+    """Reads figures on request."""
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families as they are now."""
+        """Yield the current families."""
         ...
 
 
 def counter(name: str, help_text: str, value: float) -> MetricFamily:
-    """The counter ``name``, which gets the ending that counters have."""
+    """Return a counter; its suffix is added to ``name``."""
     return labelled_counter(name, help_text, [({}, value)])
 
 
 def labelled_counter(name: str, help_text: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> MetricFamily:
-    """The same with labels."""
+    """Return a counter with labels."""
     return MetricFamily(f"{name}_total", "counter", help_text, samples)
 
 
 def gauge(name: str, help_text: str, value: float) -> MetricFamily:
-    """A number that rises and falls."""
+    """Return a gauge."""
     return labelled_gauge(name, help_text, [({}, value)])
 
 
 def labelled_gauge(name: str, help_text: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> MetricFamily:
-    """The same with labels."""
+    """Return a gauge with labels."""
     return MetricFamily(name, "gauge", help_text, samples)
 
 
 def histogram(name: str, help_text: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> MetricFamily:
-    """How often something fell into each bucket, of which there is one more than ``bounds``; ``total`` is the sum of
-    what was observed."""
+    """Return a histogram. There is one more bucket than ``bounds``; ``total`` is the sum of the observations."""
     labels = [{"le": repr(float(bound))} for bound in bounds] + [{"le": "+Inf"}]
     at_most = list(accumulate(counts))
     samples: list[tuple[Mapping[str, str], float]] = list(zip(labels, at_most, strict=True))
@@ -235,12 +233,12 @@ def histogram(name: str, help_text: str, bounds: Sequence[float], counts: Sequen
 
 
 def info(name: str, help_text: str, labels: Mapping[str, str]) -> MetricFamily:
-    """What is told by labels: a gauge that is always 1, with the ending that those have."""
+    """Return a gauge that is always 1, with information in its labels; its suffix is added to ``name``."""
     return MetricFamily(f"{name}_info", "gauge", help_text, [(labels, 1)])
 
 
 def render_metrics(collectors: Iterable[Collector]) -> bytes:
-    """What the scrape is answered."""
+    """Return the answer to a scrape."""
     families = (family for collector in collectors for family in collector.collect())
     return "".join(line for family in families for line in _lines(family)).encode()
 
@@ -253,27 +251,21 @@ def _lines(family: MetricFamily) -> Iterator[str]:
         yield f"{family.name}{suffix}{pairs and f'{{{pairs}}}'} {float(value)!r}\n"
 
 
-# The admin port: /healthz, /readyz, /metrics and /status of one supervised service.
-#
-# Served by the supervisor, so that it answers however busy the workers are. Readiness never depends on memory figures.
-
-
 METRICS_SECONDS: Final = 10.0
-"""/metrics is answered 503 when its figures take longer, as those of a process that hangs in the kernel may."""
+"""/metrics is answered 503 if figures take longer, as those of a process that hangs in the kernel may."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPort:
-    """What the admin port answers. Every function is called at each request."""
+    """The admin port. Every function is called for each request."""
 
     explain_unready: Callable[[], str | None]
-    """Returns why the service is not ready, as a sentence, or None when it is."""
+    """Returns why the service is not ready, as a sentence, or None."""
     status: Callable[[], Mapping[str, Any]]
-    """The members of /status, as JSON can say them."""
     collectors: Iterable[Collector] = field(default=())
 
     async def start(self, listener: socket.socket) -> ProbeServer:
-        """Serve on the bound socket ``listener`` until ``cleanup()`` of what is returned."""
+        """Serve on the bound socket ``listener`` until ``cleanup()`` of the returned server."""
         paths = self._paths()
 
         async def answer(path: str) -> ProbeAnswer | None:
@@ -284,7 +276,6 @@ class AdminPort:
         return server
 
     def _paths(self) -> Mapping[str, Callable[[], Awaitable[ProbeAnswer]]]:
-        """Return the handler of each path."""
         figures = _Figures(self.collectors)
 
         async def healthz() -> ProbeAnswer:
@@ -309,8 +300,9 @@ class _Figures:
         self._collecting: asyncio.Future[bytes] | None = None
 
     async def answer(self) -> ProbeAnswer:
-        # In a thread: collectors read files in /proc, which takes long for a process with a large map. Scrapes that
-        # wait share one: threads are few.
+        # In a thread: reading /proc takes long for a process with a large map. Waiting scrapes share one thread,
+        # because
+        # threads are few.
         if self._collecting is None or self._collecting.done():
             self._collecting = asyncio.ensure_future(asyncio.to_thread(render_metrics, self._collectors))
         try:
@@ -324,8 +316,8 @@ class _Figures:
 class CounterCollector:
     """Shared-memory counters as metrics: ``lookups`` becomes ``<prefix>_lookups_total``.
 
-    ``counters`` and ``gauges`` map names of the shared memory to the sentence that explains them. A gauge is a
-    number that each worker sets, such as its open connections; the metric is their sum.
+    ``counters`` and ``gauges`` map names in shared memory to their help texts. Each worker sets its gauges, such as
+    open connections; the metric is the sum.
     """
 
     def __init__(self, prefix: str, source: Counters, counters: Mapping[str, str], gauges: Mapping[str, str]) -> None:
@@ -343,7 +335,7 @@ class CounterCollector:
 
 
 class ServiceCollector:
-    """Readiness and restarts of a supervised service, private bytes and major faults of each of its processes."""
+    """Readiness and restarts of a service, and private bytes and major faults of its processes."""
 
     def __init__(self, prefix: str, supervisor: Supervisor) -> None:
         self.prefix = prefix
@@ -352,15 +344,15 @@ class ServiceCollector:
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the families. Processes are labelled ``supervisor``, ``worker-0``, …"""
         ready = self.supervisor.state == "ready"
-        yield self._gauge("ready", "1 while lookups are answered and no drain has begun.", int(ready))
+        yield self._gauge("ready", "1 while the service answers lookups and does not drain.", int(ready))
         restarts = sum(worker.restarts.count for worker in self.supervisor.workers)
-        yield counter(f"{self.prefix}_worker_restarts", "Workers started again after they ended.", restarts)
+        yield counter(f"{self.prefix}_worker_restarts", "Workers restarted after they ended.", restarts)
         kills = sum(worker.kills for worker in self.supervisor.workers)
         help_text = "Workers killed because their event loop no longer ran."
         yield counter(f"{self.prefix}_workers_killed", help_text, kills)
         yield self._by_process(
             "private_bytes",
-            "Memory that this process alone owns (no file backs it), swap included.",
+            "Memory that only this process owns, not backed by a file, including swap.",
             memory.private_bytes,
         )
         yield self._by_process(

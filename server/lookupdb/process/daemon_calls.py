@@ -1,7 +1,6 @@
-"""Calls that may take for ever, in threads that nothing waits for: a signal ends who waits for the call at once.
+"""Calls that may never return, in threads that nothing waits for, so that a signal ends the waiting at once.
 
-A library that waits in native code holds Python's signal handlers up for as long, and a pool's thread holds up the end
-of the program.
+A library that blocks in native code delays Python's signal handlers, and a pool's thread delays the end of the program.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ _unfinished: set[threading.Thread] = set()
 
 
 def call_interruptibly(function: Callable[..., T], *arguments: Any, seconds: float | None = None) -> T:
-    """Return what ``function`` returns, or raise what it raises; TimeoutError when it takes more than ``seconds``.
+    """Return or raise what ``function`` does, or TimeoutError after ``seconds``.
 
-    A signal's handler may raise meanwhile, in the main thread. Then, and after a timeout, the call goes on by itself,
-    and its outcome is dropped.
+    A signal handler may raise in the main thread meanwhile. Then, and after a timeout, the call continues, and its
+    outcome is dropped.
     """
     return _start(function, *arguments).result(seconds)
 
 
 def iterate_interruptibly(items: Iterable[T]) -> Iterator[T]:
-    """Yield ``items``; each is waited for as ``call_interruptibly`` does."""
+    """Yield ``items``, waiting for each as ``call_interruptibly`` does."""
     iterator, end = iter(items), object()
     while (item := call_interruptibly(next, iterator, end)) is not end:
         yield cast(T, item)
 
 
 async def call_in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """The same for a task: when it is cancelled, the call goes on by itself."""
-    import asyncio  # here: most who call have no event loop
+    """Call ``function`` in a thread for a task. If the task is cancelled, the call continues."""
+    import asyncio  # here, because most callers have no event loop
 
     return await asyncio.wrap_future(_start(partial(function, *arguments, **options)))
 
 
 def are_unfinished() -> bool:
-    """Whether a call still goes on. It must not come back while the interpreter is torn down: ``end_at_once``."""
+    """Whether a call is still running. It must not return during interpreter shutdown: use ``end_at_once``."""
     return any(thread.is_alive() for thread in tuple(_unfinished))
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End the program with ``code``, without Python's own end. What a standard stream does not take is dropped."""
+    """End the program with ``code``, without Python's shutdown. Output that a standard stream refuses is dropped."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

@@ -1,30 +1,32 @@
-"""The termination log of Kubernetes: how a container ended, as one line of JSON that the operator reads."""
+"""How a server starts and ends: standard streams, the change to the supervisor, the ready file, the termination log.
+
+The command line reads the options, and then becomes the supervisor by exec (``become_supervisor``). That frees the
+memory of the option parser (click, YAML, the CRD's schema), and keeps process id, files, environment and the words in a
+process listing. ``run_supervisor`` runs the role.
+"""
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-import logging
-from collections.abc import Callable, Mapping
-from typing import NoReturn
 
 from lookupdb import logs
 from lookupdb.errors import LookupdbError
 from lookupdb.wording import check_path, escape_controls, to_utf8
 
-# The ready file: a JSON file that appears, whole, when a process has become ready.
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def write(path: Path, members: dict[str, Any]) -> None:
-    """Write ``members`` as JSON, atomically: a reader sees no file or all of it."""
+    """Write ``members`` as JSON to the ready file, atomically: a reader sees no file or all of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -36,27 +38,24 @@ def write(path: Path, members: dict[str, Any]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove the file: the process is no longer ready."""
+    """Remove the ready file, because the process is no longer ready."""
     path.unlink(missing_ok=True)
 
 
-# Standard input, output and error where they are closed, or take no more.
-
-
 _LAST: Final = 2
-"""The descriptor of standard error, behind standard input and output."""
+"""The descriptor of standard error, after standard input and output."""
 
 
 def open_closed_streams() -> None:
-    """Put the null device in the place of those that are closed, as by ``>&-``. Else there is no stream to ask, and the
-    next file that is opened gets what is written to it, also by the processes that are started.
+    """Replace closed standard streams, as after ``>&-``, with the null device. Otherwise the next opened file would get
+    what is written to the stream, also by child processes.
 
-    What the encoding has not, as bytes of a path that are no UTF-8, becomes escapes in standard output as in standard
-    error."""
+    Text that the encoding of standard output lacks, such as a path that is not UTF-8, is escaped as in standard error.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    # None: closed. The checker knows of no such streams.
+    # A closed stream is None, which the type checker does not know.
     sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(_LAST, "w", errors="backslashreplace", closefd=False)
@@ -65,20 +64,20 @@ def open_closed_streams() -> None:
 
 
 class _Yielding(io.FileIO):
-    """A file that seems to take whatever is written to it."""
+    """A file that seems to accept whatever is written to it."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write ``data``, or drop it where the file does not take it. Returns the bytes that count as written."""
+        """Write ``data``, or drop it if the file refuses it. Return the number of bytes that count as written."""
         try:
             written = super().write(data)
-        except OSError:  # its disk is full, or its reader is gone
+        except OSError:  # the disk is full, or the reader is gone
             written = None
         return memoryview(data).nbytes if written is None else written
 
 
 def drop_refused_messages() -> None:
-    """Let standard error drop what it does not take: what is done goes on without its messages, and ends with the exit
-    code that it has. Standard error that is another object than Python's own is left as it is."""
+    """Make standard error drop what it cannot write, so that the work continues and its exit code stays. A standard
+    error that Python did not make is left alone."""
     own = sys.stderr
     if not isinstance(own, io.TextIOWrapper) or own is not sys.__stderr__:
         return
@@ -87,25 +86,19 @@ def drop_refused_messages() -> None:
 
 
 def drop_unwritten() -> None:
-    """Drop what standard output does not take any more, for its disk is full or its reader is gone: it would fail again
-    as the program ends, and give it another exit code."""
+    """Drop what standard output cannot write because its disk is full or its reader is gone. It would fail again at
+    exit, and change the exit code."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# How a server starts: the command line reads its options, and then becomes the supervisor by exec.
-#
-# What reads options (click, YAML, the CRD's schema) would stay in the memory of every pod for as long as it lives. By
-# exec it goes, and the process keeps its id, its files, its environment and its words in a process listing.
-
-
 def become_supervisor(role: str, settings: Mapping[str, Any]) -> NoReturn:
-    """Replace this program by the module ``role``, whose ``start()`` calls ``run_supervisor``.
+    """Replace this program with the module ``role``, whose ``start()`` calls ``run_supervisor``.
 
-    ``settings`` is any JSON with a member ``log_format``. It travels in a memory file, because a process listing would
-    show a password. Raises UsageError for a text, such as a path, that is no UTF-8.
+    ``settings`` is JSON with a member ``log_format``. It travels in a memory file, because a process listing would show
+    passwords. Raises UsageError for text, such as a path, that is not UTF-8.
     """
     _check_texts(settings)
     fd = os.memfd_create("lookupdb-supervisor", 0)  # inherited
@@ -125,7 +118,7 @@ def _check_texts(settings: Mapping[str, Any]) -> None:
 
 
 def end_with_error(error: LookupdbError) -> NoReturn:
-    """End the program as every verb ends: with a sentence and its exit code."""
+    """End the program with a sentence and exit code, as every verb does."""
     end_with_message(str(error), error.exit_code)
 
 
@@ -136,19 +129,19 @@ def end_with_message(message: str, exit_code: int) -> NoReturn:
 
 
 def end_interrupted() -> NoReturn:
-    """End the program as Ctrl-C ends it."""
+    """End the program as Ctrl-C does."""
     _say_last("interrupted")
     sys.exit(130)
 
 
 def _say_last(message: str) -> None:
-    """Say ``message`` on standard error if that takes it: the exit code stands either way."""
+    """Print ``message`` on standard error if possible. The exit code stays in either case."""
     drop_refused_messages()
     print(escape_controls(message), file=sys.stderr)
 
 
 def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
-    """Read the settings, run ``main(settings)``, and end as the command line does: a role's whole ``start()``."""
+    """Read the settings, run ``main(settings)``, and end as the command line does: the ``start()`` of a role."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         settings = orjson.loads(file.read())
     logs.configure_logging(settings["log_format"])
@@ -163,21 +156,21 @@ def run_supervisor(main: Callable[[dict[str, Any]], None]) -> None:
 log = logging.getLogger(__name__)
 
 _MAX_MESSAGE: Final = 500
-"""Characters: with all else, and escaped, it is less than the 4096 bytes that Kubernetes keeps."""
+"""Limit of characters: escaped and with everything else, less than the 4096 bytes that Kubernetes keeps."""
 
 
 def describe_error(error: LookupdbError) -> dict[str, Any]:
-    """The members that say why a program failed."""
+    """Return the members that say why a program failed."""
     return {"exitCode": error.exit_code, "reason": error.reason, "message": to_utf8(str(error))[:_MAX_MESSAGE]}
 
 
 def render_failure(error: LookupdbError) -> bytes:
-    """The line of a program that ended with ``error`` and has no other result."""
+    """Return the line of a program that ended with ``error`` and has no other result."""
     return orjson.dumps({"outcome": "failed", **describe_error(error)})
 
 
 def write_termination_log(path: Path | None, line: bytes) -> None:
-    """Write ``line`` where Kubernetes reads it. A failure to do so is logged, and does not change the exit code."""
+    """Write ``line`` where Kubernetes reads it. A failure is logged, and does not change the exit code."""
     if path is None:
         return
     try:

@@ -1,6 +1,6 @@
-"""The number of files and sockets that this process may have open.
+"""Open files and sockets: the limit of this process, and the number of clients that it allows.
 
-Distributions keep the soft limit at 1,024 for programs that use ``select``, and leave it to all others to raise it.
+Distributions keep the soft limit at 1,024 for programs that use ``select``; others must raise it.
 """
 
 from __future__ import annotations
@@ -15,30 +15,28 @@ from typing import Final
 from lookupdb.disk import OPEN_FILES_ERRNOS, RAISE_OPEN_FILES
 from lookupdb.errors import NotEnoughRoom, UsageError
 
-# How many clients a worker may have, by the files and sockets that the kernel lets it open.
-
-
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 96
-"""A worker keeps these for its shard or table, listeners, pipes, counters, names that are looked up, and clients that
-are refused."""
+"""Descriptors that a worker keeps for its shard or table, listeners, pipes, counters, name resolution and refused
+clients."""
 MIN_DESCRIPTORS: Final = 160
-"""Below this limit of open files no server starts: supervisor and worker need them, and a few clients."""
+"""The least limit with which a server starts: for supervisor, worker and a few clients."""
 
 
 def max_client_connections(limit: int, endpoints: int = 0) -> int:
-    """Return how many clients may connect where ``limit`` descriptors may be open, one for each of ``endpoints``.
+    """Return the number of clients that may connect with ``limit`` descriptors, one of which each of ``endpoints``
+    needs.
 
-    The next routing table may bring as many endpoints again before those of this one go. They get as many of the
-    available descriptors, but no more than half.
+    The next routing table may add as many endpoints before the current ones close. They get as many of the available
+    descriptors, but at most half.
     """
     available = max(0, limit - RESERVED_DESCRIPTORS - endpoints)
     return max(1, available - min(endpoints, available // 2))
 
 
 def limit_connections(requested: int, limit: int) -> int:
-    """Return how many of the ``requested`` connections a worker accepts; log when it is fewer. Raises UsageError."""
+    """Return the number of ``requested`` connections that a worker accepts; log if it is less. Raises UsageError."""
     if limit < MIN_DESCRIPTORS:
         raise UsageError(
             f"this process may open {limit} files and sockets, a server needs {MIN_DESCRIPTORS} at least",
@@ -54,33 +52,33 @@ def limit_connections(requested: int, limit: int) -> int:
 
 
 MAX_DESCRIPTORS: Final = 1 << 20
-"""More is never asked for: some hosts allow a thousand million, and nothing here could use them."""
+"""Limit of what is requested: some hosts allow a thousand million, which nothing here could use."""
 _OPEN_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of open files to its hard one. Returns how many it may have open from now on.
+    """Raise this process's soft limit of open files to its hard limit. Return the resulting limit.
 
-    Processes that are started from here on inherit the limit. One that cannot be raised stays as it is.
+    Processes started afterwards inherit it. A limit that cannot be raised stays.
     """
     soft, hard = (_as_number(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     goal = min(hard, MAX_DESCRIPTORS)
     if soft < goal:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (goal, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        except (OSError, ValueError):  # a sandbox may refuse what the kernel would allow
+        except (OSError, ValueError):  # a sandbox may forbid what the kernel would allow
             return soft
         return goal
     return min(soft, MAX_DESCRIPTORS)
 
 
 def free_descriptors() -> int:
-    """Return how many more files this process can open, after raising its limit."""
+    """Return the number of files that this process can still open, after raising its limit."""
     return max(0, raise_limit() - open_descriptors())
 
 
 def open_descriptors() -> int:
-    """Return how many files and sockets this process has open."""
+    """Return the number of files and sockets that this process has open."""
     try:
         return sum(1 for _ in _OPEN_DESCRIPTORS.iterdir()) - 1  # listing them takes one
     except OSError:
@@ -88,9 +86,9 @@ def open_descriptors() -> int:
 
 
 def require_descriptors(count: int, purpose: str, remedy: str) -> None:
-    """Raise NotEnoughRoom when this process may not have ``count`` files open, as ``purpose`` needs.
+    """Raise NotEnoughRoom if this process may not open ``count`` files, as ``purpose`` needs.
 
-    ``remedy`` says what would help besides raising the limit.
+    ``remedy`` says what else would help besides raising the limit.
     """
     limit = raise_limit()
     if limit < count:

@@ -1,7 +1,7 @@
-"""Listening sockets, made by the supervisor and inherited by workers.
+"""The listening sockets of a service's workers.
 
-Because the supervisor keeps them, a dead worker's socket goes on accepting until the worker is back. They are
-bound at once, so that a port in use is reported at once, and listen only when there is something to serve.
+The supervisor keeps them, so a dead worker's socket accepts until the worker is back. They are bound at startup, to
+report a port in use, and listen only when there is something to serve.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from lookupdb.errors import UsageError
 
 ANY_ADDRESS = "*"
-"""The host that means every address, IPv4 and, where the machine has it, IPv6."""
+"""The host for every address, IPv4 and, if available, IPv6."""
 BACKLOG = 4096
-"""Connections that may wait while a worker is busy or restarting; the kernel lowers it to net.core.somaxconn."""
+"""Connections that may wait while a worker is busy or restarting. The kernel limits it to net.core.somaxconn."""
 
 
 def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
@@ -25,12 +25,12 @@ def bind_shared(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises UsageError if a program listens on the port."""
+    """Raise UsageError if a program listens on the port."""
     bind(host, port).close()
 
 
 def bind_admin(host: str, port: int) -> socket.socket:
-    """Bind the admin port. Its error names the option: other servers share the default."""
+    """Bind the admin port. The error names its option, because other servers share the default."""
     try:
         return bind(host, port)
     except UsageError as error:
@@ -40,12 +40,12 @@ def bind_admin(host: str, port: int) -> socket.socket:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a TCP socket bound to ``host`` and ``port`` (0: a free one). Raises UsageError when it cannot be.
+    """Return a TCP socket bound to ``host`` and ``port`` (0 for a free one). Raises UsageError if that fails.
 
-    ``::`` takes IPv4 clients too, and so does ``*``, which on a machine without IPv6 takes those alone.
+    ``::`` also accepts IPv4 clients. So does ``*``, which on a machine without IPv6 accepts only those.
     """
     if host == ANY_ADDRESS:
-        return bind("::" if _has_ipv6() else "0.0.0.0", port)  # noqa: S104 - as was asked for
+        return bind("::" if _has_ipv6() else "0.0.0.0", port)  # noqa: S104 - as requested
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -66,11 +66,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(sockets: Sequence[socket.socket]) -> None:
-    """Let clients connect to the port that all of ``sockets`` are bound to; the kernel spreads them. Raises UsageError
-    when another program, which may be one of ours, listens on it by now, on this address or on one that overlaps.
+    """Listen on the port that all of ``sockets`` are bound to; the kernel spreads clients over them. Raises UsageError
+    if another program, possibly ours, listens by now on an overlapping address.
 
-    The first one listens before it lets others share the port: of all who do so, the kernel lets one in. Among those
-    who ask to share from the beginning it would let in each, and each would answer a part of the others' clients.
+    The first socket listens before the port is shared, because the kernel admits only one such socket. If all asked to
+    share from the beginning, it would admit several programs, and each would get a part of the others' clients.
     """
     first, *others = sockets
     try:

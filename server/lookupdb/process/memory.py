@@ -1,4 +1,9 @@
-"""Measures how much of a file the page cache holds."""
+"""Memory figures: what a process owns, what its container may use, and what the page cache holds of a file.
+
+Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory without a file,
+which the kernel cannot drop. The resident set size would include the mapped shard, which all workers share and the
+kernel may take back. Even ``Private_Dirty`` would, while a new file is not yet on disk.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# Memory figures: what a process really owns, and what its container may use.
-#
-# Private memory is ``Pss_Anon`` and ``SwapPss`` of /proc/PID/smaps_rollup: the process's share of memory that no file
-# backs, so that the kernel cannot drop it. Resident set size would count the mapped shard, which all workers share and
-# the kernel may take back at any time; even ``Private_Dirty`` would, while a file just built is not yet on disk.
-
-
 _KIB: Final = 1024
 _M_MMAP_THRESHOLD: Final = -3
-"""Of mallopt: larger blocks are mapped by themselves."""
+"""The mallopt parameter beyond which blocks are mapped individually."""
 
 
 def private_bytes(pid: int) -> int | None:
-    """Return the bytes that only process ``pid`` owns, in memory or swap. None when it is gone or may not be read."""
+    """Return the bytes that only process ``pid`` owns, in memory or swap; None if it is gone or unreadable."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -34,17 +32,17 @@ def private_bytes(pid: int) -> int | None:
 
 
 def major_faults(pid: int) -> int | None:
-    """Return the page faults of process ``pid`` that had to wait for the disk. None when it is gone."""
+    """Return the page faults of process ``pid`` that waited for the disk; None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The command name, in parentheses, may hold spaces: count the fields behind it.
+    # The command name, in parentheses, may contain spaces, so count the fields after it.
     return int(text.rpartition(")")[2].split()[9])
 
 
 def is_in_disk_sleep(pid: int) -> bool:
-    """Return whether process ``pid`` waits for a disk now: not even SIGKILL ends it before the disk answers."""
+    """Return whether process ``pid`` waits for a disk, during which not even SIGKILL ends it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
     except OSError:
@@ -52,43 +50,43 @@ def is_in_disk_sleep(pid: int) -> bool:
 
 
 def peak_resident() -> int:
-    """Return the most bytes that this process had resident since its program began.
+    """Return the peak resident size of this process since its program began.
 
-    VmHWM, because getrusage would also count what its parent had before the program was executed.
+    VmHWM, because getrusage would include the parent's memory before exec.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * _KIB for line in lines if line.startswith("VmHWM:"))
 
 
 def return_large_blocks() -> None:
-    """Give memory back to the system when a block of 1 MiB or more is freed.
+    """Make freed blocks of 1 MiB or more return to the system.
 
-    glibc keeps such blocks, of up to 32 MiB, once the first was freed; what several threads free side by side came to
-    100 MiB in a build of values of 11 MB.
+    glibc keeps such blocks of up to 32 MiB after the first was freed. What several threads freed came to 100 MiB in a
+    build of values of 11 MB.
     """
-    import ctypes  # by a build alone: it is no part of a worker's memory
+    import ctypes  # only for a build
 
-    with contextlib.suppress(AttributeError):  # another C library has no such setting
+    with contextlib.suppress(AttributeError):  # another C library lacks this setting
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerMemory:
-    """The figures of this process's control group, in bytes; None where it has none."""
+    """The figures of this process's control group in bytes, None without one."""
 
     limit: int | None
     anon: int | None
-    """Memory of processes: cannot be dropped."""
+    """Memory of processes, which cannot be dropped."""
     file: int | None
-    """Page cache: the mapped shard is here."""
+    """Page cache, including the mapped shard."""
 
 
 _UNLIMITED: Final = 1 << 60
-"""Version 1 says "no limit" by a number near 2**63."""
+"""Version 1 reports no limit as a number near 2**63."""
 
 
 def container_memory(root: Path = Path("/")) -> ContainerMemory:
-    """Return the figures of this process's control group, version 2 or 1; all None outside of any."""
+    """Return the figures of this process's control group, version 2 or 1; all None without one."""
     for directory, limit_name, anon, file in _find_memory_groups(root):
         try:
             stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
@@ -101,7 +99,7 @@ def container_memory(root: Path = Path("/")) -> ContainerMemory:
 
 
 def _find_memory_groups(root: Path) -> list[tuple[Path, str, str, str]]:
-    """Return where this process's memory.stat may be, best first: (directory, limit file, anon field, file field)."""
+    """Return the possible places of memory.stat, best first: (directory, limit file, anon field, file field)."""
     try:
         entries = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -113,7 +111,7 @@ def _find_memory_groups(root: Path) -> list[tuple[Path, str, str, str]]:
             for base in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):
                 groups.append((root / base / path.strip("/"), "memory.max", "anon", "file"))
         elif "memory" in controllers.split(","):
-            # Inside a container the path is the host's, and the mount point itself is the container's group.
+            # In a container, the path is the host's, and the mount point is the container's group.
             for inside in (path.strip("/"), ""):
                 directory = root / "sys/fs/cgroup/memory" / inside
                 groups.append((directory, "memory.limit_in_bytes", "total_rss", "total_cache"))
@@ -131,7 +129,7 @@ def _lowest_limit(directory: Path, name: str, root: Path) -> int | None:
 
 
 def page_cache_room() -> int:
-    """Return how many bytes of a file the page cache can hold: the container's limit and the machine's memory say."""
+    """Return the bytes of a file that the page cache can hold, by the container's limit and the machine's memory."""
     available = next(
         int(line.split()[1]) * _KIB
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -144,9 +142,9 @@ def page_cache_room() -> int:
 
 
 _CACHESTAT: Final = 451
-"""The system call's number, the same on every architecture; Linux 6.5 and newer."""
+"""The system call's number on every architecture; Linux 6.5 and newer."""
 _WINDOW: Final = 1 << 28
-"""Bytes mapped at a time where cachestat does not exist: bounds the result vector to 64 KiB."""
+"""Bytes mapped at a time without cachestat: limits the result vector to 64 KiB."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -168,9 +166,9 @@ class _CacheStat(ctypes.Structure):
 
 
 def resident_bytes(path: Path) -> int | None:
-    """Return how many bytes of the file are in the page cache. None when the kernel would not tell the truth.
+    """Return the bytes of the file in the page cache, or None if the kernel would not tell the truth.
 
-    Both system calls answer only those who own or may write the file; to others mincore calls everything resident.
+    Both system calls work only for those that own or may write the file; mincore calls everything resident for others.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -194,7 +192,7 @@ def resident_bytes(path: Path) -> int | None:
 
 
 def _cachestat(file: int) -> int | None:
-    """Return the resident pages of the open file, or None where this kernel or its seccomp filter has no cachestat."""
+    """Return the resident pages of the open file, or None if this kernel or its seccomp filter has no cachestat."""
     result = _CacheStat()
     whole = _Range(0, 0)
     if _libc.syscall(_CACHESTAT, file, ctypes.byref(whole), ctypes.byref(result), 0) == 0:
@@ -205,7 +203,7 @@ def _cachestat(file: int) -> int | None:
 
 
 def _mincore(file: int, start: int, length: int) -> int:
-    """Return the resident pages of one stretch of the open file."""
+    """Return the resident pages of a part of the open file."""
     address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, start)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "mmap")

@@ -1,6 +1,6 @@
-"""Runs a long-running role: signals, admin port, preparation, workers, ready file.
+"""Runs a long-running role: signals, admin port, preparation, sockets, workers, ready file.
 
-``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service`` and call ``run_service``.
+``lookupdb serve`` and ``lookupdb route`` describe themselves as a ``Service``, and call ``run_service``.
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ async def _prepare_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a role needs to run. The ready file has ``ready_members`` beside ``pid``, ``kernels`` and ``admin``."""
+    """The parts of a role. The ready file has ``ready_members`` and ``pid``, ``kernels`` and ``admin``."""
 
     fleet: Fleet
     ports: Sequence[Sequence[socket.socket]]
-    """The fleet's sockets, those of one port together."""
+    """The fleet's sockets, grouped by port."""
     admin_listener: socket.socket
     ready_members: Mapping[str, Any]
     ready_file: Path | None = None
     prepare: Callable[[], Awaitable[None]] = _prepare_nothing
-    """Awaited before the workers start, while the admin port answers already (not ready)."""
+    """Awaited before the workers start, while the admin port already reports that the service is not ready."""
     collectors: Callable[[Supervisor], Sequence[Collector]] = field(default=lambda _: ())
     status: Callable[[], Mapping[str, Any]] = field(default=dict)
-    """Further members of /status."""
 
 
 async def run_service(service: Service) -> None:
     """Run ``service`` until SIGTERM or SIGINT and the drain that follows; a second signal ends it at once.
 
-    Raises LookupdbError when preparation fails, a worker cannot be started, or a port is in use by now.
+    Raises LookupdbError if preparation fails, a worker cannot be started, or a port is in use by now.
     """
     supervisor = Supervisor(service.fleet)
     preparation = asyncio.ensure_future(service.prepare())
@@ -80,7 +79,7 @@ async def run_service(service: Service) -> None:
 
 
 async def _announce(service: Service, supervisor: Supervisor) -> None:
-    """Say where the service listens once it answers: who asked for free ports has no other way to know."""
+    """Announce the ports once the service is ready: that is the only way to learn free ports."""
     await supervisor.wait_ready()
     ports = {**service.ready_members, "admin": listeners.bound_port(service.admin_listener)}
     kernels = supervisor.workers[0].report["kernels"]

@@ -1,6 +1,6 @@
-"""``python -m lookupdb.process.start MODULE …`` calls ``start()`` of the module: supervisors and workers begin here.
+"""``python -m lookupdb.process.start MODULE …`` calls the module's ``start()``: the entry of supervisors and workers.
 
-Hardly any of them speaks TLS, yet asyncio and uvloop import it: 1 MB of each process, and 4 MB of OpenSSL to map.
+Few of them use TLS, yet asyncio and uvloop import it: 1 MB in each process, and 4 MB of mapped OpenSSL.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import types
 
 
 class _NoTls(types.ModuleType):
-    """Stands for ``ssl``: its classes and numbers are there to be compared with, and nothing can be made of them."""
+    """Replaces ``ssl``: its classes and numbers can be compared with, but not used."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -22,12 +22,12 @@ class _NoTls(types.ModuleType):
 
 
 def leave_out_tls() -> None:
-    """Let what is imported from here on do without ``ssl``."""
+    """Replace ``ssl`` for later imports."""
     sys.modules["ssl"] = _NoTls("ssl")
 
 
 def take_in_tls() -> None:
-    """Let what is imported from here on have ``ssl``, in a process that speaks TLS itself: not by asyncio."""
+    """Restore ``ssl`` for later imports, in a process that uses TLS itself and not through asyncio."""
     if not hasattr(sys.modules.get("ssl"), "__file__"):
         sys.modules.pop("ssl", None)
 

@@ -1,6 +1,7 @@
-"""The supervisor: keeps a fleet of workers running, and ends it in order.
+"""The supervisor: keeps a fleet of workers running, restarts and kills them, and ends them in order.
 
-It holds no data and answers no lookup, so that no client can hurt it.
+``Restarts`` decides when a worker is started again, ``Liveness`` whether it hangs. ``WorkerProcess`` runs one worker,
+``Supervisor`` the fleet. The supervisor holds no data and answers no lookup, so that no client can harm it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,13 @@ from lookupdb.errors import LookupdbError
 from lookupdb.process import memory
 from lookupdb.process.worker import BEAT_SECONDS, MAX_REPORT_BYTES, Counters, WorkerBoot
 
-# Decides when a worker is started again, and when it is given up. No I/O.
-
-
 START_ATTEMPTS: Final = 3
-"""A worker that has never been ready is given up after so many attempts: its trouble will not pass."""
+"""A worker that was never ready is given up after this many attempts, because its problem will persist."""
 FIRST_DELAY: Final = 0.05
 LONGEST_DELAY: Final = 5.0
-"""Seconds. A worker that was ready once is started again for ever: whatever killed it may pass."""
+"""Seconds. A worker that was ready once is always restarted, because what killed it may pass."""
 STEADY_SECONDS: Final = 30.0
-"""A worker that was ready for so long has recovered: its next restart is quick again."""
+"""A worker that was ready for this long has recovered: its next restart is quick again."""
 
 
 @dataclass(slots=True)
@@ -41,14 +39,14 @@ class Restarts:
     """The history of one worker's starts and ends."""
 
     failures: int = 0
-    """In a row: reset by a steady run."""
+    """Number of failures in a row; a steady run resets it."""
     was_ready: bool = False
     count: int = 0
 
     def note_end(self, ready_seconds: float | None) -> float | None:
-        """Note that the worker ended after being ready for ``ready_seconds`` (None: never in this run).
+        """Record the end of a worker that was ready for ``ready_seconds`` (None if never in this run).
 
-        Returns the seconds to wait before the next start, or None: give up.
+        Return the seconds until the next start, or None to give up.
         """
         self.was_ready = self.was_ready or ready_seconds is not None
         steady = ready_seconds is not None and ready_seconds >= STEADY_SECONDS
@@ -59,26 +57,24 @@ class Restarts:
         return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures - 1, 16)))
 
 
-# Judges by its heartbeat whether a worker still runs its event loop. No I/O.
-#
-# A worker beats every ``BEAT_SECONDS`` from its event loop, once that runs. What counts is how long the supervisor has
-# *watched* it without a beat: a judgement adds at most two beats' time, however long ago the one before was. So a
-# paused container, a sleeping machine or a supervisor without a processor cannot make all workers seem dead.
+# A worker beats every ``BEAT_SECONDS`` from its event loop. What counts is the time for which the supervisor has
+# *watched* it without a beat. Each check adds at most two intervals, however long ago the previous one was. So a paused
+# container, a sleeping machine or a supervisor without CPU cannot make all workers look dead.
 
 
 STALE_SECONDS: Final = 5.0
-"""A worker silent for so long is not ready. Its longest turn is the 500 lookups of one read, which takes as long on a
-cold disk that needs 10 ms for each."""
+"""A worker without a beat for this long is not ready. Its longest turn, the 500 lookups of one read, takes as long on a
+cold disk with 10 ms per lookup."""
 HUNG_SECONDS: Final = 15.0
-"""A worker silent for so long is killed. Three times as long, because a worker that comes back by itself still has its
+"""A worker without a beat for this long is killed. The limit is higher, because a worker that recovers keeps its
 clients' connections."""
 START_SECONDS: Final = 120.0
-"""A worker that has not beaten yet is importing and opening its file, perhaps behind others: it may take so long."""
+"""Time until the first beat: the worker imports modules and opens its file, perhaps after others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivenessLimits:
-    """How long workers may be silent. Only tests choose other values: they cannot wait for so long."""
+    """Limits of silence. Only tests use others, because they cannot wait that long."""
 
     stale_seconds: float = STALE_SECONDS
     hung_seconds: float = HUNG_SECONDS
@@ -95,24 +91,24 @@ class LivenessVerdict(enum.Enum):
 
 @dataclass(slots=True)
 class Liveness:
-    """The heartbeat of one process of a worker. ``beats`` is its counter when the process started."""
+    """The heartbeat of one process of a worker. ``beats`` is the counter when the process started."""
 
     beats: int
     judged_at: float
     limits: LivenessLimits = field(default_factory=LivenessLimits)
     has_begun: bool = False
-    """Whether it has beaten, or reported that it is ready."""
+    """Whether it has beaten or reported that it is ready."""
     silence: float = 0.0
     """Seconds watched without a beat."""
 
     def begin(self) -> None:
-        """Expect heartbeats from now on: the worker is ready."""
+        """Expect heartbeats from now on, because the worker is ready."""
         self.has_begun, self.silence = True, 0.0
 
     def judge(self, now: float, beats: int, *, waits_for_disk: bool = False) -> LivenessVerdict:
-        """Return the verdict at ``now``, when the counter is ``beats``.
+        """Return the verdict at time ``now`` with the counter at ``beats``.
 
-        A worker that waits for the disk is not ready, but killing it would only make the next one wait.
+        A worker that waits for the disk is not ready, but it is not killed, because the next one would wait, too.
         """
         self.silence += min(now - self.judged_at, 2 * BEAT_SECONDS)
         self.judged_at = now
@@ -127,9 +123,6 @@ class Liveness:
         return LivenessVerdict.STALE if self.silence >= self.limits.stale_seconds else LivenessVerdict.ALIVE
 
 
-# A worker as its supervisor sees it: its process, its state, its last report.
-
-
 log = logging.getLogger(__name__)
 
 
@@ -140,40 +133,37 @@ class WorkerState(enum.StrEnum):
     READY = "ready"
     DRAINING = "draining"
     STALLED = "stalled"
-    """It was ready, and its event loop no longer runs."""
+    """It was ready, but its event loop no longer runs."""
     STOPPED = "stopped"
-    """It has ended, and may be started again."""
+    """It has ended, and may be restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The workers of one service: their module, their configuration, what they inherit."""
+    """The workers of one service: module, configuration, and what they inherit."""
 
     module: str
-    """Its ``start()`` calls ``run_worker``."""
+    """The module whose ``start()`` calls ``run_worker``."""
     configs: Sequence[Mapping[str, Any]]
-    """One for each worker: any JSON."""
+    """One configuration per worker, as JSON."""
     sockets: Sequence[Sequence[socket.socket]]
-    """One list for each worker, in the order in which the worker finds them."""
     counters: Counters
     drain_seconds: float
-    """How long a worker goes on serving after SIGTERM, before it finishes and closes."""
+    """Seconds for which a worker keeps serving after SIGTERM, before it finishes and closes."""
     log_format: str = "text"
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to the supervisor's own."""
     forward_hangup: bool = False
-    """Pass SIGHUP on to the workers."""
     liveness: LivenessLimits = field(default_factory=LivenessLimits)
 
 
 def reported_error(report: Mapping[str, Any]) -> str:
-    """What keeps a worker from being ready, or has ended it, by its ``report``; empty for nothing."""
+    """Return what keeps a worker from being ready, or has ended it, according to ``report``; empty for nothing."""
     failure = report.get("failed")
     return str(failure["message"] if failure else report.get("error") or "")
 
 
 class WorkerProcess:
-    """A worker's process, which may be started many times: ``run_once`` starts it and returns when it has ended."""
+    """A worker's process, which may be started many times. ``run_once`` starts it, and returns when it has ended."""
 
     def __init__(self, fleet: Fleet, index: int) -> None:
         self.fleet = fleet
@@ -182,21 +172,21 @@ class WorkerProcess:
         self.pid: int | None = None
         self.restarts = Restarts()
         self.kills = 0
-        """How often it was killed because it hung."""
         self.report: dict[str, Any] = {}
         """The last value of every member that the running process reported."""
         self.ready = asyncio.Event()
         """Set once it has been ready for the first time."""
         self._ready_at: float | None = None
         self._kernels: str | None = None
-        """Those of the process that was ready last."""
+        """The kernels of the last process that was ready."""
         self._liveness: Liveness | None = None
         self._faults: int | None = None
         """Major page faults at the last check."""
         self._is_draining = False
 
     async def run_once(self) -> tuple[int, float | None]:
-        """Start the process and wait until it ends. Returns its exit status, and the seconds it was ready or None."""
+        """Start the process and wait until it ends. Return its exit status, and the seconds that it was ready, or
+        None."""
         fleet = self.fleet
         self.report, self._ready_at, self.state = {}, None, WorkerState.STARTING
         with contextlib.ExitStack() as resources:
@@ -221,7 +211,7 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def check(self, now: float) -> None:
-        """Check its heartbeat, once a second: a process without one is not ready, and after a while it is killed."""
+        """Check the heartbeat once a second. Without one the process is not ready, and is killed after a while."""
         if self.pid is None or self._liveness is None or self._is_draining:
             return
         beats = self.fleet.counters.beats(self.index)
@@ -230,34 +220,34 @@ class WorkerProcess:
                 self.state = WorkerState.READY
             case LivenessVerdict.STALE if self.state is WorkerState.READY:
                 self.state = WorkerState.STALLED
-                log.warning("a worker does not answer: it is not ready", extra={"worker": self.index, "pid": self.pid})
+                log.warning("worker not ready: no heartbeat", extra={"worker": self.index, "pid": self.pid})
             case LivenessVerdict.HUNG:
-                log.error("a worker hangs: it is killed", extra={"worker": self.index, "pid": self.pid})
+                log.error("worker killed: no heartbeat", extra={"worker": self.index, "pid": self.pid})
                 self.kills += 1
                 self.send(signal.SIGKILL)
                 self._liveness = None
 
     def _waits_for_disk(self, pid: int) -> bool:
-        """Return whether it waits for the disk now, or has since the last check."""
+        """Return whether it waits for the disk, or has since the last check."""
         previous, self._faults = self._faults, memory.major_faults(pid)
         return self._faults != previous or memory.is_in_disk_sleep(pid)
 
     def drain(self) -> None:
-        """Tell the process to drain and end."""
+        """Make the process drain and end."""
         self._is_draining = True
         if self.pid is not None:
             self.state = WorkerState.DRAINING
             self.send(signal.SIGTERM)
 
     def failure(self, status: int) -> LookupdbError:
-        """Return why it could not start: the error that it reported, or how it ended."""
+        """Return why it could not start: its reported error, or how it ended."""
         failure = self.report.get("failed")
         if failure:
             return _error_class(failure["reason"])(failure["message"], hint=failure["hint"])
         ending = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return LookupdbError(
             f"worker {self.index} ({self.fleet.module}) {ending} before it was ready",
-            hint="what it wrote to standard error tells more",
+            hint="see what it wrote to standard error",
         )
 
     def describe(self) -> dict[str, Any]:
@@ -274,7 +264,7 @@ class WorkerProcess:
         return None if self._ready_at is None else time.monotonic() - self._ready_at
 
     async def _reports(self, resources: contextlib.ExitStack) -> asyncio.StreamReader:
-        """Return a reader of what the process will report; ``self._reports_fd`` is the process's end."""
+        """Return a reader of the process's reports; ``self._reports_fd`` is the process's end."""
         read_fd, self._reports_fd = os.pipe()
         reader = asyncio.StreamReader(limit=2 * MAX_REPORT_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -331,9 +321,7 @@ class WorkerProcess:
             self.report.update(members)
 
     def _compare_kernels(self, kernels: str) -> None:
-        """Say that the process answers by other kernels than the one before, at another cost: what is installed has
-        changed meanwhile.
-        """
+        """Log if the process uses other kernels than the previous one, because the installation has changed."""
         before, self._kernels = self._kernels, kernels
         if before not in (None, kernels):
             log.warning(
@@ -353,11 +341,11 @@ def _error_class(reason: str) -> type[LookupdbError]:
 
 
 STOP_SECONDS: Final = 5.0
-"""After its drain time a worker has so long to finish what has arrived; then it is killed."""
+"""Time for a worker to finish after its drain time; then it is killed."""
 
 
 class Supervisor:
-    """Runs ``fleet``: ``run()`` until ``drain()``. To be made and used within one event loop."""
+    """Runs ``fleet``: ``run()`` until ``drain()``. Make and use it within one event loop."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -367,7 +355,7 @@ class Supervisor:
 
     @property
     def state(self) -> WorkerState:
-        """READY while every worker is; DRAINING from the first call of ``drain`` on."""
+        """READY if every worker is; DRAINING from the first ``drain`` on."""
         if self._draining.is_set():
             return WorkerState.DRAINING
         ready = all(worker.state is WorkerState.READY for worker in self.workers)
@@ -375,7 +363,7 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The running workers' process ids, by name: ``worker-0``, …"""
+        """The process ids of running workers by name: ``worker-0``, …"""
         return {f"worker-{worker.index}": worker.pid for worker in self.workers if worker.pid}
 
     async def wait_ready(self) -> None:
@@ -384,7 +372,7 @@ class Supervisor:
             await worker.ready.wait()
 
     async def run(self) -> None:
-        """Keep all workers running until drained. Raises a worker's own error when it cannot be started."""
+        """Keep all workers running until drained. Raises a worker's error if it cannot be started."""
         tasks = [asyncio.create_task(self._keep(worker)) for worker in self.workers]
         checks = asyncio.create_task(self._check())
         try:
@@ -401,7 +389,7 @@ class Supervisor:
     def drain(self) -> None:
         """End the fleet: the first call lets the workers finish, the second kills them."""
         if self._draining.is_set():
-            log.warning("asked to stop again: the workers are killed")
+            log.warning("second request to stop: killing the workers")
             self.kill()
             return
         self._draining.set()
@@ -416,24 +404,23 @@ class Supervisor:
             worker.send(signal.SIGKILL)
 
     def hang_up(self) -> None:
-        """Pass SIGHUP on to the workers that are ready, if the fleet wants it."""
+        """Pass SIGHUP on to the ready workers, if the fleet has ``forward_hangup``."""
         for worker in self.workers:
             if self.fleet.forward_hangup and worker.state is WorkerState.READY:
                 worker.send(signal.SIGHUP)
 
     def _overdue(self) -> None:
-        log.warning("the drain time is over: workers that still run are killed", extra={"pids": self.pids})
+        log.warning("the drain time is over: killing the remaining workers", extra={"pids": self.pids})
         self.kill()
 
     async def _check(self) -> None:
-        """Check every worker's heartbeat, once a second."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             for worker in self.workers:
                 worker.check(time.monotonic())
 
     async def _keep(self, worker: WorkerProcess) -> None:
-        """Start ``worker`` whenever it has ended, until the fleet drains."""
+        """Restart ``worker`` whenever it ends, until the fleet drains."""
         while not self._draining.is_set():
             status, ready_seconds = await worker.run_once()
             if self._draining.is_set():
@@ -442,7 +429,7 @@ class Supervisor:
             if delay is None:
                 raise worker.failure(status)
             log.warning(
-                "a worker ended and is started again",
+                "worker ended: restarting it",
                 extra={
                     "worker": worker.index,
                     "status": status,

@@ -1,5 +1,7 @@
-"""Small files that others replace while a process runs: certificates, tokens, keys. Polling, because it sees every way
-a file can change: renamed over, rewritten in place, or reached through a symbolic link that a kubelet swaps.
+"""Watches small files that others replace: certificates, tokens, keys.
+
+It polls, which notices every kind of change: a rename, a rewrite in place, and a swapped symbolic link, as in a
+kubelet's volumes.
 """
 
 from __future__ import annotations
@@ -14,33 +16,33 @@ from typing import Final, NamedTuple
 
 POLL_SECONDS: Final = 1.0
 MAX_FILE_BYTES: Final = 1 << 20
-"""As large as a Secret or a ConfigMap may be. Of a larger file nothing is taken."""
+"""The limit of a Secret or ConfigMap. Larger files are not read."""
 MAX_FILES: Final = 1 << 14
-"""More than the hashes of tokens, of 71 bytes, that a Secret of 1 MiB can hold."""
+"""More than the token hashes, of 71 bytes, that a Secret of 1 MiB can hold."""
 _SETTLED_SECONDS: Final = 2.0
-"""Files changed so short before they were read may change again within their timestamps' resolution."""
+"""Files changed this recently may change again within the resolution of their timestamps."""
 _STEP_SECONDS: Final = 0.002
 _PAUSE_SECONDS: Final = 0.01
-"""A look at many files takes turns with the requests that the process answers, and costs a fifth of it at most."""
+"""Polling many files alternates with the process's requests, and takes at most a fifth of its time."""
 
 Content = Mapping[Path, bytes | None]
-"""None: the file is not there, cannot be read, or is larger than ``MAX_FILE_BYTES``."""
+"""Content by path, None for a file that is missing, unreadable or larger than ``MAX_FILE_BYTES``."""
 
 
 class _File(NamedTuple):
-    """What one look found."""
+    """The result of one poll of a file."""
 
     signature: object
-    """None: it is to be read again, whatever the next look finds."""
+    """None if the next poll must read the file in any case."""
     content: bytes | None
 
 
 class WatchedFiles:
-    """Calls ``on_content`` with what all of the files hold, at once and whenever something in them has changed.
+    """Calls ``on_content`` with the content of all files, at once and after each change.
 
-    ``list_paths`` says which files, anew at each look; of more than ``MAX_FILES`` the first ones. Where it raises
-    OSError, what the files held before still counts. What is read together need not have been written together: who
-    gets halves of two versions is called again with the whole later one.
+    ``list_paths`` is called for each poll; of more than ``MAX_FILES`` paths, only the first are read. If it raises
+    OSError, the previous content stays. Files read together need not have been written together; after a mixture,
+    another call follows with the complete later version.
     """
 
     def __init__(
@@ -58,30 +60,30 @@ class WatchedFiles:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.problems: tuple[str, ...] = ()
-        """Why some of what is there is not looked at: sentences. A change of them is told as one of content is."""
+        """Sentences about what is not read. A change of them is reported like a change of content."""
 
     def start(self) -> None:
-        """Look now, and again until ``stop``."""
+        """Poll now, and repeatedly until ``stop``."""
         self._timer = self._loop.call_later(self._poll_seconds, self._step, self._look_in_steps())
         self.look()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._timer:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Read the files that have changed since they were read."""
+        """Read the files that have changed."""
         for _ in self._look_in_steps():
             pass
 
     def tell_again(self) -> None:
-        """At the next look tell what the files hold, although it is the same: it could not be used for a reason that
-        may pass."""
+        """Report the content at the next poll even if unchanged, because it could not be used for a temporary
+        reason."""
         self._told = None
 
     def _step(self, steps: Iterator[None]) -> None:
-        # The next look is certain before anybody's code runs: who fails is asked again.
+        # Schedule the next poll first: a failing callback is then called again.
         self._timer = self._loop.call_later(self._poll_seconds, self._step, self._look_in_steps())
         for _ in steps:
             self._timer.cancel()
@@ -116,7 +118,7 @@ class WatchedFiles:
 
 
 class Folder:
-    """Whose files are watched, by their names. Those of a kubelet's own, which begin with two dots, are none."""
+    """A folder of watched files. A kubelet's own entries, which begin with two dots, are left out."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,19 +126,19 @@ class Folder:
         self._paths: list[Path] = []
 
     def list_files(self) -> list[Path]:
-        """Sorted; none if there is no such folder. Raises OSError if it cannot be read."""
+        """Return the files sorted by name, none if the folder is missing. Raises OSError if it is unreadable."""
         try:
             names = sorted(name for name in os.listdir(self._path) if not name.startswith(".."))  # noqa: PTH208 - no paths
         except FileNotFoundError:
             names = []
-        if names != self._names:  # mostly they are the same, and may be thousands
+        if names != self._names:  # usually equal, and perhaps thousands
             self._names = names
             self._paths = [self._path / name for name in names]
         return self._paths
 
 
 def _look_at(path: Path, before: _File | None, now: float) -> _File:
-    """What ``path`` holds at ``now``: read, unless it has not changed since ``before``."""
+    """Return the content of ``path`` at ``now``, which is read if it has changed since ``before``."""
     try:
         about = path.stat()
     except OSError:
@@ -145,16 +147,16 @@ def _look_at(path: Path, before: _File | None, now: float) -> _File:
     if before and before.signature == signature:
         return before
     if not stat.S_ISREG(about.st_mode):
-        return _File(signature, None)  # to open a pipe may take forever
+        return _File(signature, None)  # opening a pipe could block forever
     content = read_file(path)
     may_change_unseen = abs(now - about.st_mtime) <= _SETTLED_SECONDS
-    # What is there and cannot be read today, because no descriptor is free say, is read tomorrow.
+    # Files that are temporarily unreadable, for example without a free descriptor, are read at the next poll.
     is_unread = content is None and about.st_size <= MAX_FILE_BYTES
     return _File(None if may_change_unseen or is_unread else signature, content)
 
 
 def read_file(path: Path) -> bytes | None:
-    """What ``path`` holds; None as in ``Content``."""
+    """Return the content of ``path``, or None as in ``Content``."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)

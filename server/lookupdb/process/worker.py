@@ -1,8 +1,8 @@
-"""The worker's side of supervision: its configuration, its reports, and that it never outlives its supervisor.
+"""The worker's side of supervision: boot configuration, counters, heartbeat and reports.
 
-A worker is started with the number of a memory file (see ``start``) that holds ``WorkerBoot`` as JSON (so that no
-secret shows in a process listing). It inherits its listening sockets, the counters, and two pipes: ``alive``,
-which ends when the supervisor does, and ``reports``, into which it writes one JSON object a line.
+A worker starts with the number of a memory file that holds its ``WorkerBoot`` as JSON, so that no secret appears in a
+process listing. It inherits its listening sockets, the counters, and two pipes. ``alive`` ends when the supervisor
+does, which ends the worker. Into ``reports`` the worker writes one JSON object per line.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from lookupdb import logs, native
 from lookupdb.errors import LookupdbError
 
 if TYPE_CHECKING:
-    import asyncio  # the worker of a router has it loaded anyway
+    import asyncio  # which a router's worker has loaded anyway
 
 
-# Counters in shared memory: a slot of unsigned 64-bit numbers for each worker, summed when scraped.
-#
-# A worker adds to its own slot with plain arithmetic: no lock, no system call, no metrics library on the hot path.
-# The memory belongs to the supervisor, so a restarted worker goes on counting where the dead one stopped.
+# Counters in shared memory, without locks, system calls or a metrics library on the hot path. The memory belongs to the
+# supervisor, so a restarted worker continues to count where the dead one stopped.
 
 
 _CACHE_LINE: Final = 64
@@ -38,19 +36,19 @@ _ITEM: Final = 8
 
 
 class Counters:
-    """``slots`` copies of the counters called ``names``, in anonymous shared memory.
+    """Counters called ``names`` in anonymous shared memory, with a slot of 64-bit numbers for each of ``slots``
+    workers.
 
-    ``index[name]`` is a counter's place within ``slot(i)``. With ``fd`` the memory of another process's
-    Counters of the same names and slots is mapped; without, new memory is made, all zero.
-
-    Behind a slot's counters stands the worker's heartbeat.
+    ``index[name]`` is the place of a counter in ``slot(i)``. ``fd`` maps the memory of another process's Counters of
+    the same names and slots; without it, new memory is made, all zero. The worker's heartbeat follows the counters of a
+    slot.
     """
 
     def __init__(self, names: Iterable[str], slots: int, *, fd: int | None = None) -> None:
         self.names = tuple(names)
         self.slots = slots
         self.index = {name: place for place, name in enumerate(self.names)}
-        # A slot fills whole cache lines, so that two workers never write to the same one.
+        # A slot fills whole cache lines, so that no two workers write to the same one.
         self._stride = -(-(len(self.names) + 1) * _ITEM // _CACHE_LINE) * _CACHE_LINE // _ITEM
         size = self._stride * _ITEM * slots
         if fd is None:
@@ -60,12 +58,12 @@ class Counters:
         self._numbers = memoryview(mmap.mmap(fd, size)).cast("Q")
 
     def slot(self, number: int) -> memoryview:
-        """Return the counters of worker ``number``, writable, one item a name: ``slot[index[name]] += 1``."""
+        """Return the writable counters of worker ``number``: ``slot[index[name]] += 1``."""
         start = number * self._stride
         return self._numbers[start : start + len(self.names)]
 
     def value(self, name: str, slot: int) -> int:
-        """Return what worker ``slot`` has counted."""
+        """Return a counter of worker ``slot``."""
         number: int = self._numbers[slot * self._stride + self.index[name]]
         return number
 
@@ -74,19 +72,19 @@ class Counters:
         self._numbers[slot * self._stride + len(self.names)] += 1
 
     def beats(self, slot: int) -> int:
-        """Return how many heartbeats worker ``slot`` has counted. While it changes, the worker is alive."""
+        """Return the heartbeats of worker ``slot``. It is alive while they increase."""
         number: int = self._numbers[slot * self._stride + len(self.names)]
         return number
 
     def total(self, name: str) -> int:
-        """Return what all workers have counted together."""
+        """Return the sum of a counter over all workers."""
         return sum(self.value(name, slot) for slot in range(self.slots))
 
 
 BEAT_SECONDS: Final = 1.0
-"""How often a worker's event loop beats (see ``liveness``)."""
+"""Interval of a worker's heartbeats (see ``supervisor``)."""
 MAX_REPORT_BYTES: Final = 60_000
-"""A report must fit into the pipe (64 KiB) so that writing it never blocks an idle pipe's writer."""
+"""Limit of a report, which must fit the pipe (64 KiB) so that writing to an empty pipe never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,8 @@ class WorkerBoot:
     """A worker's configuration, and what it inherits."""
 
     index: int
-    """Which worker this is, from 0."""
     workers: int
     config: dict[str, Any]
-    """The role's own configuration: any JSON."""
     sockets: tuple[int, ...]
     counter_names: tuple[str, ...]
     counters_fd: int
@@ -107,12 +103,12 @@ class WorkerBoot:
     log_format: str
 
     def to_json(self) -> bytes:
-        """Return it as the content of the memory file."""
+        """Return the content of the memory file."""
         return orjson.dumps(asdict(self))
 
     @classmethod
     def read(cls, fd: int) -> Self:
-        """Read it from the memory file ``fd``, and close that."""
+        """Read and close the memory file ``fd``."""
         with open(fd, "rb") as file:
             members = orjson.loads(file.read())
         for name in ("sockets", "counter_names"):
@@ -131,7 +127,8 @@ class WorkerBoot:
         return Counters(self.counter_names, self.workers, fd=self.counters_fd)
 
     def make_heartbeat(self) -> Callable[[], None]:
-        """Return what the event loop calls every ``BEAT_SECONDS``. A worker that ceases to do so is killed as hung."""
+        """Return a function to call every ``BEAT_SECONDS`` in the event loop. A worker that stops calling it is
+        killed."""
         counters, index = self.counters(), self.index
         return lambda: counters.beat(index)
 
@@ -146,21 +143,21 @@ class WorkerBoot:
         beat_again()
 
     def report(self, **members: Any) -> None:
-        """Send ``members`` to the supervisor, which keeps the last value of each and shows it in /status."""
+        """Send ``members`` to the supervisor, which shows the last value of each in /status."""
         line = orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
         if len(line) > MAX_REPORT_BYTES:
             raise ValueError(f"a report of {len(line)} bytes, the limit is {MAX_REPORT_BYTES}")
         os.write(self.reports_fd, line)
 
     def report_ready(self, **members: Any) -> None:
-        """Tell the supervisor, which loads no kernels, that this worker answers from now on, and by which of them."""
+        """Report that this worker is ready, and with which kernels, because the supervisor loads none."""
         self.report(state="ready", kernels=native.kind(), **members)
 
 
 def run_worker(main: Callable[[WorkerBoot], None]) -> None:
-    """Read the configuration, run ``main(boot)``, and report why it fails: a worker module's whole ``start()``.
+    """Read the configuration, run ``main(boot)``, and report a failure: the ``start()`` of a worker module.
 
-    ``main`` returns when it has drained after SIGTERM; until it handles SIGTERM, that ends the process.
+    ``main`` must return after SIGTERM and the drain. Until it handles SIGTERM, the signal ends the process.
     """
     boot = WorkerBoot.read(int(sys.argv[1]))
     die_with_supervisor(boot.alive_fd)
@@ -173,9 +170,9 @@ def run_worker(main: Callable[[WorkerBoot], None]) -> None:
 
 
 def die_with_supervisor(alive_fd: int) -> None:
-    """Let the kernel end this process when the other end of the pipe is closed, whatever it is busy with.
+    """Make the kernel end this process when the other end of the pipe is closed, whatever it is doing.
 
-    The kernel sends SIGIO for the end of the pipe, and SIGIO's default action is to end the process.
+    The kernel sends SIGIO for the end of the pipe, which by default ends the process.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(alive_fd, fcntl.F_SETOWN, os.getpid())

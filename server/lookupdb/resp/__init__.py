@@ -1,1 +1,1 @@
-"""The Redis protocol (RESP 2 and 3), as shard servers and routers speak it with clients. No I/O."""
+"""The Redis protocol (RESP 2 and 3) of shard servers and routers. Does no I/O."""

@@ -1,7 +1,7 @@
-"""Commands: which there are, who may ask them, and those that any client asks of any server when it connects.
+"""Commands that all servers share, the table that checks and executes commands, and reads of one key's value.
 
-A reply is an iterable of pieces: a large one is sent as it is made, and is yielded, not returned in a tuple: that would
-keep it beside what its client has not taken.
+A server adds its own commands to a ``CommandTable``. A reply is an iterable of pieces. A large one is sent while it is
+made, so it is yielded: a tuple would keep it in memory beside what its client has not read.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from lookupdb import __version__, native
 from lookupdb.resp.requests import OK, PONG, Command, array, bulk, error, integer, list_keys, mapping
 
-# The fields of a value: the members of its JSON object, as HGET and its like answer them.
+# The fields of a value are the members of its JSON object, for HGET and similar commands.
 #
-# A member that is text answers its text. Any other value answers its JSON as stored, digit for digit; ``null`` is no
-# field. Of members with the same name the last one counts. What lies within a member's value is skipped, not parsed.
+# A string answers its text. Any other value answers its JSON as stored, digit for digit; ``null`` is no field. The last
+# of several members with the same name counts. The content of a member's value is skipped, not parsed.
 
 
 class FieldReader(Protocol):
     """The module ``lookupdb._native``, or ``PythonFields``."""
 
     def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
-        """Return what the fields ``names`` answer, None for a missing one; None if ``value`` is no JSON object."""
+        """Return the answers of the fields ``names``, None for a missing one; None if ``value`` is no JSON object."""
 
     def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
-        """Return how many fields ``value`` has, and their ``names``, their ``values``, or both in turn as bulk strings;
-        None if it is no JSON object."""
+        """Return the number of fields in ``value``, and their ``names``, ``values`` or both alternately as bulk
+        strings. None if it is no JSON object."""
 
 
 def choose_fields() -> FieldReader:
-    """Return the native kernels if they are to be used, or the Python fallback."""
+    """Return the native kernels if enabled, else the Python fallback."""
     return native.kernels() or PythonFields()
 
 
 class PythonFields:
-    """Fields by Python. A ``FieldReader``."""
+    """Fields in Python: a ``FieldReader``."""
 
     def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
         """See ``FieldReader``."""
@@ -71,7 +71,7 @@ _ESCAPES: Final = re.compile(rb"(?:\\u[0-9A-Fa-f]{4})+|\\.", re.DOTALL)
 
 
 def _read_members(text: bytes) -> dict[bytes, bytes] | None:
-    """The members of the object ``text``, their values as written; None if it is none."""
+    """Return the members of the object ``text``, with values as written, or None if it is no object."""
     begin = _BEGIN.match(text)
     if begin is None:
         return None
@@ -92,7 +92,7 @@ def _read_members(text: bytes) -> dict[bytes, bytes] | None:
 
 
 def _find_end(text: bytes, start: int) -> int:
-    """Where the value at ``start`` ends; -1 if there is none."""
+    """Return the end of the value at ``start``, or -1 if there is none."""
     if text[start : start + 1] not in (b"{", b"["):
         plain = _PLAIN.match(text, start)
         return -1 if plain is None else plain.end()
@@ -104,14 +104,13 @@ def _find_end(text: bytes, start: int) -> int:
             depth -= 1
             if not depth:
                 return found.end()
-        elif len(found[0]) == 1:  # a string that does not end
+        elif len(found[0]) == 1:  # a string without an end
             return -1
     return -1
 
 
 def _field_text(value: bytes) -> bytes:
-    """The text that a string stands for; the bytes of any other value as they are, and of a string that stands for
-    none."""
+    """Return the text of a JSON string, or the bytes of any other value or invalid string as they are."""
     if not value.startswith(b'"'):
         return value
     if b"\\" not in value:
@@ -122,17 +121,16 @@ def _field_text(value: bytes) -> bytes:
         return value
 
 
-# What a client has queued between MULTI and EXEC. Nothing is written here, so EXEC only promises one generation.
-
+# Nothing is written here, so EXEC only promises one generation.
 
 QUEUED: Final = b"+QUEUED\r\n"
 _COMMAND_BYTES: Final = 120
 _ARGUMENT_BYTES: Final = 48
-"""What Python needs for a command, and for a word of it, beside its bytes."""
+"""Memory of a command and of each of its words in Python, besides their bytes."""
 
 
 class Transaction:
-    """Commands of at most ``max_keys`` keys (one without a key counts as one), and of ``max_bytes``."""
+    """Commands queued between MULTI and EXEC, up to ``max_keys`` keys (at least one per command) and ``max_bytes``."""
 
     __slots__ = ("_keys", "_max_bytes", "_max_keys", "commands", "held_bytes", "is_aborted")
 
@@ -142,12 +140,11 @@ class Transaction:
         self._keys = 0
         self.commands: list[Command] = []
         self.held_bytes = 0
-        """About how many bytes of memory the commands take."""
         self.is_aborted = False
-        """A command was refused: EXEC executes none, and nothing more is kept."""
+        """Whether a command was refused: EXEC executes none, and no more are kept."""
 
     def add(self, command: Command, key_count: int) -> str | None:
-        """Keep ``command`` until EXEC; or return the error if that is too much."""
+        """Keep ``command`` until EXEC, or return the error if that is too much."""
         if self.is_aborted:
             return None
         keys = self._keys + max(1, key_count)
@@ -161,7 +158,7 @@ class Transaction:
         return None
 
     def abort(self) -> None:
-        """Have EXEC execute nothing."""
+        """Make EXEC execute nothing."""
         self.is_aborted = True
         self.commands = []
         self.held_bytes = 0
@@ -170,59 +167,58 @@ class Transaction:
 Reply = Iterable[bytes]
 
 ANY: Final = 1 << 30
-"""The most arguments of a command that takes any number."""
+"""The maximum of commands with any number of arguments."""
 
 
 class RespSession(Protocol):
-    """A client of a server, apart from sockets."""
+    """A server's client, without sockets."""
 
     name: bytes
     protocol: int
     nil: bytes
-    """The reply for what is missing, in ``protocol``."""
+    """The reply for a missing key, in ``protocol``."""
     is_closing: bool
-    """Whether the connection is closed after the reply that is made now."""
     transaction: Transaction | None
-    """What is queued since MULTI, until EXEC or DISCARD."""
+    """Commands queued since MULTI, until EXEC or DISCARD."""
 
     @property
     def fields(self) -> FieldReader:
-        """What reads the fields of values."""
+        """The reader of fields in values."""
 
     def begin_transaction(self) -> None:
-        """Queue commands from now on."""
+        """Start to queue commands."""
 
     def end_transaction(self) -> None:
-        """Forget what is queued, and what is watched."""
+        """Drop queued commands and watches."""
 
     def watch(self) -> None:
-        """Have the next EXEC execute nothing if what the server serves changes before."""
+        """Make the next EXEC execute nothing if the served data changes before it."""
 
     @property
     def id(self) -> int:
-        """Its number among all of the server's process."""
+        """Its number among all clients of the process."""
 
     @property
     def has_passwords(self) -> bool:
-        """Whether the server lets only those ask who show something."""
+        """Whether clients must authenticate."""
 
     def find_denial(self) -> str | None:
-        """Why the client may not ask, in the words of Redis; None if it may."""
+        """Return why the client may not look up, in the words of Redis, or None."""
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
-        """Let the client ask from now on; or the error, in the words of Redis, if that is not accepted."""
+        """Admit the client, or return the error in the words of Redis."""
 
     def use_protocol(self, protocol: int) -> None:
-        """Speak RESP ``protocol``: 2 or 3."""
+        """Use RESP ``protocol``, 2 or 3."""
 
     def reset(self) -> None:
-        """Forget what the client has said of itself since it connected."""
+        """Forget what the client has set since it connected."""
 
     def count_command(self) -> None:
-        """A command is about to be answered."""
+        """Count a command."""
 
     def count_error(self) -> None:
-        """One is answered with an error."""
+        """Count an error reply."""
 
 
 SessionT = TypeVar("SessionT", bound=RespSession)
@@ -233,9 +229,9 @@ Entry = tuple[int, int, Handler[SessionT]]
 
 
 class CommandTable(Generic[SessionT]):
-    """The commands of one kind of ``server``: ``own`` ones by name, and those that all servers know.
+    """The commands of a kind of ``server``: its ``own``, and those that all servers share.
 
-    ``immutable`` is the sentence that a write is refused with.
+    ``immutable`` is the sentence that refuses writes.
     """
 
     def __init__(self, server: str, immutable: str, own: Mapping[bytes, Entry[SessionT]]) -> None:
@@ -258,10 +254,10 @@ class CommandTable(Generic[SessionT]):
             b"UNWATCH": (0, 0, _unwatch),
         }
         self.entries: Final[Mapping[bytes, Entry[SessionT]]] = {**own, **common}
-        """By the name in capitals."""
+        """Entries by name in capitals."""
 
     def execute(self, session: SessionT, command: Command) -> Iterator[bytes]:
-        """Yield the reply to ``command``, which has a name at least."""
+        """Yield the reply to ``command``, which has at least a name."""
         session.count_command()
         refusal = self.find_refusal(session, command)
         if (reply := self.queue(session, command, refusal)) is not None:
@@ -272,7 +268,7 @@ class CommandTable(Generic[SessionT]):
             yield from reply_error(session, refusal)
 
     def find_refusal(self, session: SessionT, command: Command) -> str | None:
-        """Why the command is refused, in the words of Redis, which clients know; None when it is not."""
+        """Return why the command is refused, in the words of Redis, which clients know, or None."""
         name = command[0].upper()
         if name not in _BEFORE_AUTH and (denial := session.find_denial()) is not None:
             return denial
@@ -289,8 +285,8 @@ class CommandTable(Generic[SessionT]):
         return None
 
     def queue(self, session: SessionT, command: Command, refusal: str | None) -> bytes | None:
-        """Keep ``command`` for EXEC if a transaction has begun, and return the reply; None if it is to be answered at
-        once. A ``refusal`` aborts the transaction."""
+        """Queue ``command`` if a transaction has begun, and return the reply. Return None if it must be answered now. A
+        ``refusal`` aborts the transaction."""
         transaction, name = session.transaction, command[0].upper()
         if transaction is None or (refusal is None and name in _NEVER_QUEUED):
             return None
@@ -306,7 +302,7 @@ class CommandTable(Generic[SessionT]):
 
     def _auth(self, session: SessionT, command: Command) -> Reply:
         if not session.has_passwords and len(command) == 3:
-            return (OK,)  # as Redis, whose default user then needs no password, and may show one
+            return (OK,)  # like Redis, whose default user may send a password that it does not need
         if not session.has_passwords:
             return reply_error(session, f"ERR AUTH called without any password configured for {self._server}")
         user = command[1] if len(command) == 3 else b"default"
@@ -329,13 +325,13 @@ class CommandTable(Generic[SessionT]):
 
 
 def reply_error(session: RespSession, message: str) -> Reply:
-    """The error ``message``, which is counted."""
+    """Count an error, and return its reply."""
     session.count_error()
     return (error(message),)
 
 
 def printable(text: bytes) -> str:
-    """The beginning of ``text``, for a message."""
+    """Return the beginning of ``text``, for a message."""
     return text[:128].decode(errors="replace")
 
 
@@ -393,9 +389,9 @@ def _hello(session: RespSession, command: Command) -> Reply:
 
 
 REDIS_VERSION: Final = "7.0.0"
-"""Clients choose by it what they may ask; the commands here are those of Redis 7."""
+"""The commands are those of Redis 7. Clients choose by this version what they may send."""
 _HELLO_WORDS: Final = 16
-"""Three times what any client says: to read the options of a HELLO as long as a command may be took seconds."""
+"""Three times what any client sends. Reading the options of a HELLO of maximum size took seconds."""
 _BAD_NAME: Final = "ERR Client names cannot contain spaces, newlines or special characters."
 
 
@@ -421,7 +417,7 @@ def _client(session: RespSession, command: Command) -> Reply:
 
 
 _SETTINGS: Final = {"save": "", "appendonly": "no", "maxmemory": "0", "databases": "1"}
-"""What tools such as redis-benchmark ask for; nothing is ever saved."""
+"""Settings that tools such as redis-benchmark request; nothing is ever saved."""
 
 
 def _select(session: RespSession, command: Command) -> Reply:
@@ -466,7 +462,7 @@ def _unwatch(session: RespSession, _: Command) -> Reply:
 
 
 def find_transaction(session: RespSession) -> Transaction | str:
-    """Return what EXEC is to execute; or the error if it executes nothing, and end the transaction."""
+    """Return what EXEC must execute, or the error, after ending an aborted transaction."""
     transaction = session.transaction
     if transaction is None:
         return "ERR EXEC without MULTI"
@@ -479,7 +475,6 @@ def find_transaction(session: RespSession) -> Transaction | str:
 _BEFORE_AUTH: Final = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
 
 _NEVER_QUEUED: Final = frozenset((b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"QUIT", b"RESET"))
-"""What a transaction does not keep for EXEC."""
 
 _LISTINGS: Final = frozenset((b"KEYS", b"SCAN", b"RANDOMKEY"))
 _NO_LISTING: Final = "DBSIZE counts them; lookupdb.open() in Python lists those of a generation on its machine"
@@ -495,10 +490,7 @@ WRITES: Final = frozenset(
     ZUNIONSTORE
     """.split()
 )
-"""Redis' commands that write. They are refused with a reason of their own, which unknown commands do not have."""
-
-
-# INFO: sections of fields in Redis' form.
+"""Redis' write commands. Unlike unknown commands, they are refused with a reason of their own."""
 
 
 ServerT = TypeVar("ServerT")
@@ -509,7 +501,7 @@ InfoFields = dict[str, Any]
 def render_sections(
     sections: Mapping[str, Callable[[ServerT], InfoFields]], server: ServerT, names: Iterable[str]
 ) -> str:
-    """The ``sections`` called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    """Return the ``sections`` in ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
     names = list(dict.fromkeys(name.lower() for name in names))
     if not names or {"default", "all", "everything"} & set(names):
         names = list(sections)
@@ -522,7 +514,7 @@ def render_sections(
 
 
 def describe_server(port: int, started_at: float) -> InfoFields:
-    """The section ``server`` of this process, which listens on ``port`` since ``started_at`` of the monotonic clock."""
+    """Return the section ``server`` of this process, with its ``port`` and start on the monotonic clock."""
     seconds = int(time.monotonic() - started_at)
     return {
         "redis_version": REDIS_VERSION,
@@ -536,16 +528,14 @@ def describe_server(port: int, started_at: float) -> InfoFields:
     }
 
 
-# Commands that read the value of one key, besides GET. Routers and shard servers find the value, each in its own way,
-# and reply by ``READS``.
-
+# Commands that read the value of one key, besides GET. Routers and shard servers look it up, and reply with ``READS``.
 
 Read = Callable[[RespSession, Command, "bytes | None", bool], bytes]
-"""The reply to a command whose key has this value, None if no record has the key. Last, whether the dataset's values
-are JSON."""
+"""Returns the reply to a command from the value of its key, None if missing. The last argument is whether values are
+JSON."""
 
 MAX_REPEATED_BYTES: Final = 1 << 20
-"""The most that HMGET replies if it names fields more than once, unless the value is larger."""
+"""Limit of an HMGET reply with repeated fields, unless the value is larger."""
 
 
 def _type(_: RespSession, __: Command, value: bytes | None, ___: bool) -> bytes:
@@ -574,7 +564,7 @@ def _getrange(session: RespSession, command: Command, value: bytes | None, _: bo
 
 
 def _hget(session: RespSession, command: Command, value: bytes | None, is_json: bool) -> bytes:
-    """HGET, HEXISTS, HSTRLEN, HMGET."""
+    """Reply to HGET, HEXISTS, HSTRLEN and HMGET."""
     name, fields = command[0].upper(), list(dict.fromkeys(command[2:]))
     texts = [None] * len(fields) if value is None else session.fields.select_fields(value, fields) if is_json else None
     if texts is None:
@@ -594,7 +584,7 @@ def _hget(session: RespSession, command: Command, value: bytes | None, is_json: 
 
 
 def _hgetall(session: RespSession, command: Command, value: bytes | None, is_json: bool) -> bytes:
-    """HGETALL, HKEYS, HVALS, HLEN."""
+    """Reply to HGETALL, HKEYS, HVALS and HLEN."""
     name = command[0].upper()
     shows = name in (b"HGETALL", b"HKEYS"), name in (b"HGETALL", b"HVALS")
     fields = (0, b"") if value is None else session.fields.encode_fields(value, *shows) if is_json else None
@@ -628,4 +618,4 @@ READS: Final[Mapping[bytes, tuple[int, int, Read]]] = {
     b"HMGET": (2, ANY, _hget),
     **dict.fromkeys((b"HGETALL", b"HKEYS", b"HVALS", b"HLEN"), (1, 1, _hgetall)),
 }
-"""By name: least arguments, most arguments, what replies. The first argument is the key."""
+"""Minimum and maximum of arguments, and the function that replies, by name. The first argument is the key."""

@@ -1,10 +1,9 @@
-"""RESP requests: what a client sends, cut into commands.
+"""RESP requests: cuts a client's bytes into commands. Also encodes simple replies.
 
-They are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what nearly every read
-of a busy client holds, whole GETs or one whole MGET exactly as client libraries write them, and check it with a few
-operations of C speed. All else goes to ``RequestParser``, which takes any legal request in any pieces, inline
-ones too, and knows every limit. hiredis' parser is as fast, but it allocates what a header
-announces (``*1000000000\r\n``) before anything of it has arrived.
+Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what most reads of a busy
+client contain: whole GETs, or one whole MGET, exactly as client libraries write them. They check it with a few
+operations at C speed. ``RequestParser`` reads everything else: any valid request in any pieces, also inline, with every
+limit. hiredis' parser is as fast, but allocates what a header announces (``*1000000000\r\n``) before it arrives.
 """
 
 from __future__ import annotations
@@ -16,37 +15,33 @@ from typing import Final, Protocol
 
 from lookupdb.keys import MAX_KEY_BYTES
 
-# RESP replies, and what of them is told apart by its beginning.
-
-
 CRLF: Final = b"\r\n"
 OK: Final = b"+OK\r\n"
 PONG: Final = b"+PONG\r\n"
 NIL: Final = {2: b"$-1\r\n", 3: b"_\r\n"}
-"""By protocol version."""
 NO_ARRAY: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
-"""By protocol version: what EXEC replies if it executes nothing."""
+"""The reply of an EXEC that executes nothing, by protocol version."""
 
 
 def bulk(value: bytes | str) -> bytes:
-    """A bulk string."""
+    """Encode a bulk string."""
     data = value.encode() if isinstance(value, str) else value
     return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def integer(number: int) -> bytes:
-    """An integer."""
+    """Encode an integer."""
     return b":%d\r\n" % number
 
 
 def array(items: Iterable[bytes]) -> bytes:
-    """An array of replies."""
+    """Encode an array of replies."""
     replies = list(items)
     return b"*%d\r\n%b" % (len(replies), b"".join(replies))
 
 
 def mapping(items: Iterable[tuple[bytes, bytes]], protocol: int) -> bytes:
-    """A map of replies: in version 2 an array of names and values in turn."""
+    """Encode a map of replies. In version 2, it is an array of alternating names and values."""
     pairs = [name + value for name, value in items]
     return (b"%%%d\r\n" if protocol == 3 else b"*%d\r\n") % (
         len(pairs) if protocol == 3 else 2 * len(pairs)
@@ -54,7 +49,7 @@ def mapping(items: Iterable[tuple[bytes, bytes]], protocol: int) -> bytes:
 
 
 def error(message: str) -> bytes:
-    """An error; its first word is the code, such as ERR."""
+    """Encode an error. Its first word is the code, such as ERR."""
     return b"-%b\r\n" % message.translate(_ONE_LINE).encode(errors="replace")
 
 
@@ -62,65 +57,62 @@ _ONE_LINE: Final = {ord("\r"): " ", ord("\n"): " "}
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The smallest bytes greater than all that begin with ``prefix``: ``prefix <= data < end`` tells whether ``data``
-    begins with it, at half the cost of ``startswith``. ``prefix`` must not end in 0xff."""
+    """Return the smallest bytes greater than all that begin with ``prefix``, which must not end in 0xff. ``prefix <=
+    data < end`` costs half of ``startswith``."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 Command = list[bytes]
-"""A command's name, as it was sent, and its arguments."""
+"""The name of a command, as sent, and its arguments."""
 
 _LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
-"""The length line of a key of so many bytes. No key is empty, so that of an empty one is left to the parser."""
+"""The length line for each length of a key. Empty keys do not exist; the parser handles them."""
 
 MAX_QUOTED_BYTES: Final = 4 << 10
-"""Of an inline command with quotes, which people type: to read it takes half a microsecond a byte, and others wait."""
+"""Limit of an inline command with quotes, which people type: parsing costs half a microsecond per byte."""
 _PART_RATIO: Final = 32
-"""So many times may each byte of a lookup be read again, until it is whole, by who reads it at once or not at all. An
-MGET of 448 KiB that comes in pieces of 16 needs half of that; the native kernel reads a byte fifty times while this
-parser reads it once.
+"""How often each byte of an incomplete lookup may be read again by code that needs it whole. An MGET of 448 KiB in
+pieces of 16 KiB needs half of that. The native kernel reads a byte fifty times in the time of one read here.
 """
 _ARGUMENT_BYTES: Final = 48
-"""What Python needs for an argument beside its bytes."""
+"""Memory of an argument in Python, besides its bytes."""
 
 _EMPTY_COMMANDS: Final = re.compile(rb"(?:[ \t\r\x0b\x0c]{0,64}\n|\*(?:0{1,20}|-[0-9]{1,19})\r?\n)*+")
-"""Commands without a word, which are passed over: together, because to read 256 KiB of them one by one takes a quarter
-of a second, in which nobody else is served."""
+"""Empty commands, skipped together: one by one, 256 KiB of them would block all clients for a quarter of a second."""
 
 
 class CommandLimits(Protocol):
-    """What one command may have. In bytes, but for its words."""
+    """Limits of one command, in bytes except for its words."""
 
     @property
     def max_arguments(self) -> int:
-        """The most words, its name included."""
+        """Limit of words, including the name."""
 
     @property
     def max_request_bytes(self) -> int:
-        """The most of all words together."""
+        """Limit of all words together."""
 
     @property
     def max_inline_bytes(self) -> int:
-        """The most of an inline command, or of a length line."""
+        """Limit of an inline command or a length line."""
 
 
 class ProtocolError(Exception):
-    """Bytes that are not RESP, or too many of them: answered, then the connection is closed."""
+    """Invalid RESP, or too much of it: the error is sent, and the connection closed."""
 
 
 MANY_KEYS: Final = frozenset((b"MGET", b"EXISTS", b"TOUCH"))
-"""Commands whose arguments are all keys."""
 LOOKUPS: Final = MANY_KEYS | frozenset(
     b"""
     GET TYPE TTL PTTL EXPIRETIME PEXPIRETIME STRLEN GETRANGE SUBSTR
     HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN
     """.split()
 )
-"""All commands that look keys up. Of the others the first argument is the key."""
+"""All commands that look up keys. Except in MANY_KEYS, the first argument is the key."""
 _LOOKUPS: Final = re.compile(rb"(?<![^\s\"'])(?:EXEC|%b)\b" % b"|".join(sorted(LOOKUPS)), re.IGNORECASE)
-"""Such a name as a word of a request, inline or not."""
+"""Matches such a name as a word of a request, inline or not."""
 _GET: Final = b"*2\r\n$3\r\nGET\r\n$"
-"""How a GET begins, up to its key's length."""
+"""The beginning of a GET up to the length of its key."""
 _NEXT_GET: Final = CRLF + _GET
 
 
@@ -148,14 +140,14 @@ def _key_bounds(prefix_bytes: bytes, suffix_bytes: bytes) -> tuple[list[bytes], 
 
 
 GET_HEADS, GET_ENDS, GET_KEYS = _key_bounds(_GET, CRLF)
-"""By the size of a read, if it is one GET: how it begins, the ``prefix_end`` of that, and where its key is. The size
-decides the key's length."""
+"""For each size of a read that is one GET: its beginning, the ``prefix_end`` of that, and the place of its key. The
+size determines the length of the key."""
 _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds(b"", b"")
-"""The same by the size of a key with its length before it, as between two ``_NEXT_GET``."""
+"""As ``GET_HEADS`` and the others, for a key and its length line between two ``_NEXT_GET``."""
 
 
 def keys_of_gets(data: bytes) -> list[bytes] | None:
-    """Return the keys when ``data`` is one or more whole GETs and nothing else."""
+    """Return the keys if ``data`` is one or more whole GETs and nothing else."""
     if not data.startswith(_GET) or not data.endswith(CRLF):
         return None
     heads, ends, slices, sizes, keys = _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS, len(_PAIR_HEADS), []
@@ -168,7 +160,7 @@ def keys_of_gets(data: bytes) -> list[bytes] | None:
 
 
 def keys_of_mget(data: bytes) -> list[bytes] | None:
-    """Return the keys when ``data`` is one whole MGET and nothing else."""
+    """Return the keys if ``data`` is one whole MGET and nothing else."""
     parts = data.split(CRLF)
     count, odd = divmod(len(parts) - 2, 2)
     if odd or count < 2 or parts[2] != b"MGET" or parts[1] != b"$4" or parts[0] != b"*%d" % count or parts[-1]:
@@ -191,23 +183,22 @@ class RequestParser:
         self._missing_arguments = 0
         self._argument_bytes = 0
         self._part_bytes = self._returned_bytes = 0
-        """Of the command that ``take_part`` gave back last: the last time, and together."""
+        """Sizes of the incomplete command returned by ``take_part``: the last time, and summed."""
         self._argument_count = 0
-        """Of the command that was begun last."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that has arrived belongs to commands that were returned."""
+        """Whether all input belongs to returned commands."""
         return not self._missing_arguments and self._position == len(self._buffer)
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes of memory the last command takes, or the part of the next that has arrived."""
+        """Estimated memory of the last command, or of the incomplete next one."""
         return len(self._buffer) + self._argument_bytes + _ARGUMENT_BYTES * self._argument_count
 
     def take_part(self, size: int) -> bytes:
-        """Give back what has arrived of the next command, unless some of it has been read already, or it was given back
-        so often that to read it again is not worth it for ``size`` bytes more.
+        """Return and remove the input of the next command. Return nothing if some of it was read already, or if it was
+        returned so often that reading it again is not worth it for ``size`` more bytes.
         """
         part_bytes = len(self._buffer) - self._position
         if part_bytes <= self._part_bytes:
@@ -222,14 +213,14 @@ class RequestParser:
         return part
 
     def feed(self, data: bytes) -> None:
-        """Append what has been read."""
+        """Add input."""
         if self._position:
             del self._buffer[: self._position]
             self._position = 0
         self._buffer += data
 
     def next(self) -> Command | None:
-        """Return the next whole command, or None. After a ProtocolError nothing more can be read."""
+        """Return the next complete command, or None. After a ProtocolError nothing can be read."""
         while True:
             if not self._missing_arguments and not self._read_header():
                 return None
@@ -241,9 +232,9 @@ class RequestParser:
                 return command
 
     def _read_line(self, element: str) -> bytes | None:
-        """Return the next line without its end, None when it has not arrived."""
+        """Return the next line without its end, or None if it is incomplete."""
         end = self._buffer.find(b"\n", self._position)
-        # Also of a line that is whole: what is refused must not depend on the pieces in which it comes.
+        # Complete lines are checked, too: a refusal must not depend on the pieces of input.
         if (len(self._buffer) if end < 0 else end) - self._position > self.limits.max_inline_bytes:
             raise ProtocolError(f"too big {element}")
         if end < 0:
@@ -253,12 +244,12 @@ class RequestParser:
         return line.removesuffix(b"\r")
 
     def _read_header(self) -> bool:
-        """Read a command's first line. Returns False when it has not arrived."""
+        """Read the first line of a command. Return False if it is incomplete."""
         if (empty := _EMPTY_COMMANDS.match(self._buffer, self._position)) is not None:
             self._position = empty.end()
-            del empty  # or the buffer could not be changed
+            del empty  # a match locks the buffer
         if self._position == len(self._buffer):
-            self._buffer.clear()  # or a large request's bytes would be kept for as long as its client is silent
+            self._buffer.clear()  # frees a large request's memory while the client is silent
             self._position = 0
             return False
         inline = self._buffer[self._position] != ord("*")
@@ -276,7 +267,7 @@ class RequestParser:
         return True
 
     def _read_argument(self) -> bool:
-        """Read one argument of the command. Returns False when it has not arrived."""
+        """Read one argument of the command. Return False if it is incomplete."""
         start = self._position
         line = self._read_line("bulk count string")
         if line is None:
@@ -299,12 +290,12 @@ class RequestParser:
 
 
 def _parse_number(digits: bytes) -> int | None:
-    """Return a decimal number as RESP writes it, or None. Python's ``int`` alone takes ``1_0`` and spaces as well."""
+    """Return a decimal number in RESP's notation, or None. Python's ``int`` also accepts ``1_0`` and spaces."""
     return int(digits) if len(digits) <= 20 and digits.removeprefix(b"-").isdigit() else None
 
 
 def _split_inline(line: bytes) -> Command:
-    """Return an inline command's words; quotes are as in a shell."""
+    """Return the words of an inline command, with quotes as in a shell."""
     if b'"' not in line and b"'" not in line:
         return line.split()
     if len(line) > MAX_QUOTED_BYTES:

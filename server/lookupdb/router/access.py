@@ -1,4 +1,9 @@
-"""Watches the files by which a worker judges clients, and hands what they hold to its gatekeeper."""
+"""Access to the router: whether a client may look up, decided from its token.
+
+``read_token_hashes`` reads the hashes of accepted tokens. ``read_bearer_token`` and ``check_token`` take the client's
+token. ``Gatekeeper`` judges it by hashes, service accounts, or both. ``AccessWatch`` reloads the files when they
+change.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +23,15 @@ from lookupdb.tokens import MAX_TOKEN_BYTES
 if TYPE_CHECKING:
     from lookupdb.router.accounts import ServiceAccounts
 
-
-# The hashes of the tokens that are accepted, out of the files of a Secret: one file a client, one hash a line. No I/O.
-#
-# A plain SHA-256 does, because what is hashed is random: ``lookupdb token`` makes 256 bits. A slow hash protects what
-# can be guessed, and would cost each new connection, and each wrong token, what it costs who guesses.
+# Hashes of accepted tokens, from the files of a Secret: one file per client, one hash per line. SHA-256 suffices
+# because
+# tokens are random: ``lookupdb token`` makes 256 bits. A slow hash would only cost each connection time.
 
 
 PREFIX: Final = "sha256:"
 MAX_HASHES: Final = 64
-"""Of one client: several are valid while a token is replaced."""
+"""Limit per client. Several hashes are valid while a token is replaced."""
 MAX_PROBLEMS: Final = 5
-"""That are told of at once."""
 _MAX_BYTES: Final = 8 << 10
 _LINE: Final = re.compile(rb"sha256:([0-9a-fA-F]{64})")
 _HOW: Final = "expected sha256: and 64 hexadecimal digits a line, as `lookupdb token --hash` prints them"
@@ -37,26 +39,25 @@ _HOW: Final = "expected sha256: and 64 hexadecimal digits a line, as `lookupdb t
 
 @dataclass(frozen=True, slots=True)
 class TokenHashes:
-    """What the files of a Secret say."""
+    """The content of a Secret's files."""
 
     digests: frozenset[bytes]
-    """SHA-256 of each token that is accepted."""
     problems: tuple[str, ...]
-    """Why files, or lines of them, count for nothing: sentences without any value."""
+    """Sentences about ignored files, without any value."""
 
 
 def hash_token(token: bytes) -> str:
-    """The line of a Secret that lets ``token`` in."""
+    """Return the line of a Secret that admits ``token``."""
     return PREFIX + hashlib.sha256(token).hexdigest()
 
 
 def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
-    """The hashes in all files of ``content``. A file that is not wholly as it should be counts for nothing."""
+    """Return the hashes in all files of ``content``. A file with any error is ignored as a whole."""
     digests: set[bytes] = set()
     problems: list[str] = []
     for path, text in content.items():
         if path.name.startswith("."):
-            # Such a key of a Secret is as good as any, but who writes files by hand has such ones beside them.
+            # A valid name for a Secret's key, but handwritten folders may hold such files by accident.
             problems.append(f"{path.name} is not read, because its name begins with a dot")
             continue
         if text is None:
@@ -73,7 +74,6 @@ def read_token_hashes(content: Mapping[Path, bytes | None]) -> TokenHashes:
 
 
 def _read_file(text: bytes) -> set[bytes] | str:
-    """The digests of one client, or what is wrong."""
     if len(text) > _MAX_BYTES:
         return f"it has more than {_MAX_BYTES} bytes; {_HOW}"
     digests: set[bytes] = set()
@@ -89,44 +89,38 @@ def _read_file(text: bytes) -> set[bytes] | str:
     return digests if len(digests) <= MAX_HASHES else f"it has more than {MAX_HASHES} hashes"
 
 
-# Who may look up, as the command line says it. No I/O.
-
-
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """Who may look up. At least one of ``tokens`` and ``keys``; with ``keys`` come an audience and subjects."""
+    """Access rules from the command line: ``tokens``, ``keys`` or both. ``keys`` need an audience and subjects."""
 
     tokens: str | None = None
-    """The folder with hashes of tokens: in a cluster, a Secret's."""
+    """Folder with hashes of tokens: in a cluster, a Secret."""
     keys: str | None = None
-    """The file with the public keys of the cluster's service accounts."""
+    """File with the public keys of the cluster's service accounts."""
     audience: str | None = None
     subjects: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> AccessSettings:
-        """Read them from a worker's configuration."""
+        """Read the rules from a worker's configuration."""
         return cls(**{**members, "subjects": tuple(members["subjects"])})
 
 
-# What a client shows: the header field Authorization with a bearer token (RFC 6750, 2.1), or a token alone. No I/O.
-#
-# What is refused is never repeated in a message.
-
+# A client's token, in an Authorization field (RFC 6750, 2.1) or alone. Messages never repeat what is refused.
 
 MIN_TOKEN_BYTES: Final = 20
-"""Shorter ones may be guessed from their hashes: what people call a password is no token."""
+"""Shorter tokens, such as passwords, could be guessed from their hashes."""
 
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]+=*")
 _CREDENTIALS: Final = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?: +([A-Za-z0-9._~+/-]+=*))?[ \t]*")
 
 
 class NoToken(Exception):
-    """The field holds no token that may be looked at. The message shows nothing of it."""
+    """There is no acceptable token. The message shows nothing of it."""
 
 
 def read_bearer_token(field: bytes | None) -> bytes:
-    """The token of the field's value; None is a request without the field. Raises NoToken."""
+    """Return the token in the value of an Authorization field, None if absent. Raises NoToken."""
     if field is None:
         raise NoToken("expected a token, as Authorization: Bearer …")
     if len(field) > MAX_TOKEN_BYTES:
@@ -139,7 +133,7 @@ def read_bearer_token(field: bytes | None) -> bytes:
 
 
 def check_token(token: bytes) -> bytes:
-    """``token``, which a client showed as such, without a header. Raises NoToken."""
+    """Return ``token``, which a client sent without a header, if its form is valid. Raises NoToken."""
     if len(token) > MAX_TOKEN_BYTES:
         raise NoToken(f"the token has more than {MAX_TOKEN_BYTES} bytes")
     if _TOKEN.fullmatch(token) is None:
@@ -153,11 +147,9 @@ def _check_length(token: bytes) -> bytes:
     return token
 
 
-# Who may look up, decided from the token that a client shows. No I/O.
-#
-# A token is looked for by its SHA-256 in a set, never compared: how long that takes tells of the hash, and nobody can
-# choose a token by the beginning of its hash. Every decision fails closed: nobody is let in because something could not
-# be read.
+# A token's SHA-256 is looked up in a set. The time that takes depends only on the hash, and nobody can choose a token
+# by
+# the beginning of its hash. Every decision fails closed: unreadable files admit nobody.
 
 
 NO_TOKENS: Final = "the router has no hash of a token yet that it could judge by"
@@ -165,11 +157,13 @@ _UNKNOWN: Final = "the token is not accepted"
 
 
 class Gatekeeper:
-    """Judges by tokens, by service accounts, or by both: either suffices. ``version`` grows with each change of what is
-    judged by: who was let in before has to be judged anew."""
+    """Judges clients by tokens, service accounts or both; one suffices.
+
+    ``version`` grows with each change of the rules; clients admitted before must be judged again.
+    """
 
     def __init__(self, *, token_folder: str | None, accounts: AccountJudge | None) -> None:
-        """``token_folder``: where the hashes of tokens come from; None: no token is taken."""
+        """``token_folder`` is the source of token hashes, or None if tokens are not accepted."""
         self._takes_tokens = token_folder is not None
         self._token_folder = token_folder
         self._accounts = accounts
@@ -183,16 +177,16 @@ class Gatekeeper:
         self._hashes = hashes
 
     def note_new_keys(self) -> None:
-        """The service accounts are judged by other keys from now on."""
+        """Note that the keys of service accounts have changed."""
         self.version += 1
 
     @property
     def can_judge(self) -> bool:
-        """Whether somebody could be let in: a router that can let nobody in is not ready."""
+        """Whether any client could be admitted; otherwise the router is not ready."""
         return bool(self._hashes.digests) or (self._accounts is not None and self._accounts.key_count > 0)
 
     def judge(self, field: bytes | None) -> Admitted | Denied:
-        """What is said of a request whose header field Authorization is ``field``; None is one without."""
+        """Judge a request by its Authorization field, None if absent."""
         try:
             token = read_bearer_token(field)
         except NoToken as error:
@@ -200,7 +194,7 @@ class Gatekeeper:
         return self._judge(token)
 
     def judge_token(self, token: bytes) -> Admitted | Denied:
-        """The same of a client that has shown ``token``, in a protocol without header fields."""
+        """Judge a client by ``token``, in a protocol without header fields."""
         try:
             return self._judge(check_token(token))
         except NoToken as error:
@@ -222,10 +216,10 @@ class Gatekeeper:
         return denied
 
     def describe(self) -> dict[str, Any]:
-        """For /status: how much is known, and what is wrong. Nothing of a token."""
+        """Return the state for /status, without anything of a token."""
         problems = list(self._hashes.problems)
         if self._takes_tokens and not self._hashes.digests:
-            # Not for clients: where files are is nothing to them.
+            # Not for clients, who have no use for paths.
             where = "in a cluster, the Secret of spec.router.auth.tokens"
             problems.insert(0, f"{NO_TOKENS}: there is no file with one in {self._token_folder} ({where})")
         members: dict[str, Any] = {"version": self.version}
@@ -241,10 +235,10 @@ log = logging.getLogger(__name__)
 
 
 class AccessWatch:
-    """The gatekeeper of one worker, kept up to date. ``on_change`` is called when ``describe`` says something else."""
+    """The gatekeeper of one worker, kept up to date. Calls ``on_change`` when ``describe`` has changed."""
 
     def __init__(self, settings: AccessSettings, on_change: Callable[[], None], *, logs: bool) -> None:
-        """``logs``: whether to log what is wrong with files, which all workers see."""
+        """``logs``: whether to log problems with files. All workers see them, so one logs."""
         self._on_change = on_change
         self._logs = logs
         self._logged: list[str] = []
@@ -259,17 +253,17 @@ class AccessWatch:
             self._watches.append(WatchedFiles(lambda: [file], self._take_keys))
 
     def start(self) -> None:
-        """Read the files now, and whenever they change."""
+        """Read the files, now and after each change."""
         for watch in self._watches:
             watch.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         for watch in self._watches:
             watch.stop()
 
     def describe(self) -> dict[str, Any]:
-        """For /status."""
+        """Return the state for /status."""
         described = self.gatekeeper.describe()
         unread = [problem for watch in self._watches for problem in watch.problems]
         return {**described, "problems": [*described["problems"], *unread]}

@@ -1,7 +1,4 @@
-"""The tokens of service accounts, by their cluster's keys, which a file has. No I/O.
-
-Imports PyJWT and cryptography, 16 MB a worker: whoever has no service accounts to judge does not import this.
-"""
+"""Service accounts: judges their tokens by the cluster's public keys, and by the list of allowed accounts."""
 
 from __future__ import annotations
 
@@ -16,31 +13,33 @@ NO_KEYS: Final = "the keys of the cluster's service accounts are not known yet"
 
 
 class ServiceAccounts:
-    """Judges tokens made for ``audience``. The last keys that could be read stay until there are others."""
+    """Judges tokens for ``audience``. The last readable keys stay until there are others."""
 
     def __init__(self, audience: str, subjects: Iterable[str], now: Callable[[], float] = time.time) -> None:
         self._subjects = Subjects(subjects)
         self.current: Mapping[str, VerificationKey] = {}
-        """The keys, by id: what the cache of tokens looks at."""
+        """Keys by id, for the cache of tokens."""
         self._tokens = TokenCache(self, (audience,), now)
         self._unread: str | None = None
 
     @property
     def problem(self) -> str | None:
-        """Why no token can be judged, or that newer keys cannot be read."""
+        """The reason why no token can be judged, or why newer keys cannot be read."""
         if self._unread:
             return self._unread
         return None if self.current else NO_KEYS
 
     @property
     def key_count(self) -> int:
-        """How many keys are known."""
+        """The number of known keys."""
         return len(self.current)
 
     def take_keys(self, text: bytes | None) -> bool:
-        """Judge by the keys of the JWKS ``text`` from now on; None: there is no file. Returns whether they changed."""
+        """Use the keys in the JWKS ``text``, None if there is no file. Return whether the keys changed."""
         if text is None:
-            self._unread = "the file of the cluster's keys is gone; the last known ones hold" if self.current else None
+            self._unread = (
+                "the file of the cluster's keys is gone; the last known keys are used" if self.current else None
+            )
             return False
         try:
             keys = parse_keys(text)
@@ -54,10 +53,10 @@ class ServiceAccounts:
         return True
 
     def judge(self, token: str) -> Admitted | Denied:
-        """What is said of ``token``."""
+        """Judge ``token``."""
         try:
             if not self.current:
-                find_key_id(token)  # what is no such token at all is not good whatever the keys are
+                find_key_id(token)  # what is not a JWT is invalid with any keys
                 return Denied(Denial.UNDECIDED, NO_KEYS)
             verified = self._tokens.verify_for_a_while(token)
         except InvalidToken as error:

@@ -1,7 +1,8 @@
-"""The keys of a client's batch and the values that are found for them, as the lookup core hands them on.
+"""The keys of a client's batch, and the values found for them.
 
-Two kinds do the same. The native kernels (``PackedKeys`` and its like) keep texts, keys and values as the bytes that
-they come and leave as; the lists here are their twins. A batch is of one kind from its body to its answer.
+There are two implementations. The native kernels (``PackedKeys`` and related types) keep keys and values in the bytes
+that they arrive and leave in. The lists here are the Python fallback. A batch uses one of them from its body to its
+answer.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ class _Mark(Enum):
 
 
 UNAVAILABLE: Final = _Mark.UNAVAILABLE
-"""Stands in a batch for a key whose shard could not be asked: it may or may not exist."""
+"""The place of a key whose shard could not answer: the key may or may not exist."""
 
 Values: TypeAlias = "list[bytes | Literal[_Mark.UNAVAILABLE] | None]"
-"""One entry a key: its value, None when no record has the key, or UNAVAILABLE."""
+"""One entry per key: its value, None if no record has the key, or UNAVAILABLE."""
 
 
 class ReplyValues(Protocol):
-    """The values of a shard's reply, each bytes or None: a list, or a native kernel's ``ShardReply``."""
+    """The values of a shard's reply, each bytes or None: a list or a native ``ShardReply``."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any, /) -> Any: ...
 
     def count(self, value: Any, /) -> int:
-        """How many are ``value``."""
+        """Return the number of entries that are ``value``."""
 
 
 class ShardKeys(Protocol):
@@ -45,63 +46,62 @@ class ShardKeys(Protocol):
 
     @property
     def shard(self) -> int:
-        """Its number."""
+        """The number of the shard."""
 
     @property
     def packed(self) -> bytes:
-        """The keys as RESP bulk strings, one after the other."""
+        """The keys as consecutive RESP bulk strings."""
 
     @property
     def positions(self) -> list[int]:
-        """Of each key, its position among those of the batch."""
+        """The position of each key in the batch."""
 
     def __len__(self) -> int: ...
 
     def cut(self, start: int, count: int) -> ShardKeys:
-        """Those from ``start`` on, at most ``count``."""
+        """Return at most ``count`` keys from ``start`` on."""
 
     def select(self, mask: list[bool]) -> ShardKeys:
-        """Those of which ``mask``, which is as long, says so."""
+        """Return the keys that are true in ``mask``, which has an entry per key."""
 
 
 class BatchValues(Protocol):
-    """What has been found for the keys of a batch. A key of which nothing was told is missing."""
+    """The values found for the keys of a batch. A key that nothing was recorded for is missing."""
 
     @property
     def unavailable_count(self) -> int:
-        """How many keys nothing can be said of."""
+        """The number of unavailable keys."""
 
     def __len__(self) -> int: ...
 
     def place(self, keys: Any, values: ReplyValues, offset: int) -> int:
-        """Put the values of ``keys``, ShardKeys, where they belong: those of ``values`` from ``offset`` on. How many
-        bytes they have."""
+        """Store the values of ``keys`` (ShardKeys), which begin at ``offset`` in ``values``. Return their bytes."""
 
     def mark_unavailable(self, keys: Any) -> None:
-        """Note that nothing can be said of ``keys``, ShardKeys."""
+        """Record that ``keys`` (ShardKeys) are unavailable."""
 
     def to_list(self, unavailable: object) -> Any:
-        """In the order of the keys: bytes, None, or ``unavailable``."""
+        """Return bytes, None or ``unavailable`` for each key, in the order of the keys."""
 
 
 class BatchKeys(Protocol):
-    """The distinct keys of a client's batch, as text."""
+    """The distinct keys of a client's batch as text."""
 
     def __len__(self) -> int: ...
 
     def to_list(self) -> list[str]:
-        """In their order."""
+        """Return the keys in order."""
 
     def group(self, encode: Callable[[str], bytes], normalize: tuple[str, ...], shards: int) -> Sequence[ShardKeys]:
-        """The keys that a record can have, by shard, in the order in which shards come first. ``encode`` is
+        """Group by shard the keys that a record can have, in the order in which shards first appear. ``encode`` is
         ``keys.make_key_encoder(normalize)``."""
 
     def make_values(self) -> BatchValues:
-        """A place for the value of each key."""
+        """Make a place for the value of each key."""
 
 
 class ListedShardKeys:
-    """Keys of one shard, each as bytes. A ``ShardKeys``."""
+    """Keys of one shard as a list of bytes: a ``ShardKeys``."""
 
     __slots__ = ("keys", "positions", "shard")
 
@@ -112,7 +112,7 @@ class ListedShardKeys:
 
     @property
     def packed(self) -> bytes:
-        """The keys as RESP bulk strings, one after the other."""
+        """The keys as consecutive RESP bulk strings."""
         command: bytes = hiredis.pack_command(tuple(self.keys))  # type: ignore[arg-type]
         return command[command.index(b"\n") + 1 :]
 
@@ -120,17 +120,17 @@ class ListedShardKeys:
         return len(self.keys)
 
     def cut(self, start: int, count: int) -> ListedShardKeys:
-        """Those from ``start`` on, at most ``count``."""
+        """Return at most ``count`` keys from ``start`` on."""
         end = start + count
         return ListedShardKeys(self.shard, self.keys[start:end], self.positions[start:end])
 
     def select(self, mask: list[bool]) -> ListedShardKeys:
-        """Those of which ``mask`` says so."""
+        """Return the keys that are true in ``mask``."""
         return ListedShardKeys(self.shard, list(compress(self.keys, mask)), list(compress(self.positions, mask)))
 
 
 class ListedValues:
-    """A list with one place a key. A ``BatchValues``."""
+    """A list with one place per key: a ``BatchValues``."""
 
     __slots__ = ("unavailable_count", "values")
 
@@ -142,7 +142,7 @@ class ListedValues:
         return len(self.values)
 
     def place(self, keys: ListedShardKeys, values: ReplyValues, offset: int) -> int:
-        """Put the values of ``keys`` where they belong."""
+        """Store the values of ``keys``."""
         own_values = values[offset : offset + len(keys.positions)]
         gathered = self.values
         for position, value in zip(keys.positions, own_values, strict=True):
@@ -150,18 +150,18 @@ class ListedValues:
         return sum(map(len, filter(None, own_values)))
 
     def mark_unavailable(self, keys: ListedShardKeys) -> None:
-        """Note that nothing can be said of ``keys``."""
+        """Record that ``keys`` are unavailable."""
         self.unavailable_count += len(keys.positions)
         for position in keys.positions:
             self.values[position] = UNAVAILABLE
 
     def to_list(self, unavailable: object = UNAVAILABLE) -> Values:
-        """In the order of the keys."""
+        """Return the values in the order of the keys."""
         return self.values
 
 
 class ListedKeys:
-    """A list of texts. A ``BatchKeys``."""
+    """A list of texts: a ``BatchKeys``."""
 
     __slots__ = ("texts",)
 
@@ -172,11 +172,11 @@ class ListedKeys:
         return len(self.texts)
 
     def to_list(self) -> list[str]:
-        """In their order."""
+        """Return the keys in order."""
         return self.texts
 
     def group(self, encode: Callable[[str], bytes], normalize: tuple[str, ...], shards: int) -> list[ListedShardKeys]:
-        """The keys that a record can have, by shard."""
+        """Group by shard the keys that a record can have."""
         encoded, positions = _encode(self.texts, encode)
         indexes_of: defaultdict[int, list[int]] = defaultdict(list)
         for index, number in enumerate(shard_numbers(encoded, shards)):
@@ -191,12 +191,12 @@ class ListedKeys:
         ]
 
     def make_values(self) -> ListedValues:
-        """A place for the value of each key."""
+        """Make a place for the value of each key."""
         return ListedValues(len(self.texts))
 
 
 def _encode(keys: list[str], encode: Callable[[str], bytes]) -> tuple[list[bytes], list[int] | None]:
-    """The keys that a record can have, as bytes, and their positions among ``keys``, None when these are all."""
+    """Return the keys that a record can have as bytes, and their positions among ``keys``, or None if these are all."""
     try:
         return [encode(key) for key in keys], None
     except InvalidKey:

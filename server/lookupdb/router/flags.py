@@ -1,4 +1,4 @@
-"""The flags of `lookupdb route` that a dataset's ``spec.router`` sets, wherever a router is started."""
+"""The flags of `lookupdb route` for a dataset's ``spec.router``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ FLAGS: Final = {
     "drain_seconds": "--drain-seconds",
     "cache_control": "--cache-control",
 }
-"""By the field of ``spec.Router``, which is called as the CRD's but for its case."""
 
 
 def render_flags(router: Router) -> dict[str, int | str]:
-    """Flag and value for each of them that is set."""
+    """Return flag and value of each field that is set."""
     return {flag: value for field, flag in FLAGS.items() if (value := getattr(router, field)) is not None}

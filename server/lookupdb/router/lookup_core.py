@@ -1,4 +1,8 @@
-"""The lookup core's front door: a key goes in, one call of its waiter comes out, within the deadline."""
+"""The entry to the lookup core.
+
+``find`` takes one key, ``find_many`` a batch. Each picks the generation, encodes and groups the keys by shard, submits
+them to the shards' replicas and watches their deadlines. The waiter gets exactly one call.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +41,26 @@ class DatasetInfo:
     namespace: str
     name: str
     generation: str
-    """The active one; while the routing table is mixed, the one that is rolled out."""
+    """The active one, or the new one during a shard-by-shard rollout."""
     shard_generations: dict[str, int] | None
-    """While it is mixed, how many shards each generation serves."""
+    """During a shard-by-shard rollout, the number of shards that each generation serves."""
     records: int
-    """Of ``generation``."""
     shards: int
     built_at: str
-    """Of the oldest generation that serves a shard: ISO 8601, UTC."""
+    """Build time of the oldest generation that serves a shard: ISO 8601, UTC."""
     age: float
-    """Seconds since then."""
+    """Seconds since ``built_at``."""
     candidates: tuple[str, ...]
-    """The other generations of the routing table, which can be asked for by name: the HTTP API's word."""
+    """Other generations of the routing table, which clients can request by name."""
 
 
 class LookupCore:
-    """Finds keys in the routing table in effect: ``live``, which a cutover replaces in one assignment."""
+    """Finds keys in the routing table in effect, ``live``, which a cutover replaces in one assignment."""
 
     def __init__(self, limits: RouterLimits, counters: memoryview, budget: RouterBudget) -> None:
         self.live: LiveTable | None = None
         self.previous: RoutedGeneration | None = None
-        """Was active before the last cutover, and may still be asked by name."""
+        """The active generation before the last cutover, which clients can still request by name."""
         self._counters = counters
         self.budget = budget
         deadlines = RequestDeadlines(limits.deadline_milliseconds, limits.hedge_seconds, counters)
@@ -65,10 +68,10 @@ class LookupCore:
         self._now = asyncio.get_running_loop().time
 
     def find(self, key: str, waiter: Waiter, generation: str | None = None, *, deadline_ms: int | None = None) -> None:
-        """Look ``key`` up in the active generation, or in the one of that name. May call the waiter at once, and does
-        within the router's deadline, or within ``deadline_ms``, if that is less.
+        """Look up ``key`` in the active generation or the named one.
 
-        A key that no record can have (``keys.InvalidKey``) is missing.
+        Calls the waiter within the router's deadline, or within ``deadline_ms`` if that is less, possibly before this
+        returns. A key that no record can have (``keys.InvalidKey``) is missing.
         """
         live = self.live
         if live is None:
@@ -105,11 +108,12 @@ class LookupCore:
         are_single: bool = False,
         deadline_ms: int | None = None,
     ) -> ScatterGather | None:
-        """Look all ``keys`` up in the active generation, or in the one of that name, retries included. All come from
-        one routing table. May call the waiter at once. ``are_single``: they are lookups of one key each, which do not
-        make way before other such lookups do. ``deadline_ms`` is that of ``find``.
+        """Look up all ``keys`` in the active generation or the named one, all from one routing table.
 
-        What comes back, if anything, may be abandoned until the waiter is called.
+        May call the waiter before this returns. ``are_single``: the keys are separate lookups of one key each, which
+        the
+        budget treats like ``find``, not like a batch. The returned lookup, if any, may be abandoned until the waiter is
+        called.
         """
         live = self.live
         if live is None:
@@ -140,12 +144,12 @@ class LookupCore:
         return gather
 
     def _find_generation(self, live: LiveTable, name: str) -> RoutedGeneration | None:
-        """The generation that is called ``name``, if it is served whole."""
+        """Return the generation called ``name`` if all its shards are served."""
         previous = self.previous
         return live.generations.get(name) or (previous if previous and previous.name == name else None)
 
     def dataset(self) -> DatasetInfo | None:
-        """The dataset in effect, or None while no routing table is."""
+        """Return the dataset in effect, or None without a routing table."""
         live = self.live
         if live is None:
             return None
@@ -163,8 +167,10 @@ class LookupCore:
         )
 
     def _slices(self, keys: BatchKeys, gather: ScatterGather, generation: RoutedGeneration) -> list[ShardSlice]:
-        """The pending lookups of ``keys``, each of one shard and no larger than a batch. A key that no record can have
-        is in none."""
+        """Return the pending lookups of ``keys``, each for one shard and no larger than a batch.
+
+        Keys that no record can have are left out.
+        """
         shards, now = generation.shards, self._now()
         slices: list[ShardSlice] = []
         key_count = 0

@@ -1,4 +1,11 @@
-"""A list of keys, scattered over shards in slices and gathered again: one answer, when all slices have come in."""
+"""A lookup from submission to answer.
+
+A waiter gets one call per key (``Waiter``) or per batch (``BatchWaiter``). A ``PendingLookup`` holds the keys of one
+shard: a ``SingleKey``, or a ``ShardSlice`` of a batch. It has at most two tries: the second begins when the first
+fails, or is late while another replica is ready. The first answer wins; later ones are ignored. ``Deadlines`` starts
+late second tries and ends overdue lookups. ``ScatterGather`` collects the slices of a batch and answers when the last
+one has arrived.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +24,23 @@ from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
 from lookupdb.router.servers.connection import ServerAddress
 
-# A generation as requests know it: how its keys are encoded, and what an answer says of it.
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedGeneration:
-    """What an answer comes from: a generation, or several of a mixed routing table. Compared by identity."""
+    """The generation, or the several of a mixed routing table, that answers come from. Compared by identity."""
 
     names: tuple[str, ...]
-    """``g12``; of several, in the order of their numbers."""
+    """For example ``g12``; several are in the order of their numbers."""
     value_format: Literal["json", "raw"]
     encode: Callable[[str], bytes]
-    """From a key as asked to the bytes it is stored under (see ``keys.make_key_encoder``); raises InvalidKey."""
+    """Turns a requested key into its stored bytes (see ``keys.make_key_encoder``); raises InvalidKey."""
     normalize: tuple[str, ...]
-    """The steps by which ``encode`` normalises."""
     etag: str = field(default="", kw_only=True)
-    """The entity tag of values out of it, with its quotes; empty for several."""
+    """The entity tag of the generation's values, with quotes; empty for several generations."""
     name: str = field(init=False)
-    """``g12``, or ``g12, g13``: as the header has it."""
+    """The value of the generation header: ``g12``, or ``g12, g13``."""
     members: dict[str, object] = field(init=False)
-    """As the answer to a batch has it."""
+    """The members that name the generation in the answer to a batch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", ", ".join(self.names))
@@ -46,93 +50,85 @@ class ServedGeneration:
         object.__setattr__(self, "members", members)
 
 
-# The interface between the HTTP front and the lookup core: callbacks, so that a lookup costs no future.
-
+# Lookups use callbacks, so that a key costs no future.
 
 Reason: TypeAlias = Literal["NoTable", "Unreachable", "QueueFull", "Deadline", "BadAnswer", "Damaged", "Overloaded"]
-"""Stable, because clients read it. ``docs/reference/http-api.md`` says what they can do; here is who says it, and when:
+"""Stable, because clients read it. ``docs/reference/http-api.md`` says what clients can do. Sources of each reason:
 
-| reason | who | when |
+| reason | source | condition |
 | --- | --- | --- |
 | NoTable | ``LookupCore.find``, ``find_many``; ``DatasetExchange`` | no routing table is in effect |
-| Unreachable | ``Lane._fail`` | the connection is lost or closed during a try |
-| Unreachable | ``ShardReplicas._park`` | no endpoint is ready or was a moment ago, or too many keys wait for one |
+| Unreachable | ``Lane._fail`` | the connection breaks or closes during a try |
+| Unreachable | ``ShardReplicas._park`` | no endpoint is ready or was recently, or too many keys wait for one |
 | QueueFull | ``ShardReplicas._submit_to_least_busy`` | the queues of the chosen and the least busy endpoint are full |
 | Deadline | ``Deadlines._sweep`` | the deadline has passed, wherever the lookup waits |
-| BadAnswer | ``Lane._refuse`` | a try is answered with an error |
-| Damaged | ``Lane._refuse``, ``Lane._on_reply`` | a try finds the key's value damaged |
+| BadAnswer | ``Lane._refuse`` | the server answers a try with an error |
+| Damaged | ``Lane._refuse``, ``Lane._on_reply`` | the key's value is damaged |
 | Overloaded | ``LookupCore.find``, ``find_many`` | the budget is used up, or half of it for a batch |
-| Overloaded | ``PendingLookup.may_receive`` | a large value comes while three quarters of the budget are used |
+| Overloaded | ``PendingLookup.may_receive`` | a large value arrives while three quarters of the budget are used |
 | Overloaded | ``HttpConnection._refuse_overloaded`` | the budget is used up: the request is refused, not its keys |
 
-What a try says is told only if no other try is open and no second one can begin (``PendingLookup.fail_try``).
+A try's problem is reported only if no other try is open and no second one can begin (``PendingLookup.fail_try``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why nothing can be said about a key. Always temporary: the client may ask again."""
+    """The reason why a key is unavailable. Always temporary: the client may retry."""
 
     reason: Reason
     detail: str
-    """A sentence for people: what was tried, where, and what was found."""
+    """A sentence for people: the attempt, the place and the finding."""
     shard: int | None = None
     is_of_client: bool = False
-    """The client waited for less than the router's deadline, and a server that was asked was at work still."""
+    """The client's deadline was shorter than the router's, and a server was still working."""
     address: ServerAddress | None = field(default=None, compare=False)
-    """Of the endpoint that it is one with, if it is."""
+    """The endpoint that caused it, if one did."""
 
 
 NO_TABLE: Final = Problem("NoTable", "the router has no valid routing table yet: nothing is served")
 OVERLOADED: Final = Problem(
-    "Overloaded", "the router holds as many requests and answers as its memory allows; come back later"
+    "Overloaded", "the requests and answers in the router use up its memory budget; retry later"
 )
 
 
 def make_endpoint_problem(reason: Reason, shard: int, address: ServerAddress, finding: str) -> Problem:
-    """Return the problem with the endpoint of ``shard`` at ``address``, which its sentence names."""
+    """Return a problem with the endpoint of ``shard`` at ``address``."""
     return Problem(reason, f"shard {shard}: {address}: {finding}", shard, address=address)
 
 
 class Waiter(Protocol):
-    """Gets exactly one of these calls for one key, possibly before ``LookupCore.find`` returns. Must not raise."""
+    """Gets exactly one of these calls for a key, possibly before ``LookupCore.find`` returns. Must not raise."""
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value."""
+        """Take the key's value."""
 
     def missing(self, generation: ServedGeneration) -> None:
         """No record of the generation has the key."""
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about the key now."""
+        """The key is unavailable."""
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
-        """The routing table in effect, whose active generation is ``active``, has none of this name. A mixed one has
-        none of any name."""
+        """The routing table, whose active generation is ``active``, serves no generation ``name``. During a
+        shard-by-shard rollout it serves none by name."""
 
 
 class BatchWaiter(Protocol):
-    """Gets exactly one of these calls for a list of keys, possibly before ``find_many`` returns. Must not raise."""
+    """Gets exactly one of these calls for a batch, possibly before ``find_many`` returns. Must not raise."""
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """What was found of the keys: ``size`` bytes. With a ``problem`` some of them are unavailable, but not all: it
-        is why the first of them is."""
+        """Take the values, ``size`` bytes. ``problem`` is that of the first unavailable key, if some but not all
+        are."""
 
     def too_large(self, limit: int) -> None:
-        """The values are more than ``limit`` bytes together."""
+        """The values exceed ``limit`` bytes together."""
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about any of the keys now."""
+        """All keys are unavailable."""
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
-        """The routing table in effect, whose active generation is ``active``, has none of this name. A mixed one has
-        none of any name."""
-
-
-# A pending lookup: keys of one shard that a request waits for, until they are answered or the deadline has passed.
-#
-# It has at most two tries. The second begins when the first has failed, or is late while another replica is ready; the
-# first answer wins, and what comes after it is ignored.
+        """See ``Waiter.unknown_generation``."""
 
 
 log = logging.getLogger(__name__)
@@ -143,54 +139,52 @@ CANDIDATE_KEYS_UNAVAILABLE: Final = INDEX["candidate_keys_unavailable"]
 
 
 class LookupTarget(Protocol):
-    """An endpoint, as a lookup knows it."""
+    """An endpoint as lookups use it."""
 
     address: ServerAddress
 
     @property
     def outstanding(self) -> int:
-        """Keys queued and in flight."""
+        """The number of keys queued and in flight."""
 
     @property
     def answered_at(self) -> float:
-        """The loop's time of the last answer."""
+        """Event loop time of the last answer."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has let a batch wait for the whole deadline, and answered none since."""
+        """Whether a batch has waited for the whole deadline, and none was answered since."""
 
     def submit(self, lookup: PendingLookup) -> bool:
-        """Queue ``lookup`` for the next batch; False when the queue is full."""
+        """Queue ``lookup`` for the next batch. Return False if the queue is full."""
 
 
 class LookupReplicas(Protocol):
-    """The replicas of a shard, as a lookup knows them."""
+    """The replicas of a shard as lookups use them."""
 
     number: int
-    """Of the shard."""
     generation: ServedGeneration
-    """Which all of them have proven to serve."""
+    """The generation that all replicas have proven to serve."""
     counters: memoryview
     unavailable_counter: int
-    """The place, in ``counters``, of keys of which nothing could be said."""
     client_deadline_counter: int
-    """That of those for which a client did not wait for long enough."""
+    """The place for keys whose client did not wait long enough."""
 
     def explain_absence(self) -> str:
-        """Why no endpoint is ready."""
+        """Return why no endpoint is ready."""
 
     def submit(self, lookup: PendingLookup) -> None:
         """Begin the first try of ``lookup``."""
 
     def retry(self, lookup: PendingLookup, problem: Problem) -> None:
-        """Begin the second try of ``lookup``, whose first failed with ``problem``."""
+        """Begin the second try of ``lookup`` after the first failed with ``problem``."""
 
     def try_another(self, lookup: PendingLookup, *, is_hedge: bool) -> None:
-        """Begin the second try of ``lookup``, whose first goes on, if another replica is ready."""
+        """Begin the second try of ``lookup`` while the first is open, if another replica is ready."""
 
 
 class PendingLookup:
-    """What SingleKey and ShardSlice share: which endpoints were asked, and what follows when a try fails."""
+    """The common part of SingleKey and ShardSlice: the endpoints that have it, and what follows a failed try."""
 
     __slots__ = ("first_target", "is_done", "is_retried", "open_tries", "replicas", "second_target", "started_at")
     key_count: int
@@ -198,15 +192,13 @@ class PendingLookup:
     def __init__(self, replicas: LookupReplicas, started_at: float) -> None:
         self.replicas = replicas
         self.started_at = started_at
-        """The event loop's time of the lookup."""
         self.is_done = False
         self.is_retried = False
         self.open_tries = 0
-        """How many endpoints have it now."""
+        """The number of endpoints that have it now."""
         self.first_target: LookupTarget | None = None
-        """The endpoint of the first try."""
         self.second_target: LookupTarget | None = None
-        """That of the second, which may be the same; None once it has failed while the first goes on."""
+        """The endpoint of the second try, possibly the same; None after that try failed while the first is open."""
 
     @property
     def open_targets(self) -> tuple[LookupTarget, ...]:
@@ -217,27 +209,27 @@ class PendingLookup:
 
     @property
     def packed(self) -> bytes:
-        """The keys as RESP bulk strings, one after the other: so they stand in a batch."""
+        """The keys as consecutive RESP bulk strings, as a batch contains them."""
         raise NotImplementedError
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
-        """Take the values of an answered batch: this lookup's begin at index ``offset``. The lane counts them."""
+        """Take the values of an answered batch; this lookup's begin at ``offset``. The lane counts them."""
         raise NotImplementedError
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
-        """As ``deliver``, but some values could not be read: the try has failed for their keys, with ``problem``."""
+        """Take the readable values like ``deliver``. For the other keys the try has failed with ``problem``."""
         raise NotImplementedError
 
     def may_receive(self, size: int, budget: RouterBudget) -> bool:
-        """Whether a value may be received with which ``size`` bytes have come for this lookup in this try. If not, the
-        request is answered here and now."""
+        """Return whether a value may be received that brings this try to ``size`` bytes. If not, answer the request
+        now."""
         if budget.has_room(size):
             return True
         self.give_up(OVERLOADED)
         return False
 
     def give_up(self, problem: Problem) -> None:
-        """Tell the waiter that nothing can be said, unless the lookup is answered already."""
+        """Report the problem to the waiter, unless the lookup is done."""
         raise NotImplementedError
 
     def count_unavailable(self, problem: Problem, key_count: int) -> None:
@@ -247,7 +239,7 @@ class PendingLookup:
         replicas.counters[counter] += key_count
 
     def fail_try(self, problem: Problem) -> None:
-        """End a try. Begin the second if there was none; give the lookup up when no endpoint has it any more."""
+        """End a try. Begin the second if there was none; give up when no endpoint has the lookup."""
         self.open_tries -= 1
         if self.is_done:
             return
@@ -264,7 +256,7 @@ class PendingLookup:
 
 
 def fail_tries(lookups: Iterable[PendingLookup], problem: Problem) -> None:
-    """End a try of each of ``lookups``. Raises nothing: what goes wrong with one must not cost the others theirs."""
+    """End a try of each of ``lookups``. Never raises: an error of one lookup must not stop the others."""
     for lookup in lookups:
         try:
             lookup.fail_try(problem)
@@ -273,15 +265,15 @@ def fail_tries(lookups: Iterable[PendingLookup], problem: Problem) -> None:
 
 
 class SingleKey(PendingLookup):
-    """One key that one waiter waits for."""
+    """One key with its waiter."""
 
     __slots__ = ("packed", "waiter")
     key_count = 1
     packed: bytes
-    """The key as a RESP bulk string. No property: an attribute is read at half the cost."""
+    """The key as a RESP bulk string. Reading an attribute costs half as much as a property."""
 
     def __init__(self, key: bytes, waiter: Waiter, replicas: LookupReplicas, started_at: float) -> None:
-        # Not through super(): this is the hot path.
+        # No super(): this is the hot path.
         self.replicas = replicas
         self.started_at = started_at
         self.is_done = self.is_retried = False
@@ -291,7 +283,7 @@ class SingleKey(PendingLookup):
         self.waiter = waiter
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
-        """Tell the waiter its value."""
+        """Give the waiter its value."""
         self.is_done = True
         value = values[offset]
         if value is None:
@@ -300,36 +292,34 @@ class SingleKey(PendingLookup):
             self.waiter.found(value, self.replicas.generation)
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
-        """Fail the try: the one value could not be read."""
+        """Fail the try: its only value is unreadable."""
         self.fail_try(problem)
 
     def give_up(self, problem: Problem) -> None:
-        """Tell the waiter."""
+        """Report the problem to the waiter."""
         if not self.is_done:
             self.is_done = True
             self.count_unavailable(problem, 1)
             self.waiter.unavailable(problem)
 
 
-# Deadlines of all lookups, by a coarse sweep: no lookup has a timer of its own, and none is ever forgotten.
-#
-# All lookups of one deadline end in the order in which they began: two queues suffice. Nearly all have the router's
-# own; those of clients that wait for less are kept apart by how long.
+# One coarse sweep watches all deadlines, so that no lookup needs a timer. Lookups of one deadline end in the order in
+# which they began, so two queues suffice for each deadline.
 
 
 _DEADLINES: Final = INDEX["deadlines"]
 _MAX_TICK_SECONDS: Final = 0.05
 _MIN_TICK_SECONDS: Final = 0.001
 _KEPT_BITS: Final = 4
-"""Of a shorter deadline in milliseconds; the others become 0."""
+"""The significant bits that are kept of a shorter deadline in milliseconds."""
 _COMPACT_AT: Final = 4096
-"""Lookups in a queue, beyond which those that are done are sought behind one that is not."""
+"""Queue length beyond which finished lookups are removed even behind an open one."""
 
 
 class RequestDeadlines:
-    """The router's own deadline, and the shorter ones that requests ask for.
+    """The router's own deadline, and the shorter ones that clients request.
 
-    A shorter one is rounded down, by an eighth at most, to one of some hundred, which is how many there can be.
+    A shorter one is rounded down, by at most an eighth, which limits the number of queues to a few hundred.
     """
 
     def __init__(self, milliseconds: int, hedge: float, counters: memoryview) -> None:
@@ -340,8 +330,8 @@ class RequestDeadlines:
         self._shorter: dict[int, Deadlines] = {}
 
     def choose_watch(self, milliseconds: int) -> Callable[[PendingLookup], None]:
-        """What watches over a lookup that ends after ``milliseconds``, or after the router's own deadline if that is
-        less."""
+        """Return the ``add`` that watches a lookup for ``milliseconds``, or for the router's own deadline if that is
+        shorter."""
         if milliseconds >= self._milliseconds:
             return self.own.add
         lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
@@ -353,33 +343,32 @@ class RequestDeadlines:
 
 
 class Deadlines:
-    """Ends every lookup after ``deadline`` seconds, and gives it a second try before that.
+    """Starts a second try of each open lookup, and ends it after ``deadline`` seconds.
 
-    The second try comes after ``hedge`` seconds, or, when that is 0, after half of the deadline: then the first
+    The second try begins after ``hedge`` seconds. If that is 0, it begins after half of the deadline, when the first
     counts as timed out.
     """
 
     def __init__(self, deadline: float, hedge: float, counters: memoryview, *, is_of_client: bool = False) -> None:
         self._deadline = deadline
         self._is_of_client = is_of_client
-        """Whether clients asked for it; else it is the router's own."""
+        """Whether clients requested this deadline; otherwise it is the router's own."""
         self._is_hedge = 0 < hedge < deadline / 2
         self._retry_seconds = hedge if self._is_hedge else deadline / 2
         self._tick_seconds = min(max(self._retry_seconds / 8, _MIN_TICK_SECONDS), _MAX_TICK_SECONDS)
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._retry_queue: deque[PendingLookup] = deque()
-        """Lookups whose second try is not due."""
         self._deadline_queue: deque[PendingLookup] = deque()
-        """Lookups whose second try was due, and which end at their deadline."""
+        """Lookups whose second try was due; they end at their deadline."""
         self._compact_at = _COMPACT_AT
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, lookup: PendingLookup) -> None:
-        """Watch over ``lookup`` until it is done."""
+        """Watch ``lookup`` until it is done."""
         retry_queue = self._retry_queue
         while retry_queue and retry_queue[0].is_done:
-            # Not left to the sweep: thousands would wait for it, and push what is in use out of the cache.
+            # Not left to the sweep: thousands of finished lookups would crowd the CPU cache.
             retry_queue.popleft()
         retry_queue.append(lookup)
         if self._timer is None:
@@ -388,7 +377,7 @@ class Deadlines:
     def _sweep(self) -> None:
         try:
             self._end_due(self._loop.time())
-        finally:  # whatever is raised about one lookup, the others end at their deadlines
+        finally:  # an error of one lookup must not stop the others' deadlines
             self._timer = (
                 self._loop.call_later(self._tick_seconds, self._sweep)
                 if self._retry_queue or self._deadline_queue
@@ -401,7 +390,7 @@ class Deadlines:
             lookup = retry_queue.popleft()
             if not lookup.is_done:
                 deadline_queue.append(lookup)
-                if lookup.started_at + self._deadline > now:  # or a server would be asked for nobody
+                if lookup.started_at + self._deadline > now:  # else nobody waits for the second try
                     lookup.replicas.try_another(lookup, is_hedge=self._is_hedge)
         while deadline_queue and (deadline_queue[0].is_done or deadline_queue[0].started_at + self._deadline <= now):
             lookup = deadline_queue.popleft()
@@ -412,14 +401,13 @@ class Deadlines:
             self._compact()
 
     def _compact(self) -> None:
-        """Forget what is done: while one shard does not answer, the others' lookups must not pile up behind its own."""
+        """Remove finished lookups, which pile up behind those of a shard that does not answer."""
         self._retry_queue = deque(lookup for lookup in self._retry_queue if not lookup.is_done)
         self._deadline_queue = deque(lookup for lookup in self._deadline_queue if not lookup.is_done)
         self._compact_at = max(_COMPACT_AT, 2 * (len(self._retry_queue) + len(self._deadline_queue)))
 
     def _problem(self, lookup: PendingLookup) -> Problem:
-        """Tells a server that is silent from one that is slow, and both from none: a dead one whose connection has not
-        broken yet is silent."""
+        """Return the problem of an overdue lookup. It distinguishes a silent server, a slow one and none."""
         shard, seconds, target = lookup.replicas.number, f"{self._deadline:g} s", lookup.first_target
         if target is None:
             finding = f"no server came back within {seconds}"
@@ -427,21 +415,21 @@ class Deadlines:
             finding = f"no answer from {target.address} for {seconds}, to this lookup or another"
         else:
             finding = f"no answer from {target.address} within {seconds}; it has answered others since"
-        if not lookup.open_tries:  # it waits for a server, for its first try or its second
+        if not lookup.open_tries:  # waits for a ready server
             finding += f"; not reachable now: {lookup.replicas.explain_absence()}"
         elif lookup.is_retried:
             finding += "; a second try had none either"
-        # Without a server that answers, among those that have it, nobody waits for long enough.
+        # If every server that has the lookup is silent, a longer client deadline would not have helped.
         is_of_client = self._is_of_client and not all(endpoint.is_silent for endpoint in lookup.open_targets)
         return Problem("Deadline", f"shard {shard}: {finding}", shard, is_of_client)
 
 
 LARGE_SLICE_KEYS: Final = 16
-"""A slice of more keys is large work whatever came lately: its values may be larger."""
+"""A slice with more keys is large work regardless of recent value sizes."""
 
 
 class ScatterGather:
-    """The answers to one list of keys, until all its slices have come in. Counts its values in ``budget``."""
+    """Gathers the values of a batch until all its slices have arrived. Counts them in ``budget``."""
 
     __slots__ = (
         "_slices",
@@ -462,21 +450,19 @@ class ScatterGather:
     ) -> None:
         self.key_count = len(keys)
         self.values: BatchValues = keys.make_values()
-        """A key that is in no slice is missing."""
+        """The values; a key that is in no slice is missing."""
         self._waiter: BatchWaiter | None = waiter
         self.generation = generation
-        """What the answer comes from."""
         self.value_bytes = 0
-        """Of the values that have come, or are known to come."""
+        """Bytes of values that have arrived or are known to arrive."""
         self.pending_slices = 0
         self.problem: Problem | None = None
-        """Why nothing can be said of the first key of which that is so."""
         self.budget = budget
         self.held_bytes = 0
-        """Taken of the budget."""
+        """Bytes taken from the budget."""
         self._slices: list[ShardSlice] = []
         self.is_large = False
-        """Whether its slices are large work, by their mean: then those that happen to be small go with them."""
+        """Whether its slices are large work, by their mean; small slices among them follow the others."""
 
     def await_slices(self, slices: list[ShardSlice]) -> None:
         """Wait for all of ``slices``."""
@@ -485,7 +471,7 @@ class ScatterGather:
         self.is_large = self.key_count > LARGE_SLICE_KEYS * len(slices)
 
     def count_bytes(self, size: int) -> bool:
-        """Count ``size`` bytes of values more; False when they are too many: then the waiter was told."""
+        """Count ``size`` more bytes of values. If that is too many, answer the waiter and return False."""
         self.value_bytes += size
         if self.value_bytes <= self.budget.answer_bytes:
             return True
@@ -495,20 +481,20 @@ class ScatterGather:
         return False
 
     def hold(self, size: int) -> None:
-        """Take ``size`` bytes of the budget for values that are kept here from now on."""
+        """Take ``size`` bytes of the budget for values kept here."""
         self.held_bytes += size
         self.budget.take(size)
 
     def finish_slice(self) -> None:
-        """Tell the waiter when this was the last one."""
+        """Answer the waiter if this was the last slice."""
         self.pending_slices -= 1
         if not self.pending_slices:
             self.finish()
 
     def finish(self) -> None:
-        """Tell the waiter."""
+        """Answer the waiter."""
         values = self.values
-        self.values = NO_VALUES  # slices that wait in queues, done as they are, must not keep them
+        self.values = NO_VALUES  # finished slices in queues must not keep the values
         if self.problem and values.unavailable_count == self.key_count:
             self.refuse(self.problem)
             return
@@ -517,13 +503,13 @@ class ScatterGather:
         self._release_waiter().done(self.generation, values, size, self.problem)
 
     def refuse(self, problem: Problem) -> None:
-        """Tell the waiter that nothing can be said about any of the keys, whatever has come."""
+        """Answer the waiter that all keys are unavailable, and drop what has arrived."""
         waiter = self._release_waiter()
         self.abandon()
         waiter.unavailable(problem)
 
     def abandon(self) -> None:
-        """Wait for nothing more, tell nobody, and hold nothing."""
+        """Stop waiting, without an answer, and release everything."""
         for shard_slice in self._slices:
             shard_slice.end()
         self._release_budget()
@@ -531,7 +517,7 @@ class ScatterGather:
         self._waiter = None
 
     def _release_waiter(self) -> BatchWaiter:
-        """The waiter, whom this object forgets: it refers back here, and nothing may wait for the garbage collector."""
+        """Return the waiter and forget it. It refers back here, and no object may wait for the garbage collector."""
         waiter = self._waiter
         assert waiter is not None, "the waiter was told already"
         self._waiter = None
@@ -544,12 +530,12 @@ class ScatterGather:
 
 
 class ShardSlice(PendingLookup):
-    """Those keys of a ScatterGather that one batch to one shard holds."""
+    """The keys of a ScatterGather that go to one shard in one batch."""
 
     __slots__ = ("counted_bytes", "gather", "key_count", "keys")
 
     def __init__(self, keys: ShardKeys, gather: ScatterGather, replicas: LookupReplicas, started_at: float) -> None:
-        # Not through super(): this is the hot path of batches.
+        # No super(): this is the hot path of batches.
         self.replicas = replicas
         self.started_at = started_at
         self.is_done = self.is_retried = False
@@ -559,16 +545,16 @@ class ShardSlice(PendingLookup):
         self.gather = gather
         self.key_count = len(keys)
         self.counted_bytes = 0
-        """Of its values, as far as the gather has counted them before they are delivered."""
+        """Bytes of its values that the gather counted before delivery."""
 
     @property
     def packed(self) -> bytes:
-        """The keys as RESP bulk strings, one after the other."""
+        """The keys as consecutive RESP bulk strings."""
         return self.keys.packed
 
     def deliver(self, values: ReplyValues, offset: int) -> None:
-        """Put the values where they belong."""
-        # Calls are spared: this is the hot path of batches.
+        """Store the values in the gather."""
+        # Few calls: this is the hot path of batches.
         gather = self.gather
         size = gather.values.place(self.keys, values, offset)
         if self.counted_bytes or gather.value_bytes + size > gather.budget.answer_bytes:
@@ -584,15 +570,14 @@ class ShardSlice(PendingLookup):
             gather.finish()
 
     def end(self) -> None:
-        """Wait for nothing any longer, and keep no keys: a lookup that is done stays in queues for a while, where its
-        keys would be counted nowhere."""
+        """End the lookup and drop its keys. It stays in queues for a while, where no budget counts its keys."""
         self.is_done = True
         self.keys = NO_KEYS
 
     def deliver_readable(self, values: list[Any], offset: int, problem: Problem) -> None:
-        """Keep the values that could be read, and fail the try for the other keys.
+        """Keep the readable values, and fail the try for the other keys.
 
-        While another try is open, keep nothing: its answer must fit the keys that it was asked for.
+        While another try is open, keep nothing: its answer must match the keys that were sent.
         """
         if self.open_tries > 1:
             self.fail_try(problem)
@@ -604,31 +589,31 @@ class ShardSlice(PendingLookup):
         self.key_count = len(self.keys)
         if self._count(size):
             self.gather.hold(size)
-            self.counted_bytes = 0  # of the keys that remain
+            self.counted_bytes = 0  # for the remaining keys
             self.fail_try(problem)
 
     def may_receive(self, size: int, budget: RouterBudget) -> bool:
-        """Whether the gather's values stay within the bounds."""
+        """Return whether the gather's values stay within the limits."""
         return super().may_receive(size, budget) and self._count(max(size, self.counted_bytes))
 
     def _count(self, size: int) -> bool:
-        """Have the gather count that the slice has ``size`` bytes of values, or more; two endpoints may bring the same
-        ones. False: too many."""
+        """Count ``size`` bytes as the slice's values in the gather, once even if two endpoints send them. Return False
+        if that is too many."""
         more, self.counted_bytes = size - self.counted_bytes, size
         return self.gather.count_bytes(more)
 
     def give_up(self, problem: Problem) -> None:
-        """Note it for all keys. Where the router is short of memory the whole request makes room."""
+        """Record the problem for all keys. If the router is short of memory, refuse the whole request."""
         if self.is_done:
             return
         gather = self.gather
         if problem is OVERLOADED:
-            self.count_unavailable(problem, gather.key_count - gather.values.unavailable_count)  # others of it failed
+            self.count_unavailable(problem, gather.key_count - gather.values.unavailable_count)  # others failed before
             gather.refuse(problem)
             return
         self.count_unavailable(problem, self.key_count)
         gather.values.mark_unavailable(self.keys)
         gather.problem = gather.problem or problem
-        gather.value_bytes -= self.counted_bytes  # of values that do not come after all
+        gather.value_bytes -= self.counted_bytes  # these values will not arrive
         self.end()
         gather.finish_slice()

@@ -1,4 +1,4 @@
-"""Assembles the router: its workers, their limits and shares of the memory, its ports, the admin port."""
+"""The router's supervisor: settings, sockets, shares of memory, metrics and the service with its workers."""
 
 from __future__ import annotations
 
@@ -51,36 +51,33 @@ from lookupdb.router.counters import (
     TABLE_VERSION,
 )
 
-# The router's metrics: what its workers have counted, read at scrape time.
-
-
 PREFIX: Final = "lookupdb_router"
 
 
 class RouterCollector:
-    """What needs more than a name: requests by class of status, how long batches take, the lowest table version of all
-    workers, the certificate that expires first."""
+    """Metrics that need more than a name: requests by status class, batch durations, and the minimum over workers of
+    table version and certificate expiry."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Four families."""
+        """Yield the metric families."""
         requests = [({"status": status}, self._counters.total(name)) for name, status in REQUESTS.items()]
         yield labelled_counter(f"{PREFIX}_requests", REQUESTS_HELP, requests)
         counts = [self._counters.total(name) for name in BATCH_BUCKETS]
         seconds = self._counters.total(BATCH_MICROSECONDS) / 1e6
         yield histogram(f"{PREFIX}_batch_seconds", BATCH_SECONDS_HELP, BATCH_SECONDS, counts, seconds)
         versions = (self._counters.value(TABLE_VERSION, slot) for slot in range(self._counters.slots))
-        help_text = "The routing table's version in effect, the lowest of all workers; 0 while there is none."
+        help_text = "Version of the routing table in effect, the lowest of all workers; 0 without a table."
         yield gauge(f"{PREFIX}_{TABLE_VERSION}", help_text, min(versions))
         expiries = (self._counters.value(CERTIFICATE_EXPIRY, slot) for slot in range(self._counters.slots))
-        help_text = "When the certificate of the public port expires, of the worker whose does first; 0 without TLS."
+        help_text = "Expiry of the public port's certificate, the earliest of all workers; 0 without TLS."
         yield gauge(f"{PREFIX}_{CERTIFICATE_EXPIRY}", help_text, min(expiries))
 
 
 def collectors(counters: Counters, supervisor: Supervisor) -> Sequence[Collector]:
-    """All of the router's."""
+    """Return all collectors of the router."""
     return (
         CounterCollector(PREFIX, counters, COUNTERS, GAUGES),
         RouterCollector(counters),
@@ -93,35 +90,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """Which routing table is answered from, and how. A port 0 is a free one."""
+    """Settings of the router. A port 0 is a free one."""
 
     table: str
     dataset_uid: str | None
-    """None: any."""
+    """None for any dataset."""
     host: str
     port: int
     admin_port: int
     workers: int
     drain_seconds: float
     memory_limit: int | None
-    """None: the container's."""
     password: str | None
-    """Of the shard servers whose routing table entry names no key."""
+    """Password of shard servers for which the routing table names no key."""
     password_key_dir: str | None
-    """The folder of the keys from which the others' passwords are derived."""
+    """Folder of the keys from which other passwords are derived."""
     tls: dict[str, str | None] | None
-    """Paths, as ``TlsFiles`` takes them; None: plain HTTP."""
+    """Paths for ``TlsFiles``, or None for plain HTTP."""
     ready_file: Path | None
     log_format: str
     limits: RouterLimits
     access: AccessSettings | None = None
-    """Who may ask; None: anybody."""
+    """Access rules, or None if every client may look up."""
     resp_port: int | None = None
-    """Where clients speak RESP; None: nowhere."""
 
 
 def main(settings: Mapping[str, Any]) -> None:
-    """Route until SIGTERM: the router's supervisor. ``settings`` are RouterSettings."""
+    """Run the router's supervisor until SIGTERM. ``settings`` are RouterSettings."""
     ready_file, access = settings["ready_file"], settings["access"]
     members = {
         **settings,
@@ -133,7 +128,7 @@ def main(settings: Mapping[str, Any]) -> None:
 
 
 def router_service(settings: RouterSettings) -> Service:
-    """Return the service to run. Raises UsageError when a port cannot be listened on."""
+    """Return the service to run. Raises UsageError if a port cannot be bound."""
     possible = capacity.limit_connections(settings.limits.max_connections, descriptors.raise_limit())
     public = _bind_public(settings)
     counters = Counters(NAMES, settings.workers)
@@ -172,7 +167,7 @@ def router_service(settings: RouterSettings) -> Service:
 
 
 def _bind_public(settings: RouterSettings) -> dict[str, list[socket.socket]]:
-    """The sockets of the public ports, one a worker, by the names of the ports in the ready file; HTTP's come first."""
+    """Return the sockets of each public port, one per worker, by its name in the ready file; HTTP is first."""
     bind = partial(listeners.bind_shared, settings.host, count=settings.workers)
     public = {"port": bind(settings.port)}
     if settings.resp_port is not None:
@@ -187,7 +182,7 @@ def _connection_bytes(settings: RouterSettings) -> int:
 
 
 def _spare_memory(settings: RouterSettings) -> int | None:
-    """The memory limit without what workers need to judge service accounts; None: no limit is known."""
+    """Return the memory limit minus what checking service accounts needs, or None if no limit is known."""
     limit = settings.memory_limit or memory.container_memory().limit
     if limit is None or settings.access is None or settings.access.keys is None:
         return limit
@@ -197,13 +192,13 @@ def _spare_memory(settings: RouterSettings) -> int | None:
 def _share_memory(
     limits: RouterLimits, memory_limit: int | None, workers: int, connection_bytes: int
 ) -> tuple[RouterLimits, int]:
-    """The limits with as many connections as the memory allows, and each worker's budget."""
+    """Return the limits with the connections that the memory allows, and each worker's budget."""
     affordable = affordable_connections(
         memory_limit, workers, limits.max_connections, limits.max_body_bytes, connection_bytes
     )
     if affordable < limits.max_connections:
         log.warning(
-            "%d connections a worker are accepted and not %d: the memory of %d workers allows no more; raise the "
+            "a worker accepts %d connections instead of %d: the memory for %d workers allows no more; raise the "
             "container's memory limit (or --memory-limit), or lower --max-connections",
             *(affordable, limits.max_connections, workers),
         )
@@ -212,5 +207,5 @@ def _share_memory(
 
 
 def start() -> None:
-    """Be the supervisor: see ``runtime.start``."""
+    """Run the supervisor."""
     run_supervisor(main)

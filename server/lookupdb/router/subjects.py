@@ -1,4 +1,4 @@
-"""What is said of a request's credentials. No I/O."""
+"""Service accounts that may look up, and the verdict on a token. Importing this loads no crypto library."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-# Which service accounts may look up: ``namespace/name``, or ``namespace/*`` for all of a namespace. No I/O.
-
+# Allowed accounts: ``namespace/name``, or ``namespace/*`` for all of a namespace.
 
 MAX_SUBJECTS: Final = 64
 ANY: Final = "*"
@@ -17,12 +16,12 @@ _SUBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/(\*|[a-z0-9]([
 
 
 def is_subject(text: str) -> bool:
-    """Whether ``text`` names a service account, or all of a namespace."""
+    """Whether ``text`` names a service account or a whole namespace."""
     return _SUBJECT.fullmatch(text) is not None
 
 
 class Subjects:
-    """Those that are named."""
+    """The allowed service accounts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Raises ValueError for a text that is no subject."""
@@ -32,31 +31,30 @@ class Subjects:
         self._names = frozenset(names)
 
     def allow(self, namespace: str, account: str) -> bool:
-        """Whether the service account ``account`` of ``namespace`` is among them."""
+        """Whether the service account ``account`` of ``namespace`` is allowed."""
         return f"{namespace}/{account}" in self._names or f"{namespace}/{ANY}" in self._names
 
 
 class Denial(enum.Enum):
-    """Why a request is not answered."""
+    """The kind of a refusal."""
 
     UNAUTHENTICATED = "unauthenticated"
-    """No token, or none that is accepted."""
     FORBIDDEN = "forbidden"
-    """A good token, of a service account that is not allowed."""
+    """A valid token of a service account that is not allowed."""
     UNDECIDED = "undecided"
-    """The token may be good: what it is judged by is not there."""
+    """The token may be valid, but the data to judge it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request may be answered, and each one with the same credentials until ``until``, in seconds since 1970."""
+    """The client may look up with these credentials until ``until``, in seconds since 1970."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """It may not. ``detail`` is a sentence that shows nothing of a token."""
+    """The client may not look up. ``detail`` is a sentence that shows nothing of a token."""
 
     denial: Denial
     detail: str
@@ -68,11 +66,11 @@ class AccountJudge(Protocol):
 
     @property
     def key_count(self) -> int:
-        """How many keys are known; without any, nothing can be judged."""
+        """The number of known keys. Without any, nothing can be judged."""
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the keys; None for nothing."""
+        """The problem with the keys, or None."""
 
     def judge(self, token: str) -> Admitted | Denied:
-        """What is said of ``token``."""
+        """Judge ``token``."""

@@ -1,31 +1,29 @@
-"""A router's worker process: HTTP and RESP on inherited sockets, the lookup core behind it, a routing table watched.
+"""A router's worker process.
 
-Imports stay few: each is paid for once in every worker.
+It watches the routing table, TLS certificate, access rules and passwords, and connects the HTTP and RESP ports to the
+lookup core. It serves until SIGTERM, and then drains.
+
+Imports stay few because every worker pays for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from lookupdb.process import start as process_start
-from lookupdb.router.access import AccessSettings, AccessWatch, Gatekeeper
-
-if TYPE_CHECKING:
-    from lookupdb.router.clients.certificates import Certificates
 import logging
 import random
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
+from lookupdb.process import start as process_start
 from lookupdb.process import worker
 from lookupdb.process.listeners import bound_port
 from lookupdb.process.watched_files import Content, Folder, WatchedFiles
 from lookupdb.process.worker import WorkerBoot
+from lookupdb.router.access import AccessSettings, AccessWatch, Gatekeeper
 from lookupdb.router.budget import RouterBudget, RouterLimits
 from lookupdb.router.clients.front import ClientFront
 from lookupdb.router.counters import CERTIFICATE_EXPIRY, GAUGES, INDEX, TABLE_VERSION
@@ -38,26 +36,35 @@ from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.table.cutover import Cutover
 from lookupdb.router.table.routing_table import TableWatcher
 
-# What stands between the clients of a worker and its lookups: TLS, and who may look up. What both go by is read from
-# files that others replace.
+if TYPE_CHECKING:
+    from lookupdb.router.clients.certificates import Certificates
+
+log = logging.getLogger(__name__)
+
+FINISH_SECONDS: Final = 4.0
+"""Time for requests in flight after the drain; the supervisor kills a worker a second later."""
+
+REPORT_SECONDS: Final = 0.05
+"""The longest delay before a change is reported to the supervisor."""
 
 
 class Entrance:
-    """Watched from now on until ``stop``. ``on_change`` is called whenever ``describe`` may say something else."""
+    """TLS certificates and access rules, watched until ``stop``. Calls ``on_change`` when ``describe`` may have
+    changed."""
 
     def __init__(
-        self, config: Mapping[str, Any], counts: memoryview, on_change: Callable[[], None], *, logs: bool
+        self, config: Mapping[str, Any], counters: memoryview, on_change: Callable[[], None], *, logs: bool
     ) -> None:
         self._on_change = on_change
-        self.certificates = self._watch_certificates(config["tls"], counts) if config["tls"] else None
-        """None: clients speak plain HTTP."""
+        self.certificates = self._watch_certificates(config["tls"], counters) if config["tls"] else None
+        """None if clients speak plain HTTP."""
         self._access = self._watch_access(config["access"], logs=logs) if config["access"] else None
 
-    def _watch_certificates(self, files: dict[str, Any], counts: memoryview) -> Certificates:
+    def _watch_certificates(self, files: dict[str, Any], counters: memoryview) -> Certificates:
         process_start.take_in_tls()
         from lookupdb.router.clients.certificates import Certificates, TlsFiles
 
-        certificates = Certificates(TlsFiles.from_config(files), counts, self._on_change)
+        certificates = Certificates(TlsFiles.from_config(files), counters, self._on_change)
         certificates.start()
         return certificates
 
@@ -68,18 +75,20 @@ class Entrance:
 
     @property
     def gatekeeper(self) -> Gatekeeper | None:
-        """Who lets clients in; None: anybody may ask."""
+        """The judge of client tokens, or None if every client may look up."""
         return None if self._access is None else self._access.gatekeeper
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody could be let in."""
+        """Whether any client could be admitted."""
         has_certificate = self.certificates is None or self.certificates.context is not None
         return has_certificate and (self._access is None or self._access.gatekeeper.can_judge)
 
     def describe(self, status: dict[str, Any]) -> dict[str, Any]:
-        """``status``, and what is to be said of this. What keeps everybody out is the ``error``, and so is a
-        certificate that is not taken, unless the routing table is in error."""
+        """Return ``status`` with the state of access added.
+
+        ``error`` is the routing table's error, else a certificate problem, else what keeps every client out.
+        """
         error = status["error"]
         if self.certificates is not None:
             error = error or self.certificates.problem
@@ -91,7 +100,7 @@ class Entrance:
         return {**status, "error": error, "access": described}
 
     async def wait_certificate(self, stop: asyncio.Event) -> bool:
-        """Return once there is a certificate, if one is needed, or ``stop`` is set. Whether there is."""
+        """Wait for a certificate, if one is needed, or for ``stop``. Return whether clients can connect."""
         if self.certificates is None:
             return True
         waits = [asyncio.create_task(event.wait()) for event in (self.certificates.is_loaded, stop)]
@@ -101,30 +110,21 @@ class Entrance:
         return self.certificates.context is not None
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         for watched in (self.certificates, self._access):
             if watched is not None:
                 watched.stop()
 
 
-log = logging.getLogger(__name__)
-
-FINISH_SECONDS: Final = 4.0
-"""After the drain, requests in flight have so long; the supervisor kills a worker a second later."""
-
-REPORT_SECONDS: Final = 0.05
-"""How long a change may wait before it is reported to the supervisor."""
-
-
 def endpoint_settings(
-    limits: RouterLimits, slot: memoryview, budget: RouterBudget, passwords: Passwords
+    limits: RouterLimits, counters: memoryview, budget: RouterBudget, passwords: Passwords
 ) -> EndpointSettings:
-    """The settings of all endpoints. A batch that the limits permit must fit an idle endpoint's queue."""
+    """Return the settings of all endpoints. The largest permitted batch must fit an idle endpoint's queue."""
     return EndpointSettings(
         deadline_seconds=limits.deadline_seconds,
         max_queued_keys=max(limits.max_queued_keys, limits.max_keys),
         link=LinkSettings(
-            counters=slot,
+            counters=counters,
             random=random.Random(),  # noqa: S311 - spreads load, keeps no secret
             budget=budget,
             passwords=passwords,
@@ -133,24 +133,24 @@ def endpoint_settings(
 
 
 class _StatusReports:
-    """Reports to the supervisor what has changed, and once that the worker is ready."""
+    """Reports changes to the supervisor, and once that the worker is ready."""
 
     def __init__(self, boot: WorkerBoot) -> None:
         self._boot = boot
         self.entrance: Entrance | None = None
         self.is_ready = False
-        """Whether that has been reported."""
+        """Whether the worker has reported that it is ready."""
         self._last: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def schedule(self, cutover: Cutover) -> None:
-        """Report soon: many endpoints change at once."""
+        """Report soon, once for many endpoints that change together."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._send, cutover)
 
     def _send(self, cutover: Cutover) -> None:
-        """Report the status. The worker is ready once a routing table is in effect, its shards have been reached, and
-        somebody could be let in."""
+        """Report the status. The worker is ready when a routing table is in effect, its shards have been reached and a
+        client could be admitted."""
         self._timer = None
         assert self.entrance is not None
         status = self.entrance.describe(cutover.status())
@@ -169,11 +169,11 @@ async def route(boot: WorkerBoot) -> None:
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     limits = RouterLimits(**boot.config["limits"])
-    slot = boot.counters().slot(boot.index)
+    counters = boot.counters().slot(boot.index)
     for gauge in (*GAUGES, TABLE_VERSION, CERTIFICATE_EXPIRY):
-        slot[INDEX[gauge]] = 0  # what the worker before this one left
+        counters[INDEX[gauge]] = 0  # from the previous worker
     budget = RouterBudget(boot.config["budget_bytes"], is_encrypted=boot.config["tls"] is not None)
-    lookups = LookupCore(limits, slot, budget)
+    lookups = LookupCore(limits, counters, budget)
     reports = _StatusReports(boot)
     complete = asyncio.Event()
 
@@ -183,28 +183,29 @@ async def route(boot: WorkerBoot) -> None:
             complete.set()
 
     passwords = Passwords(boot.config["password"])
-    endpoints = endpoint_settings(limits, slot, budget, passwords)
+    endpoints = endpoint_settings(limits, counters, budget, passwords)
     cutover = Cutover(lookups, endpoints, on_change, boot.config["dataset_uid"])
-    entrance = reports.entrance = Entrance(boot.config, slot, lambda: reports.schedule(cutover), logs=boot.index == 0)
+    entrance = Entrance(boot.config, counters, lambda: reports.schedule(cutover), logs=boot.index == 0)
+    reports.entrance = entrance
     keys = _watch_keys(boot.config["password_key_dir"], passwords, on_change)
     watcher = TableWatcher(Path(boot.config["table"]), cutover.offer, cutover.refuse)
     watcher.start()
     if boot.index == 0 and not watcher.has_found:
         log.info(
-            "there is no routing table yet: it is looked for, and nothing is answered before",
+            "no routing table yet; lookups start when it arrives",
             extra={"table": boot.config["table"]},
         )
-    reports.schedule(cutover)  # that there is no routing table yet, if so
-    front = ClientFront(budget, limits, slot, entrance.gatekeeper, entrance.certificates)
-    # A worker that is started again finds clients waiting at its socket: better a moment more than a 503.
+    reports.schedule(cutover)  # reports that the routing table is missing, if so
+    front = ClientFront(budget, limits, counters, entrance.gatekeeper, entrance.certificates)
+    # Clients may be waiting at a restarted worker's socket: a short wait is better than a 503.
     await _wait_for_either(complete, stop, limits.deadline_seconds)
     if await entrance.wait_certificate(stop):
         http, *resp = boot.listeners()
-        protocol = HttpProtocol(lookups, limits, slot, entrance.gatekeeper, lambda: reports.is_ready)
+        protocol = HttpProtocol(lookups, limits, counters, entrance.gatekeeper, lambda: reports.is_ready)
         await front.listen(http, protocol)
         for listener in resp:
             port = bound_port(listener)
-            await front.listen(listener, RespProtocol(lookups, limits, slot, entrance.gatekeeper, port))
+            await front.listen(listener, RespProtocol(lookups, limits, counters, entrance.gatekeeper, port))
     await stop.wait()
     front.drain()
     await asyncio.sleep(boot.drain_seconds)
@@ -217,7 +218,7 @@ async def route(boot: WorkerBoot) -> None:
 
 
 def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[], None]) -> WatchedFiles | None:
-    """Have ``passwords`` take the keys in ``folder`` now, and whenever they change."""
+    """Give ``passwords`` the keys in ``folder`` now and after each change."""
     if folder is None:
         return None
 
@@ -231,7 +232,7 @@ def _watch_keys(folder: str | None, passwords: Passwords, on_change: Callable[[]
 
 
 async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds: float) -> None:
-    """Return when either event is set, after ``seconds`` at the latest."""
+    """Return when either event is set, or after ``seconds``."""
     waits = [asyncio.create_task(event.wait()) for event in (first, second)]
     await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for waiting in waits:
@@ -239,5 +240,5 @@ async def _wait_for_either(first: asyncio.Event, second: asyncio.Event, seconds:
 
 
 def start() -> None:
-    """Be the worker: see ``runtime.start``."""
+    """Run a worker."""
     worker.run_worker(lambda boot: uvloop.run(route(boot)))

@@ -1,8 +1,8 @@
-"""Cold data: requests whose pages are on disk wait for them, and not the whole worker, one page fault after the other.
+"""Cold data: parks requests until their pages are read from disk, so that not the whole worker waits for page faults.
 
-While the loop waits for a disk more than it computes (``cold_switch``) its data is cold: connections then park lookups,
-threads let the kernel read all pages that these need from disk together, and the loop answers them as it answers every
-request. The threads answer nothing themselves. When the disk is left alone the hot path is in use again.
+Data is cold while the loop waits for a disk more than it computes (``ColdSwitch``). Connections then park lookups.
+Threads let the kernel read all needed pages together, and the loop answers the lookups as usual. When the disk is
+quiet, the hot path is used again.
 """
 
 from __future__ import annotations
@@ -23,40 +23,34 @@ from lookupdb.shard.connection import Poller
 if TYPE_CHECKING:
     from lookupdb._native import ShardKernel
 
-
-# Decides whether lookups wait so long for a disk that it pays to read their pages beforehand, in other threads.
-#
-# What is weighed is time: what the loop waits against what it computes, for a key costs up to five times as much
-# processor time while data is taken for cold. Some pages of a large file that have left the page cache are no reason.
+# The switch weighs time: the loop's waits against its computation, because a key costs up to five times the CPU while
+# data is cold. A few pages of a large file that have left the page cache are no reason to switch.
 
 
 COLD_FAULTS: Final = 100
-"""Fewer page faults in a second make nothing cold: but for the slowest of disks, they take a hundredth of it."""
+"""Fewer page faults per second never make data cold: except on the slowest disks, they take a hundredth of it."""
 COLD_WAITS: Final = 1.0
-"""Data is cold when the loop has waited so many times as long as it has computed, which to take a fault is as well."""
+"""Data becomes cold when the loop has waited this many times as long as it has computed, including faults."""
 WARM_WAITS: Final = 0.1
-"""It is warm again when the loop would have waited so many times as long as is computed, which is more than before."""
+"""Data becomes warm when the loop would have waited this many times as long as is computed, which is now more."""
 WARM_READS: Final = 100
-"""With fewer pages read in a second it is warm in any case."""
+"""With fewer pages read per second, data is warm in any case."""
 SECONDS: Final = 1.0
-"""What is weighed together. Short, because neither to wait nor to be cold costs much in so little time."""
+"""The period that is weighed. Short, because neither waiting nor being cold costs much in that time."""
 
 
 class Usage(NamedTuple):
-    """What a worker has used since it began, or in a while."""
+    """A worker's use of resources since its start, or in a period."""
 
     seconds: float
     faults: int
-    """Page faults of the loop's thread that waited for something."""
     reads: int
-    """Pages that all threads have read from disk."""
     cpu: float
-    """Processor seconds of all threads."""
     waited: float
-    """Seconds in which the loop's thread neither computed nor waited for clients or a processor: but for a disk."""
+    """Seconds in which the loop's thread waited for a disk: neither computing, nor waiting for clients or a CPU."""
 
     def __sub__(self, start: Usage) -> Usage:
-        """What was used after ``start``."""
+        """Return the use since ``start``."""
         return Usage(
             seconds=self.seconds - start.seconds,
             faults=self.faults - start.faults,
@@ -67,21 +61,21 @@ class Usage(NamedTuple):
 
 
 class ColdSwitch:
-    """Says whether data is cold, by what was used since ``start``: to start a process may take many faults."""
+    """Decides whether data is cold from the use since ``start``, which excludes the many faults of a process start."""
 
     def __init__(self, start: Usage) -> None:
         self.is_cold = False
         self._start = start
         self._page_seconds = 0.0
-        """What a page fault took when data became cold."""
+        """The duration of a page fault when data became cold."""
 
     def is_due(self, seconds: float, faults: int) -> bool:
-        """Whether ``update`` could change anything, or begins a new second."""
+        """Whether ``update`` could change anything, or begins a new period."""
         is_over = seconds - self._start.seconds >= SECONDS
         return is_over or (not self.is_cold and faults - self._start.faults >= COLD_FAULTS)
 
     def update(self, usage: Usage) -> Usage | None:
-        """Take note of ``usage``. If data becomes cold or warm by it, returns what was weighed."""
+        """Weigh ``usage``. If data becomes cold or warm, return what was weighed."""
         delta = usage - self._start
         is_over = delta.seconds >= SECONDS
         has_changed = is_over and self._is_warm(delta) if self.is_cold else _is_cold(delta)
@@ -105,34 +99,34 @@ def _is_cold(delta: Usage) -> bool:
 log = logging.getLogger(__name__)
 
 _THREADS: Final = 4
-"""Requests that arrive while a disk is waited for need not wait for the same reads."""
+"""Several threads, so that new requests need not wait for the reads of earlier ones."""
 _TOGETHER: Final = 16
-"""The most requests whose pages a thread asks for together."""
+"""Limit of requests whose pages a thread requests together."""
 _BLOCKS_A_PAGE: Final = 8
-"""The kernel counts what is read in blocks of 512 bytes."""
+"""The kernel counts reads in blocks of 512 bytes."""
 _SCHEDULED: Final = Path("/proc/thread-self/schedstat")
-"""Nanoseconds in which this thread ran and waited for a processor, and how often it ran."""
+"""Nanoseconds for which this thread ran and waited for a CPU, and the number of runs."""
 
 
 class Parkable(Protocol):
-    """A connection that has read lookups."""
+    """A connection with lookups to park."""
 
     fd: int
     parked: bytes
-    """What it has read, nothing once it is closed."""
+    """The parked bytes; empty after closing."""
 
     def list_lookups(self) -> bytes:
-        """What was parked and what else it will look up, in pieces of RESP. Any thread may ask."""
+        """Return the parked lookups and all others that will follow, in pieces of RESP. Callable from any thread."""
 
     def unpark(self) -> None:
-        """Answer what was parked."""
+        """Answer the parked requests."""
 
     def choose_path(self) -> None:
-        """Let the hot path answer the client, or not, as the poller says now."""
+        """Join or leave the hot path, as the poller requires."""
 
 
 class ColdData:
-    """Parks what connections read while data is cold. ``ring`` makes the loop unpark those whose pages were read
+    """Parks requests while data is cold. ``ring`` makes the loop answer those whose pages were read
     (``pop_warmed``)."""
 
     def __init__(self, poller: Poller, kernel: ShardKernel, ring: Callable[[], None]) -> None:
@@ -146,18 +140,16 @@ class ColdData:
         self._has_threads = False
 
     def check(self, connections: Mapping[int, Parkable]) -> None:
-        """See whether data became cold or warm; if so, let ``connections``, which are all, take the path for that.
+        """Check whether data became cold or warm. If so, make all ``connections`` change their path.
 
-        The loop's thread calls it: the first time, for the switch to start with what it has used until then.
+        Call it from the loop's thread. The first call starts the switch with the use so far.
         """
         if self._switch is None:
             self._switch = ColdSwitch(self._measure_usage())
         faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
         if self._switch.is_due(time.monotonic(), faults) and (delta := self._switch.update(self._measure_usage())):
             is_cold = self._switch.is_cold
-            what = (
-                "pages are read from disk before requests are answered" if is_cold else "the disk is left alone again"
-            )
+            what = "pages are read from disk before requests are answered" if is_cold else "the disk is quiet again"
             log.info(what, extra={name: round(value, 3) for name, value in delta._asdict().items()})
             self.use(is_cold, connections)
 
@@ -173,7 +165,7 @@ class ColdData:
         )
 
     def use(self, is_cold: bool, connections: Mapping[int, Parkable]) -> None:
-        """Park from now on, or no longer. What is parked is answered in either case."""
+        """Start or stop parking. Parked requests are answered in either case."""
         if is_cold and not self._has_threads:
             self._has_threads = self._start_threads()
             is_cold = self._has_threads
@@ -182,7 +174,7 @@ class ColdData:
             connection.choose_path()
 
     def _start_threads(self) -> bool:
-        """Start the threads. Returns whether there is one at least; without any, the loop itself waits for the disk."""
+        """Start the threads. Return whether there is at least one; without any, the loop itself waits for the disk."""
         for number in range(_THREADS):
             try:
                 threading.Thread(target=self._warm, name=f"warmer-{number}", daemon=True).start()
@@ -192,11 +184,11 @@ class ColdData:
         return True
 
     def pop_warmed(self) -> Parkable | None:
-        """The next connection whose pages are there, None if there is none."""
+        """Return the next connection whose pages were read, or None."""
         return self._warmed.popleft() if self._warmed else None
 
     def _park(self, connection: Parkable) -> None:
-        self._parked.put(connection)  # and not what it has read: that of a client which is cut off is free at once
+        self._parked.put(connection)  # not its bytes, which are freed at once if the client is cut off
 
     def _warm(self) -> None:
         while True:
@@ -213,7 +205,7 @@ class ColdData:
 
 
 def _read_run_delay() -> float:
-    """Return for how many seconds this thread has waited for a processor, 0 where the kernel does not tell."""
+    """Return the seconds that this thread has waited for a CPU, or 0 if the kernel does not report it."""
     with contextlib.suppress(OSError):
         return int(_SCHEDULED.read_bytes().split()[1]) / 1e9
     return 0.0

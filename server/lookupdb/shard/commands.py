@@ -1,4 +1,4 @@
-"""The commands of a shard's client: lookups, and what is told of the server. ``resp.commands`` has the common ones."""
+"""The commands of a shard server's clients: lookups and INFO. ``resp.commands`` has the common commands."""
 
 from __future__ import annotations
 
@@ -30,29 +30,26 @@ from lookupdb.shard.limits import CHUNK_BYTES, ServerBudget, ServerIdentity, Ser
 from lookupdb.shard.replies import DAMAGED, KeyReplies, StoredReplies, open_native_replies
 from lookupdb.shardfile import ShardReader
 
-# The state of a worker and of one of its clients, apart from sockets.
-
 
 @dataclass(slots=True)
 class WorkerContext:
-    """What the connections of one worker share."""
+    """The shared state of a worker's connections."""
 
     shard: ShardReader
     identity: ServerIdentity
     limits: ServerLimits
     slot: memoryview
-    """Its counters; ``shard_counters`` has the place of each."""
+    """The worker's counters; ``shard.limits`` has their places."""
     password_sha256: bytes | None = None
-    """Of what clients must show first; None: nothing."""
+    """Hash of the password, or None if clients need none."""
     port: int = 0
     file_bytes: int = 0
     replies: KeyReplies = field(init=False)
     fields: FieldReader = field(default_factory=choose_fields)
     started: float = field(default_factory=time.monotonic)
     connections: dict[int, Any] = field(default_factory=dict)
-    """By file descriptor."""
     unauthenticated: dict[int, Any] = field(default_factory=dict)
-    """Connections whose client has not authenticated, by file descriptor, the oldest first."""
+    """Connections that have not authenticated, by file descriptor, oldest first."""
     budget: ServerBudget = field(init=False)
     limits_before_auth: ServerLimits = field(init=False)
     last_id: int = 0
@@ -64,7 +61,7 @@ class WorkerContext:
 
 
 class Session:
-    """One client: the protocol that it chose, whether it may ask, and its name."""
+    """One client's state: protocol, access and name."""
 
     __slots__ = (
         "id",
@@ -84,63 +81,62 @@ class Session:
         worker.last_id += 1
         self.id: Final = worker.last_id
         self.is_closing = False
-        """Whether the connection is closed after the reply that is made now."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget what the client has said of itself since it connected."""
+        """Forget what the client has set since it connected."""
         self.is_authorised = self.worker.password_sha256 is None
         self.unauthenticated_since = time.monotonic()
-        """Since when it owes the password."""
+        """When the client connected or was reset without a password."""
         self.name = b""
         self.transaction = None
         self.use_protocol(2)
 
     @property
     def fields(self) -> FieldReader:
-        """What reads the fields of values."""
+        """The reader of fields in values."""
         return self.worker.fields
 
     def begin_transaction(self) -> None:
-        """Queue commands from now on. Together they may be as much as one command."""
+        """Start to queue commands, together up to the limits of one command."""
         self.transaction = Transaction(self.limits.max_arguments, self.limits.max_request_bytes)
 
     def end_transaction(self) -> None:
-        """Forget what is queued."""
+        """Drop queued commands."""
         self.transaction = None
 
     def watch(self) -> None:
-        """Do nothing: a server serves one file, which never changes."""
+        """Do nothing: the file never changes."""
 
     @property
     def limits(self) -> ServerLimits:
-        """The limits of this client: narrow ones until it has authenticated."""
+        """The client's limits, narrow until it has authenticated."""
         return self.worker.limits if self.is_authorised else self.worker.limits_before_auth
 
     def use_protocol(self, protocol: int) -> None:
-        """Speak RESP ``protocol``: 2 or 3."""
+        """Use RESP ``protocol``, 2 or 3."""
         self.protocol = protocol
         self.nil = NIL[protocol]
 
     @property
     def has_passwords(self) -> bool:
-        """Whether the server asks for a password."""
+        """Whether clients need a password."""
         return self.worker.password_sha256 is not None
 
     def find_denial(self) -> str | None:
-        """Why the client may not ask; None if it may."""
+        """Return why the client may not look up, or None."""
         return None if self.is_authorised else "NOAUTH Authentication required."
 
     def count_command(self) -> None:
-        """A command is about to be answered."""
+        """Count a command."""
         self.worker.slot[shard_counters.COMMANDS] += 1
 
     def count_error(self) -> None:
-        """One is answered with an error."""
+        """Count an error reply."""
         self.worker.slot[shard_counters.ERRORS] += 1
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
-        """Let the client ask from now on if the password is right; the error if not."""
+        """Admit the client if the password is right, else return the error."""
         if user == b"default" and self._knows(password):
             self.is_authorised = True
             return None
@@ -148,17 +144,15 @@ class Session:
 
     def _knows(self, password: bytes) -> bool:
         expected = self.worker.password_sha256
-        import hashlib  # here, because they bring OpenSSL: half a MB that a server without a password spares
+        import hashlib  # here, because OpenSSL costs half a MB that servers without a password save
         import hmac
 
         return expected is not None and hmac.compare_digest(hashlib.sha256(password).digest(), expected)
 
 
-# INFO: a worker's description of itself, in Redis' form.
-
-
 def render(worker: WorkerContext, names: Iterable[str]) -> str:
-    """Return the sections called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    """Return the INFO sections in ``names``, each once; all of them for none, ``default``, ``all`` or
+    ``everything``."""
     return render_sections(SECTIONS, worker, names)
 
 
@@ -173,7 +167,8 @@ def _clients(worker: WorkerContext) -> InfoFields:
 def _memory(worker: WorkerContext) -> InfoFields:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     return {
-        # Anonymous memory: what this process owns. The mapped shard is the page cache's and counted on its own.
+        # Anonymous memory belongs to this process. The mapped shard belongs to the page cache, and is listed
+        # separately.
         "used_memory": _kib(status["RssAnon"]),
         "used_memory_rss": _kib(status["VmRSS"]),
         "shard_file_bytes": worker.file_bytes,
@@ -257,11 +252,10 @@ def _exists(session: Session, command: Command) -> Reply:
 
 
 _LOOKUP_COST: Final = 256
-"""What a lookup costs, in bytes of a value that are decompressed in that time."""
+"""Cost of a lookup, in bytes of a value that could be decompressed in the time."""
 
 
 def _read(session: Session, command: Command) -> Reply:
-    """One of ``READS``."""
     yield _make_read_reply(session, command)
 
 
@@ -282,7 +276,7 @@ def _exec(session: Session, _: Command) -> Reply:
     yield b"*%d\r\n" % len(transaction.commands)
     for command in transaction.commands:
         yield from COMMANDS[command[0].upper()][2](session, command)
-    session.end_transaction()  # only now: until the last reply is made, what is queued is held
+    session.end_transaction()  # only now, because queued commands are held until the last reply is made
 
 
 def _dbsize(session: Session, _: Command) -> Reply:

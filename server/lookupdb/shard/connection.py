@@ -1,20 +1,21 @@
-"""One client's connection off the hot path: bytes in, replies out, within limits; and all that ends it.
+"""One client's connection off the hot path: it reads requests and sends replies within limits, and ends.
 
-A turn of the loop answers lookups (``turn``); what it does not take comes here. Lookups alone, with nothing under way,
-are for ``KeyReplies.answer``. Anything else, and what a client does not read, becomes an iterator of replies, which
-``_send_replies`` sends and stops at: memory is bounded by ``output_high`` and one value, whatever is asked, and no
-client keeps the others waiting for longer than its time slice.
+A turn of the event loop answers lookups (``loop``); everything else comes here. If only lookups arrive and nothing is
+pending, ``KeyReplies.answer`` answers them. Anything else, and replies that the client does not read, become an
+iterator, which ``_send_replies`` sends and may interrupt. So ``output_high`` and one value bound the memory, and no
+client blocks the others for longer than its time slice.
 
-``RespState`` says what a connection may do next, ``TRANSITIONS`` where it goes from there, and why. These end it:
+``RespState`` says what a connection may do next, ``TRANSITIONS`` which state follows and why. A connection ends because
+of:
 
-| what | where | how |
+| cause | place | time |
 | --- | --- | --- |
-| the client closes, or only ends its own stream | ``_read`` → ``_end_of_stream`` | its requests are answered first |
+| the client closes, or only ends its own stream | ``_read`` → ``_end_of_stream`` | after its requests are answered |
 | it is gone in both directions, or a read or write fails | ``handle_events``, ``_read``, ``_send``… | at once |
-| QUIT, or bytes that are not RESP | ``_make_replies`` sets ``session.is_closing`` | after the replies |
+| QUIT, or invalid RESP | ``_make_replies`` sets ``session.is_closing`` | after the replies |
 | the worker ends | ``drain``, then ``end`` | after the next reply, or when none is due |
-| the client is still there 2 s after that (``LINGER_SECONDS``) | ``worker._drain`` → ``close`` | at once |
-| no password, no request, or no replies taken for too long | ``sweep`` → ``cut`` | at once |
+| the client is still there 2 s later (``LINGER_SECONDS``) | ``worker._drain`` → ``close`` | at once |
+| no password, no request, or replies unread for too long | ``sweep`` → ``cut`` | at once |
 | all clients together hold too much, or another client needs its place before AUTH | ``cut`` | at once |
 | an error in the server | ``close``, by the loop | at once |
 """
@@ -37,11 +38,9 @@ from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.commands import Session, WorkerContext, execute
 from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
 
-# Replies on their way to one client: what it has not taken yet is kept, and too much of that pauses the client.
-
 
 class ReplyOutput:
-    """Writes to the non-blocking socket ``fd``. Every method may raise OSError: the client is gone."""
+    """Replies to one client on the non-blocking socket ``fd``. Every method may raise OSError if the client is gone."""
 
     __slots__ = ("_fd", "_slot", "is_paused", "unsent")
 
@@ -50,10 +49,10 @@ class ReplyOutput:
         self._slot = slot
         self.unsent = bytearray()
         self.is_paused = False
-        """Whether too much is unsent to read and answer any more."""
+        """Whether too much is unsent to read and answer more."""
 
     def send(self, data: bytes, high: int) -> None:
-        """Write ``data``, now or when the client takes it. More than ``high`` unsent pauses the client."""
+        """Write ``data`` now, or when the client reads. More than ``high`` unsent bytes pause the client."""
         try:
             sent = 0 if self.unsent else os.write(self._fd, data)
         except BlockingIOError:
@@ -63,14 +62,14 @@ class ReplyOutput:
             self.keep_unsent(data, sent, high)
 
     def keep_unsent(self, data: bytes, sent: int, high: int) -> None:
-        """Keep what the client has not taken of ``data``: all but the first ``sent`` bytes."""
+        """Keep the unsent part of ``data``, without the first ``sent`` bytes."""
         self.unsent += memoryview(data)[sent:]
         self._slot[limits.SENT_BYTES] += len(data) - sent
         if len(self.unsent) > high:
             self.is_paused = True
 
     def flush(self, high: int) -> None:
-        """Write what is unsent. The client may go on when no more than half of ``high`` remains."""
+        """Write unsent bytes. The client may continue when at most half of ``high`` remains."""
         try:
             del self.unsent[: os.write(self._fd, self.unsent)]
         except BlockingIOError:
@@ -79,34 +78,31 @@ class ReplyOutput:
             self.is_paused = False
 
 
-# The sockets that the worker waits for, by one epoll, and the clients that the hot path may answer.
-
-
 READ: Final = select.EPOLLIN
 WRITE: Final = select.EPOLLOUT
 BROKEN: Final = select.EPOLLERR | select.EPOLLHUP
 """The client is gone, in both directions."""
 
 BUSY: Final = 0
-"""Not for the hot path: no client, or one with a request or replies under way."""
+"""Not for the hot path: no client, or one with a pending request or reply."""
 IDLE: Final = 1
-"""Its next bytes begin a request, and it has asked nothing since the last sweep."""
+"""The next bytes begin a request, and there was none since the last sweep."""
 ACTIVE: Final = 2
-"""Its next bytes begin a request."""
+"""The next bytes begin a request."""
 
 
 class Poller:
-    """Level-triggered: the next poll reports again what an event leaves unread or unwritten."""
+    """A level-triggered epoll, and the clients that the hot path may answer."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self.fast_path = bytearray()
-        """By file descriptor: BUSY, IDLE or ACTIVE."""
+        """BUSY, IDLE or ACTIVE by file descriptor."""
         self.protocols = bytearray()
-        """By file descriptor: which version of RESP a client on the hot path speaks."""
+        """The RESP version of each client on the hot path, by file descriptor."""
         self.park: Callable[[Any], None] | None = None
-        """While data is cold, no client is for the hot path: its connection gives itself to this, which reads what is
-        needed for what it has ``parked``, and is called back by ``unpark``."""
+        """Set while data is cold. Then no client is on the hot path: its connection passes itself to this function,
+        which reads the pages for what is ``parked`` and then calls ``unpark``."""
 
     def add(self, fd: int) -> None:
         """Wait for ``fd`` to be readable."""
@@ -134,29 +130,29 @@ def is_broken(fd: int) -> bool:
 
 
 FLUSH_BYTES: Final = 64 << 10
-"""Replies are collected to so many bytes before they are written."""
+"""Replies are collected up to this size before they are written."""
 
 
 class RespState(enum.IntEnum):
-    """What a connection does. The first three are its life while the worker serves, the next three while it ends."""
+    """The states of a connection: the first three while the worker serves, the next three while it ends."""
 
     READING = 0
     """Requests are awaited; no reply is due."""
     SENDING = 1
-    """All replies are made, and the client has not taken all of them. It may go on asking."""
+    """All replies are made, but some are unsent. The client may send more requests."""
     ANSWERING = 2
-    """Replies are still to be made, or too much of them has not been taken: nothing more is read."""
+    """Replies are still to be made, or too many are unsent: nothing is read."""
     DRAIN_READING = 3
-    """As READING, and the next reply is the last."""
+    """Like READING, but the next reply is the last."""
     DRAIN_SENDING = 4
-    """As SENDING, and the client's stream ends with what is still to be sent."""
+    """Like SENDING, but the client's stream ends with the unsent replies."""
     DRAIN_ANSWERING = 5
-    """As ANSWERING, and the client's stream ends with these replies."""
+    """Like ANSWERING, but the client's stream ends with these replies."""
     CLOSING = 6
-    """Nothing more is read; what the client asked for before is answered and sent."""
+    """Nothing more is read; earlier requests are answered."""
     HALF_CLOSED = 7
-    """The end of the stream is sent, and what still arrives is dropped until the client closes: closing with unread
-    input would reset the connection and could take replies from the client that it has not read yet."""
+    """The end of the stream is sent, and input is dropped until the client closes: closing with unread input would
+    reset the connection, and the client could lose replies."""
     CLOSED = 8
     """The socket is closed, and nothing refers to the connection."""
 
@@ -199,22 +195,20 @@ TRANSITIONS: Final[dict[RespState, dict[RespState, str]]] = {
     HALF_CLOSED: {CLOSED: _END},
     CLOSED: {},
 }
-"""From each state to which others, and when."""
+"""The states that may follow each state, and when."""
 
 EVENTS: Final = (READ, READ | WRITE, WRITE, READ, READ | WRITE, WRITE, WRITE, READ, 0)
-"""What is waited for in each state."""
 NOTHING_DUE: Final = (READING, DRAIN_READING, HALF_CLOSED)
-"""The states in which no reply is made or to be sent."""
 
 _OPEN: Final = (READING, SENDING, ANSWERING)
 _DRAIN: Final = (HALF_CLOSED, DRAIN_SENDING, DRAIN_ANSWERING)
 _CLOSE: Final = (CLOSED, CLOSING, CLOSING)
 _OUTCOMES: Final = (*[_OPEN] * 3, *[_DRAIN] * 3, _CLOSE)
-"""By state: which follows when no reply is due, when some are to be sent, when some are to be made."""
+"""The states that follow each state: when no reply is due, some are unsent, or some are to be made."""
 
 
 class RespConnection:
-    """See the module. ``fast_path[fd]`` of the poller says whether the loop may answer it by itself."""
+    """One client connection. The poller's ``fast_path[fd]`` says whether the loop may answer it by itself."""
 
     __slots__ = (
         "_active_at",
@@ -238,21 +232,21 @@ class RespConnection:
         self._worker, self._poller, self._socket = worker, poller, client
         self.fd: Final = client.fileno()
         self.held_bytes = 0
-        """The bytes that the worker holds for this client. Only the budget sets it."""
+        """Bytes that the worker holds for this client. Only the budget sets it."""
         self._slot = worker.slot
         self._stored_replies = worker.replies
         self._session = Session(worker)
         self._requests = RequestParser(self._session.limits)
         self._replies: Iterator[bytes] | None = None
-        """The replies that are still to be made. Nothing is read meanwhile."""
+        """Replies that are still to be made. Nothing is read meanwhile."""
         self._output = ReplyOutput(self.fd, worker.slot)
         self.parked = b""
-        """What is answered when its pages are in memory (``cold_data``). Nothing is read meanwhile."""
+        """Requests to answer when their pages are in memory (``cold``). Nothing is read meanwhile."""
         self._state = READING
         self._is_active = True
-        """Whether it has made progress since the last sweep: taken replies if there are any, else asked."""
+        """Whether it made progress since the last sweep: the client read replies if there were any, or sent
+        requests."""
         self._active_at = time.monotonic()
-        """When the sweep last saw it active."""
         poller.add(self.fd)
         if not self._session.is_authorised:
             worker.unauthenticated[self.fd] = self
@@ -264,7 +258,7 @@ class RespConnection:
         return self._session.nil
 
     def receive(self, data: bytes) -> None:
-        """Answer ``data``, which was read while nothing was under way. When empty, the client sends no more."""
+        """Answer ``data``, read while nothing was pending. Empty ``data`` is the end of the client's stream."""
         if not data:
             self._end_of_stream()
             return
@@ -277,9 +271,10 @@ class RespConnection:
             self._settle()
 
     def resume(self, unsent: bytes, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool) -> None:
-        """Go on where a turn of the loop stopped: write what is ``unsent``, answer ``keys`` and what is behind them.
+        """Continue where a turn of the loop stopped: write ``unsent``, then answer ``keys`` and the requests behind
+        them.
 
-        ``is_late``: in a turn that follows, for others have had the time of this one.
+        ``is_late`` postpones that to a later turn, because this one's time is up.
         """
         if unsent:
             self._output.keep_unsent(unsent, 0, self._session.limits.output_high)
@@ -293,8 +288,8 @@ class RespConnection:
     def handle_events(self, events: int) -> None:
         """Read or write what is ready while the loop must not answer by itself.
 
-        An event may be older than what the connection waits for, or of the client that had this descriptor before:
-        what is not waited for is not done. To read while replies are still to be made would lose these.
+        An event may be outdated, or of an earlier client with this descriptor. So events that are not awaited are
+        ignored: reading while replies are still to be made would lose them.
         """
         if events & BROKEN:
             if is_broken(self.fd):
@@ -313,7 +308,7 @@ class RespConnection:
         return 0 if self.parked else EVENTS[self._state]
 
     def keep_unsent(self, data: bytes, sent: int) -> None:
-        """Write later what the client has not taken of the reply ``data``: all but the first ``sent`` bytes."""
+        """Write the unsent part of the reply ``data`` later, without the first ``sent`` bytes."""
         self._output.keep_unsent(data, sent, self._session.limits.output_high)
         self._settle()
 
@@ -339,18 +334,19 @@ class RespConnection:
             self._take(data)
 
     def _may_look_up(self, data: bytes) -> bool:
-        """Return whether ``data`` may need pages. What does not, such as a PING, waits for no disk."""
+        """Return whether ``data`` may need pages. Other requests, such as PING, do not wait for the disk."""
         return not self._requests.is_empty or may_look_up(data)
 
     def list_lookups(self) -> bytes:
-        """What was parked and, if EXEC may be in it, the keys that are queued: their pages may have left memory."""
+        """Return the parked requests, with the queued keys if EXEC may be among them: their pages may have left
+        memory."""
         parked, transaction = self.parked, self._session.transaction
         if transaction is None or b"EXEC" not in parked.upper():
             return parked
         return parked + b"".join(bulk(key) for command in transaction.commands for key in list_keys(command))
 
     def unpark(self) -> None:
-        """Answer what was parked."""
+        """Answer the parked requests."""
         if self._state is not CLOSED:
             data, self.parked = self.parked, b""
             self._poller.change(self.fd, EVENTS[self._state])
@@ -358,7 +354,7 @@ class RespConnection:
             self._settle()
 
     def choose_path(self) -> None:
-        """Let the hot path answer the client, or not, as the poller says now."""
+        """Join or leave the hot path, as the poller requires."""
         self._enter(self._state)
 
     def _take(self, data: bytes) -> None:
@@ -371,7 +367,7 @@ class RespConnection:
             self._go_on([], data, is_part=False)
 
     def _go_on(self, keys: list[bytes], rest: bytes, is_part: bool, *, is_late: bool = False) -> None:
-        """Answer ``keys``, then ``rest``, unless that is but the beginning of a lookup."""
+        """Answer ``keys``, then ``rest``, unless that is only the beginning of a lookup."""
         if self._state is CLOSED:
             return
         assert self._replies is None, "replies are still to be made, and would be lost"
@@ -382,19 +378,18 @@ class RespConnection:
         elif not is_part:
             self._replies = self._make_replies()
         if is_late:
-            self._settle()  # the next poll tells that the client takes replies
+            self._settle()  # the next poll reports that the client can receive replies
         else:
             self._send_replies()
 
     def _end_of_stream(self) -> None:
-        """Answer what the client asked for, then close: it sends no more."""
+        """Answer the remaining requests, then close, because the client sends no more."""
         if self._state in NOTHING_DUE:
             self.close()
         else:
             self._enter(CLOSING)
 
     def _make_replies(self) -> Iterator[bytes]:
-        """Yield the replies to all requests that have arrived whole."""
         session, requests = self._session, self._requests
         try:
             while not session.is_closing:
@@ -411,7 +406,7 @@ class RespConnection:
             yield error(f"ERR Protocol error: {problem}")
 
     def _send_replies(self) -> None:
-        """Send replies until there are no more, the client leaves too many unread, or its time slice is over."""
+        """Send replies until there are no more, too many are unsent, or the time slice is over."""
         if self._replies is None or self._is_stopped():
             self._settle()
             return
@@ -435,14 +430,13 @@ class RespConnection:
         return self._output.is_paused or self._state is CLOSED
 
     def _send(self, data: bytes) -> None:
-        """Write ``data``, now or when the client takes it."""
         try:
             self._output.send(data, self._session.limits.output_high)
         except OSError:
             self.close()
 
     def _write(self) -> None:
-        """Write what is unsent, then what is still to be made: the client takes more."""
+        """Write unsent bytes, then make further replies, because the client reads again."""
         if self._output.unsent:
             try:
                 self._output.flush(self._session.limits.output_high)
@@ -452,19 +446,19 @@ class RespConnection:
         self._send_replies()
 
     def _may_ask(self) -> bool:
-        """Return whether the next bytes begin a request of a client that may ask, with nothing else under way: no
-        transaction either, which queues lookups."""
+        """Return whether the next bytes begin a request of an admitted client with nothing pending, and no
+        transaction."""
         return self._awaits_lookups() and self._requests.is_empty and self._session.transaction is None
 
     def _awaits_lookups(self) -> bool:
-        """Return whether a client that may ask is asking, with no reply under way."""
+        """Return whether an admitted client may send requests, with no reply pending."""
         return (self._state is READING or self._state is DRAIN_READING) and self._session.is_authorised
 
     def _is_for_hot_path(self) -> bool:
         return self._state is READING and self._may_ask() and not self.parked and self._poller.park is None
 
     def _settle(self) -> None:
-        """Enter the state that follows from what is under way, and end the connection if that is due."""
+        """Enter the state that follows from what is pending, and end the connection if that is due."""
         if self._state >= HALF_CLOSED:
             return
         state = self._following_state()
@@ -484,12 +478,12 @@ class RespConnection:
         return to_send if self._output.unsent else none_due
 
     def _enter(self, state: RespState) -> None:
-        """Go to ``state``, and wait for its events. Raises RuntimeError when it cannot follow the present one."""
+        """Enter ``state`` and wait for its events. Raises RuntimeError if it cannot follow the current state."""
         if state is not self._state:
             if state not in TRANSITIONS[self._state]:
                 raise RuntimeError(f"a connection cannot go from {self._state.name} to {state.name}")
             if EVENTS[state] != EVENTS[self._state]:
-                self._is_active = True  # the client has all its time for what is awaited from now on
+                self._is_active = True  # the client gets the full time for the new events
                 self._poller.change(self.fd, EVENTS[state])
             self._state = state
         self._poller.fast_path[self.fd] = ACTIVE if self._is_for_hot_path() else BUSY
@@ -504,7 +498,7 @@ class RespConnection:
         )
 
     def sweep(self, now: float) -> None:
-        """Cut the client off when it has not authenticated, has taken no replies, or has asked nothing for too long."""
+        """Cut the client off if it has not authenticated, read replies or sent requests for too long."""
         limits, fast_path = self._session.limits, self._poller.fast_path
         if not self._session.is_authorised and now - self._session.unauthenticated_since > limits.auth_seconds:
             overdue = True
@@ -523,7 +517,7 @@ class RespConnection:
         self.close()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when an invariant does not hold between two events. Tests call it."""
+        """Raise AssertionError if an invariant does not hold between two events. For tests."""
         state, replies, output = self._state, self._replies, self._output
         if state in NOTHING_DUE:
             assert replies is None, f"{state.name}: replies are still to be made"
@@ -545,7 +539,7 @@ class RespConnection:
             assert (self._poller.fast_path[self.fd] != BUSY) is is_fast, f"{state.name}: fast path {not is_fast}"
 
     def drain(self) -> None:
-        """Make the next reply the last: the worker ends, and answers what has arrived or is on its way."""
+        """Make the next reply the last, because the worker ends."""
         if self._state <= ANSWERING:
             self._enter((DRAIN_READING, DRAIN_SENDING, DRAIN_ANSWERING)[self._state])
 
@@ -556,8 +550,8 @@ class RespConnection:
             self._shut_down()
 
     def _drop_input(self) -> None:
-        """Read what has arrived and will not be answered, to the end of the client's stream: closing with it unread
-        would reset the connection and take from the client the replies that are on their way."""
+        """Read and drop all input: closing with unread input would reset the connection, and the client could lose
+        replies."""
         if self._state is HALF_CLOSED:
             with suppress(OSError):
                 while os.read(self.fd, READ_BYTES):
@@ -570,7 +564,7 @@ class RespConnection:
             self.close()
 
     def close(self) -> None:
-        """Close at once, and free what the worker holds for it."""
+        """Close at once, and free what the worker holds for the client."""
         if self._state is CLOSED:
             return
         self._state, self._replies, self.parked = CLOSED, None, b""

@@ -1,6 +1,10 @@
-"""The worker's event loop: it accepts clients, and gives each event to whoever handles it. ``turn`` answers lookups.
+"""The worker's event loop: accepts clients, and passes each event on. A turn answers lookups, the hot path.
 
-Written by hand because an event loop's transports, protocols and write queues cost as much again as the lookup.
+In Python, a turn answers a lone GET without a call to our code: one read, one check of size and beginning, one lookup
+and one write. Everything else goes to the connection. The native turn reads from all ready clients before it looks
+their keys up together, and also answers pipelined GETs and MGETs.
+
+The loop is our own, because the transports, protocols and write queues of an event loop would cost as much as a lookup.
 """
 
 from __future__ import annotations
@@ -24,23 +28,14 @@ from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
 from lookupdb.shard.replies import LOOKUP_FAILURES, MISSING, NativeReplies, StoredReplies
 from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, bulk_bounds
 
-# The hot path of a worker: turn after turn, read what clients ask, look it up, answer. In Python, and natively.
-#
-# In Python one GET is read, looked up and answered without a call to our code: one read, one check of its size and
-# beginning, one lookup and one write; what is not a lone GET is the connection's to handle. The native turn reads from
-# all clients that ask before it looks their keys up together, and answers pipelined GETs and MGETs as well.
-
-
 _HEADS: Final = len(GET_HEADS)
 _EVENTS: Final = 256
-"""The most that one poll returns."""
 
 
 class EventHandler(Protocol):
-    """The loop, which a turn leaves all events to that are no lookups."""
+    """The loop as a turn uses it, for all events that are no lookups."""
 
     until: float
-    """When to return."""
 
     def handle(self, fd: int, events: int) -> None:
         """Handle ``events`` of ``fd``."""
@@ -49,7 +44,7 @@ class EventHandler(Protocol):
         """Close the connection of ``fd``, whose event ended in ``problem``."""
 
     def check_disk(self) -> None:
-        """See whether lookups wait for a disk."""
+        """Check whether lookups wait for a disk."""
 
 
 class ShardTurn(Protocol):
@@ -60,7 +55,7 @@ class ShardTurn(Protocol):
 
 
 def make_turn(worker: WorkerContext, poller: Poller) -> ShardTurn:
-    """Make the turn that goes with the worker's replies."""
+    """Make the turn for the worker's replies."""
     replies = worker.replies
     if isinstance(replies, NativeReplies):
         return NativeTurn(worker, poller, replies)
@@ -69,26 +64,26 @@ def make_turn(worker: WorkerContext, poller: Poller) -> ShardTurn:
 
 
 class LateEvents:
-    """Events that are no lookups, in the order in which they came.
+    """Events that are no lookups, in order of arrival.
 
-    Each may take a client's time slice, so that what one turn has no time for is left to those that follow: lookups,
-    and the worker's heartbeat, are in between.
+    Each may take a client's time slice. What exceeds a turn is left to later turns, so that lookups and the worker's
+    heartbeat come in between.
     """
 
     def __init__(self) -> None:
         self._events: OrderedDict[int, int] = OrderedDict()
-        """By file descriptor. A poll reports again what still waits: it keeps its place."""
+        """Events by file descriptor. A poll repeats a waiting event, which keeps its place."""
 
     def __len__(self) -> int:
         return len(self._events)
 
     def add(self, events: Iterable[tuple[int, int]]) -> None:
-        """Have them handled behind those that wait."""
+        """Queue events behind the waiting ones."""
         self._events.update(events)
 
     def handle(self, loop: EventHandler) -> None:
-        """Handle one, and others for as long as a time slice. The descriptor may be another socket's by now: whoever
-        handles an event looks whether it is still so."""
+        """Handle one event, and more within a time slice. The descriptor may be another socket's by now, so handlers
+        check that the event still applies."""
         end = time.monotonic() + TIME_SLICE_SECONDS
         while self._events:
             fd, events = self._events.popitem(last=False)
@@ -101,7 +96,7 @@ class LateEvents:
 
 
 class NativeTurn:
-    """Lets the kernel poll, read and answer until something is not a lookup, or not taken by its client."""
+    """Lets the kernel poll, read and answer until something is no lookup, or a client does not read."""
 
     def __init__(self, worker: WorkerContext, poller: Poller, replies: NativeReplies) -> None:
         self._connections = worker.connections
@@ -118,11 +113,11 @@ class NativeTurn:
             handed, events, is_slow = run(epoll, poller.fast_path, poller.protocols, wait)
             report_damage()
             end = now() + TIME_SLICE_SECONDS
-            for fd, failure, *progress in handed:  # before any event: it could accept a client on a descriptor of these
+            for fd, failure, *progress in handed:  # before any event, which could accept a client on one of these
                 try:
                     if failure:
                         raise OSError(failure, os.strerror(failure))
-                    if fd in connections:  # another of these may have cut it
+                    if fd in connections:  # an earlier one may have cut it
                         connections[fd].resume(*progress, is_late=now() > end)
                 except Exception as problem:  # ends one connection, never the worker
                     loop.close_broken(fd, problem)
@@ -133,7 +128,7 @@ class NativeTurn:
 
 
 class PythonTurn:
-    """Polls, reads and answers lone GETs, written out with as few calls as there can be."""
+    """Polls, reads and answers lone GETs with as few calls as possible."""
 
     def __init__(self, worker: WorkerContext, poller: Poller, replies: StoredReplies) -> None:
         self._worker = worker
@@ -147,7 +142,7 @@ class PythonTurn:
         poll, read, write = self._poller.epoll.poll, os.read, os.write
         fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
         get, inflate = worker.shard.txn.get, worker.shard.inflate
-        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are looked up fastest
+        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are the fastest
         bulk_heads, bulk_ends = bulk_bounds()
         bulk_sizes = len(bulk_heads)
         tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
@@ -211,14 +206,14 @@ class PythonTurn:
 log = logging.getLogger(__name__)
 
 _UNREACHABLE: Final = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-"""Errors of a client's socket that are no ConnectionError: its node is lost, and what was sent is not acknowledged."""
+"""Errors of a client's socket that are no ConnectionError: its node is lost, and sent bytes are not acknowledged."""
 _TOO_MANY: Final = error("ERR max number of clients reached")
 _ACCEPTED: Final = 64
-"""The most clients accepted at once: those that are connected wait meanwhile."""
+"""Limit of clients accepted at once, because connected clients wait meanwhile."""
 
 
 class WorkerLoop:
-    """Accepts clients from ``listener`` and answers them, while it runs."""
+    """Accepts clients from ``listener`` and answers them while it runs."""
 
     def __init__(self, worker: WorkerContext, listener: socket.socket) -> None:
         self._worker = worker
@@ -227,9 +222,8 @@ class WorkerLoop:
         self._poller.add(listener.fileno())
         self._accepting = True
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        """Kept for a client that is to be told that there are no descriptors left. -1: none was left for it."""
+        """Spare descriptor, to answer a client when no others are left; -1 if it is used."""
         self.until = 0.0
-        """When ``run`` is to return."""
         self._turn = make_turn(worker, self._poller)
         self._alarm, self._bell = socket.socketpair()
         for end in (self._alarm, self._bell):
@@ -242,15 +236,15 @@ class WorkerLoop:
 
     @property
     def bell(self) -> int:
-        """A file descriptor: a byte written to it makes the loop check whether it goes on."""
+        """File descriptor: a byte written to it makes the loop check whether to stop."""
         return self._bell.fileno()
 
     def stop(self) -> None:
-        """Let ``run`` return. A signal's handler may call it if the signal rings the bell."""
+        """Make ``run`` return. A signal handler may call it if the signal rings the bell."""
         self.until = 0.0
 
     def run(self, seconds: float) -> None:
-        """Serve for so long, or until ``stop``."""
+        """Serve for ``seconds``, or until ``stop``."""
         self.until = time.monotonic() + seconds
         self._turn.run(self)
 
@@ -266,12 +260,12 @@ class WorkerLoop:
             self._answer_warmed()
 
     def check_disk(self) -> None:
-        """See whether lookups wait for a disk: after a slow turn, and once in a while."""
+        """Check whether lookups wait for a disk: after a slow turn, and regularly."""
         if self.cold_data is not None:
             self.cold_data.check(self._worker.connections)
 
     def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it has been rung often enough, or a thread warms what nobody waits for now
+        with contextlib.suppress(OSError):  # the bell has enough bytes, or the loop is gone
             self._bell.send(b"\0")
 
     def _answer_warmed(self) -> None:
@@ -281,12 +275,12 @@ class WorkerLoop:
                 connection.unpark()
             except Exception as problem:  # ends one connection, never the worker
                 self.close_broken(connection.fd, problem)
-            if time.monotonic() > end:  # all others have their turn before the rest
+            if time.monotonic() > end:  # other clients get their turn first
                 self._ring()
                 return
 
     def close_broken(self, fd: int, problem: Exception) -> None:
-        """Close the connection of ``fd``, whose event ended in ``problem``: the client is gone, or there is a bug."""
+        """Close the connection of ``fd`` after ``problem``: the client is gone, or there is a bug."""
         if isinstance(problem, BlockingIOError):
             return
         if not isinstance(problem, ConnectionError) and getattr(problem, "errno", None) not in _UNREACHABLE:
@@ -317,7 +311,7 @@ class WorkerLoop:
             worker.slot[limits.OPEN_CONNECTIONS] = len(worker.connections)
 
     def _has_room(self) -> bool:
-        """Return whether one more client can be accepted, if need be in place of one that has not authenticated."""
+        """Return whether another client can be accepted, perhaps in place of one that has not authenticated."""
         worker = self._worker
         is_full = len(worker.connections) >= worker.limits.max_connections
         if worker.unauthenticated and (is_full or len(worker.unauthenticated) >= worker.limits.max_unauthenticated):
@@ -326,21 +320,20 @@ class WorkerLoop:
         return not is_full
 
     def _refuse_client(self, client: socket.socket) -> None:
-        """Tell ``client`` that there are too many, and close."""
         self._worker.slot[limits.CONNECTIONS_REFUSED] += 1
         with client, contextlib.suppress(OSError):
             client.send(_TOO_MANY)
 
     def _refuse_waiting_clients(self, problem: OSError) -> None:
-        """Refuse who waits, and accept nobody until the next sweep: without descriptors or memory the listener would
-        be ready again at once, and again. The spare descriptor lets the clients be told.
+        """Refuse waiting clients, and accept none until the next sweep. Without descriptors or memory, the listener
+        would be ready again at once. The spare descriptor makes the refusals possible.
         """
         if not self._accepting:
             return
         log.warning("cannot accept clients for now: %s", problem)
         if self._spare >= 0:
             os.close(self._spare)
-            self._spare = -1  # its number may be a client's by the next time
+            self._spare = -1  # its number may be reused
         with contextlib.suppress(OSError):
             for _ in range(_ACCEPTED):
                 self._refuse_client(self._listener.accept()[0])
@@ -349,7 +342,7 @@ class WorkerLoop:
         self.stop_accepting()
 
     def stop_accepting(self) -> None:
-        """Accept nobody: clients that connect wait."""
+        """Stop accepting: clients that connect wait."""
         if self._accepting:
             self._accepting = False
             self._poller.remove(self._listener.fileno())

@@ -1,4 +1,9 @@
-"""The RESP replies to keys, by the native kernel: many keys are looked up together, in a fraction of the time."""
+"""The RESP replies to keys of the shard, checked for damage. A damaged value or page is an error for its key alone.
+
+``NativeReplies`` looks many keys up together in a fraction of the time; ``StoredReplies`` is the Python fallback.
+Nearly every batch passes one cheap check of the size and beginning of each reply. A batch that does not is looked up
+again key by key, with every reply checked to its end.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +28,18 @@ if TYPE_CHECKING:
     from lookupdb._native import ShardKernel
 
 
-# The reply and the log line for a lookup whose stored value, or the page that it is on, is damaged.
-
-
 log = logging.getLogger(__name__)
 
 DAMAGED: Final = error(
     "ERR the stored value of this key is damaged: fetch the shard file or build its generation again"
 )
-"""The reply for such a key: that of a GET, or in the key's place in that of an MGET."""
+"""The reply for a damaged key, to a GET or within that to an MGET."""
 LOG_SECONDS: Final = 60.0
-"""A damaged key may be asked for thousands of times a second: it is logged at once, then once
-in this time."""
+"""Interval of log lines: a damaged key may be requested thousands of times per second."""
 
 
 class DamageReport:
-    """Counts damaged lookups in ``slot``, and logs them at a bounded rate."""
+    """Counts damaged lookups in ``slot``, and logs them at a limited rate."""
 
     def __init__(self, path: Path, slot: memoryview) -> None:
         self._path = path
@@ -47,7 +48,7 @@ class DamageReport:
         self._logged_count = slot[limits.DAMAGED_LOOKUPS]
 
     def add(self, problem: Exception, lookups: int = 1) -> None:
-        """Count lookups that ended in ``problem``, and log it unless one was logged a short while ago."""
+        """Count lookups that ended in ``problem``, and log it unless one was logged recently."""
         self._slot[limits.DAMAGED_LOOKUPS] += lookups
         now = time.monotonic()
         if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
@@ -62,25 +63,19 @@ class DamageReport:
         self._logged_at, self._logged_count = now, count
 
 
-# The RESP replies to keys, many at once. A damaged value, or page, is an error for its key alone.
-#
-# Nearly every batch passes one cheap check of the size and the beginning of each of its replies. A batch that does not
-# is looked up again key by key, and every reply is checked to its end.
-
-
 CHUNK_KEYS: Final = 512
-"""Keys looked up at once of a batch larger than a read."""
+"""Keys per lookup of a batch that is larger than a read."""
 MISSING: Final = b"\xff\xff"
-"""Stands for what is not stored. It begins neither as a plain value nor, below CLAIMS_SIZE, as a compressed one. It has
-two bytes, because Python has one object for each single byte: a stored one could be the same.
+"""The place of a missing key. It begins neither like a plain value nor, below CLAIMS_SIZE, like a compressed one. It
+has two bytes, because Python shares one object for each single byte, and a stored value could be the same object.
 """
 LOOKUP_FAILURES: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
-"""Errors of an unchecked lookup of something damaged: ``find_after_failure`` looks the key up again."""
+"""Errors of an unchecked lookup of damaged data. ``find_after_failure`` then looks the key up again."""
 
 
 Answer = tuple[bytes, list[bytes], bytes, bool]
-"""Replies to lookups; the keys that are still to be answered, and have been counted; the bytes behind these lookups,
-which are other requests; and whether those are but the beginning of a lookup, to be given again with what follows.
+"""Replies to lookups; counted keys that are still to be answered; the bytes of other requests behind these lookups; and
+whether these bytes are only the beginning of a lookup, to be passed again with more.
 """
 
 
@@ -88,21 +83,22 @@ class KeyReplies(Protocol):
     """Reads replies from a worker's shard, and counts lookups, misses and commands."""
 
     def answer(self, data: bytes, nil: bytes) -> Answer:
-        """Answer the lookups that ``data`` begins with. ``nil`` answers for what is missing."""
+        """Answer the lookups at the beginning of ``data``, with ``nil`` for missing keys."""
 
     def find(self, key: bytes) -> bytes | None:
-        """Count the lookup and return the reply to ``key``: the bulk string stored, or an error where that is damaged.
-        None means missing, as is every key that cannot exist.
+        """Count the lookup, and return the reply to ``key``: the stored bulk string, or an error if it is damaged. None
+        if it is missing, like every key that cannot exist.
         """
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
-        """Yield the replies to ``keys``, which have been counted, some at a time."""
+        """Yield the replies to ``keys``, which were counted, in chunks."""
 
 
 class RemainingReplies:
-    """The replies to ``keys``, a chunk at a time: ``make_chunk`` returns those to the first of its keys, and how many.
+    """Iterates over the replies to ``keys`` in chunks. ``make_chunk`` returns the replies to its first keys, and their
+    number.
 
-    No generator: it would keep the chunk that it yielded last while its client takes none, and no budget counts that.
+    A generator would keep its last chunk while the client does not read, which no budget counts.
     """
 
     __slots__ = ("_keys", "_make_chunk", "_start")
@@ -124,17 +120,17 @@ class RemainingReplies:
 
 
 class StoredReplies:
-    """Replies by py-lmdb and zstandard. The native kernels have ``NativeReplies`` for it."""
+    """Replies with py-lmdb and zstandard: the Python fallback of ``NativeReplies``."""
 
     def __init__(self, shard: ShardReader, slot: memoryview) -> None:
         self._shard = shard
         self._slot = slot
         self._damage = DamageReport(shard.path, slot)
         self._small = shard.meta.compression == "none" and shard.pages()["overflow_pages"] == 0
-        """Whether no reply can be large: nothing is compressed, and no value needed pages of its own (about 2 KB)."""
+        """Whether every reply is small: without compression, and with no value on pages of its own (about 2 KB)."""
 
     def answer(self, data: bytes, nil: bytes) -> Answer:
-        """See ``KeyReplies``. All of ``data`` is GETs, or one MGET, or it is other requests."""
+        """See ``KeyReplies``. Answers only if all of ``data`` is GETs or one MGET."""
         keys = keys_of_gets(data)
         if keys is not None:
             self._slot[limits.COMMANDS] += len(keys)
@@ -146,7 +142,7 @@ class StoredReplies:
         return b"", [], data, False
 
     def _first_replies(self, head: bytes, keys: list[bytes], nil: bytes) -> Answer:
-        """Return ``head`` with the replies to the first of ``keys``: to all, unless that is too much for one write."""
+        """Return ``head`` and the replies to the first of ``keys``, or to all if they fit one write."""
         self._slot[limits.LOOKUPS] += len(keys)
         replies = self._next_replies(keys, nil)
         remaining = keys[len(replies) :]
@@ -168,8 +164,8 @@ class StoredReplies:
         return b"".join(replies), len(replies)
 
     def verify(self, key: bytes, reply: bytes) -> bytes | None:
-        """Return what ``find`` would, for a key that has been counted and for which ``reply`` was read: MISSING, a bulk
-        string, or anything else where the value is large or damaged.
+        """Return what ``find`` would for a counted key for which ``reply`` was read: MISSING, a bulk string, or
+        anything else if the value is large or damaged.
         """
         if reply is MISSING:
             self._slot[limits.MISSES] += 1
@@ -177,7 +173,7 @@ class StoredReplies:
         return reply if is_framed(reply) else self._find(key)
 
     def find_after_failure(self, key: bytes) -> bytes | None:
-        """Return what ``find`` would, for a key that has been counted, after one of LOOKUP_FAILURES."""
+        """Return what ``find`` would for a counted key after one of LOOKUP_FAILURES."""
         self._shard.renew()
         return self._find(key)
 
@@ -197,7 +193,7 @@ class StoredReplies:
         return None
 
     def _next_replies(self, keys: list[bytes], nil: bytes) -> list[bytes]:
-        """Return the replies to the first of ``keys``: to all, unless they are too much for one write."""
+        """Return the replies to the first of ``keys``, or to all if they fit one write."""
         try:
             replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expand_chunk(keys)
             misses = _count_misses(replies)
@@ -210,7 +206,7 @@ class StoredReplies:
         return replies
 
     def _expand_chunk(self, keys: list[bytes]) -> list[bytes]:
-        """Return the replies to the first of ``keys``, decompressed and unchecked: to all, or to about CHUNK_BYTES."""
+        """Return replies, decompressed and unchecked, to all of ``keys`` or to the first, about CHUNK_BYTES."""
         inflate, size, replies = self._shard.inflate, 0, []
         for stored in map(self._shard.txn.get, keys, repeat(MISSING)):
             first = stored[0]
@@ -238,7 +234,7 @@ class StoredReplies:
 
 
 def _count_misses(replies: list[bytes]) -> int:
-    """Count those of ``replies`` that are MISSING. Raises DamagedValue unless each other is one bulk string, which
+    """Count MISSING in ``replies``. Raises DamagedValue unless each other reply is exactly one bulk string, which
     cannot disturb those behind it.
     """
     (heads, ends), misses = bulk_bounds(), 0
@@ -249,13 +245,13 @@ def _count_misses(replies: list[bytes]) -> int:
                 if reply is not MISSING:
                     raise DamagedValue("a reply is not one RESP bulk string")
                 misses += 1
-    except IndexError:  # a large one
+    except IndexError:  # a large reply
         return _count_misses_with_large(replies)
     return misses
 
 
 def _count_misses_with_large(replies: list[bytes]) -> int:
-    """Do what ``_count_misses`` does, for replies some of which are large."""
+    """Like ``_count_misses``, for replies that include large ones."""
     found = [reply for reply in replies if reply is not MISSING]
     if not all(map(is_framed, found)):
         raise DamagedValue("a reply is not one RESP bulk string")
@@ -266,8 +262,8 @@ _PLACES = (limits.LOOKUPS, limits.MISSES, limits.COMMANDS, limits.SENT_BYTES)
 
 
 def open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies | None:
-    """Open the file of ``shard`` a second time, for the native kernel. None where there is none, or where it does not
-    know the file's format: then Python serves it.
+    """Open the file of ``shard`` a second time, for the native kernel. Return None without a kernel, or if it does not
+    know the file's format.
     """
     module = native.kernels()
     if module is None:
@@ -289,7 +285,7 @@ def open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies |
 
 
 class NativeReplies:
-    """Reads replies by ``kernel``, which counts in the worker's slot. Its twin is ``StoredReplies``."""
+    """Replies with ``kernel``, which counts in the worker's slot."""
 
     def __init__(self, kernel: ShardKernel, damage: DamageReport) -> None:
         self.kernel = kernel
@@ -316,7 +312,7 @@ class NativeReplies:
         return chunk
 
     def report_damage(self) -> bool:
-        """Report the lookups of something damaged since the last call; whether there were any."""
+        """Report damaged lookups since the last call. Return whether there were any."""
         damage = self.kernel.take_damage()
         if damage is None:
             return False

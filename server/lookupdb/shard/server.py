@@ -1,4 +1,4 @@
-"""Assembles the shard server: the file, its workers, their ports, the admin port."""
+"""The shard server's supervisor: waits for the file, and builds the service with workers, ports and metrics."""
 
 from __future__ import annotations
 
@@ -31,11 +31,8 @@ from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.limits import ServerIdentity, ServerLimits, WarmPolicy
 from lookupdb.shard.verify import ServedShard, Verification, locate_shard
 
-# Waits for what is to be served, in a folder that somebody else fills: a volume on which a generation appears later
-# than the server, or that a network file system does not show yet.
-#
-# What is not there is looked for again every second. A server that waits listens nowhere.
-
+# A server may start before its generation appears on a volume, or before a network file system shows it. It looks every
+# second, and does not listen while it waits.
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +42,10 @@ _SHOULD_SHOW: Final = "a volume has to show the store's folders: <cluster id>/<n
 
 
 def await_shard(folder: Path, shard: int | None, seconds: float) -> ServedShard:
-    """Return the shard file once it is in ``folder``, a generation's, with its size and beside its manifest.
+    """Return the shard file once it is complete in the generation's ``folder``, beside its manifest.
 
-    Raises, after ``seconds``, NotOnVolume when it is not, or cannot be read, and CorruptFile when manifest.json cannot
-    be used: somebody may have been writing it. Raises UsageError at once when the generation has no such shard.
+    After ``seconds``, raises NotOnVolume if it is missing or unreadable, and CorruptFile if manifest.json is unusable,
+    because it may have been incomplete before. Raises UsageError at once if the generation has no such shard.
     """
     deadline = time.monotonic() + seconds
     said = ""
@@ -67,7 +64,7 @@ def await_shard(folder: Path, shard: int | None, seconds: float) -> ServedShard:
 
 
 def find_shard(folder: Path, shard: int | None) -> ServedShard:
-    """Return the shard file in ``folder``. Raises NotOnVolume when it is not there, or cannot be read."""
+    """Return the shard file in ``folder``. Raises NotOnVolume if it is missing or unreadable."""
     _read(folder / FILE_NAME, lambda path: path.open("rb").close())
     try:
         served = locate_shard(folder, shard)
@@ -79,13 +76,13 @@ def find_shard(folder: Path, shard: int | None) -> ServedShard:
     if size < served.entry.bytes:
         raise NotOnVolume(
             f"{served.path} has {size} bytes, {FILE_NAME} beside it says {served.entry.bytes}",
-            hint="whoever copies it there is not done: manifest.json should come last",
+            hint="it is still being copied; copy manifest.json last",
         )
     return served
 
 
 def _read(path: Path, read: Callable[[Path], T]) -> T:
-    """What ``read`` returns of ``path``. Raises NotOnVolume when it cannot."""
+    """Return ``read(path)``. Raises NotOnVolume if that fails."""
     try:
         return read(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -95,7 +92,7 @@ def _read(path: Path, read: Callable[[Path], T]) -> T:
 
 
 def _describe_gap(path: Path) -> str:
-    """Which part of ``path`` is the first that is not there: a wrong path differs from what is yet to come."""
+    """Return which part of ``path`` is missing first, because a wrong path differs from a late generation."""
     for folder in path.parents:
         try:
             is_there = folder.is_dir()
@@ -109,7 +106,7 @@ def _describe_gap(path: Path) -> str:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program while it waits: the first process of a container ignores what it does not handle."""
+    """Make SIGTERM end the program while it waits: a container's first process ignores signals without a handler."""
 
     def end(*_: object) -> None:
         sys.exit(128 + signal.SIGTERM)
@@ -121,14 +118,11 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# A shard server's metrics.
-
-
 PREFIX = "lookupdb_shard"
 
 
 class ShardCollector:
-    """The figures of the file that is served."""
+    """Metrics of the served file."""
 
     def __init__(self, served: ServedShard, counters: Counters) -> None:
         self.served = served
@@ -150,7 +144,7 @@ class ShardCollector:
             "shard": str(served.shard),
             "shards": str(len(manifest.shards)),
         }
-        yield info(f"{PREFIX}_generation", "What is served.", labels)
+        yield info(f"{PREFIX}_generation", "The generation and shard that are served.", labels)
 
 
 def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) -> list[Collector]:
@@ -163,12 +157,12 @@ def collectors(served: ServedShard, counters: Counters, supervisor: Supervisor) 
 
 
 _KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-"""Seconds, seconds, probes: a client whose machine is gone is noticed after two minutes."""
+"""Seconds, seconds and probes: a client whose machine is gone is noticed after two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What is served, and how. ``port`` is the first worker's; 0 lets each worker take a free one."""
+    """Settings of a shard server. ``port`` is the first worker's; 0 gives each worker a free one."""
 
     path: Path
     """A generation's directory, or a shard file in it."""
@@ -180,20 +174,20 @@ class ServerSettings:
     drain_seconds: float
     warm: WarmPolicy
     read_rate: int
-    """Bytes a second at which the file is verified and warmed."""
+    """Bytes per second for verifying and warming the file."""
     password_sha256: str | None
-    """Of what clients must show first: 64 hexadecimal digits. None: nothing."""
+    """Hash of the clients' password as 64 hexadecimal digits, or None if they need none."""
     wait: float
-    """Seconds for which the generation may be missing in its folder; 0: it has to be there."""
+    """Seconds for which the generation may be missing; 0: it must be present."""
     ready_file: Path | None
     termination_log: Path | None
-    """Where a failure is written as JSON. None: nowhere."""
+    """File for a failure as JSON, or None."""
     log_format: str
     limits: ServerLimits
 
 
 def main(settings: Mapping[str, Any]) -> None:
-    """Serve until SIGTERM: the shard server's supervisor. ``settings`` are ServerSettings."""
+    """Run the shard server's supervisor until SIGTERM. ``settings`` are ServerSettings."""
     paths = {name: settings[name] for name in ("ready_file", "termination_log")}
     members = {
         **settings,
@@ -210,8 +204,8 @@ def main(settings: Mapping[str, Any]) -> None:
 
 
 def shard_service(settings: ServerSettings) -> Service:
-    """Return the service to run. Raises UsageError when a port cannot be listened on, CorruptFile when there is no
-    whole generation, NotOnVolume when there is still none after ``settings.wait`` seconds."""
+    """Return the service to run. Raises UsageError if a port cannot be bound, CorruptFile without a complete
+    generation, NotOnVolume if there is still none after ``settings.wait`` seconds."""
     served = _locate(settings)
     _compare_tables(served.manifest)
     settings = replace(settings, limits=_limit_connections(settings.limits))
@@ -245,11 +239,11 @@ def _locate(settings: ServerSettings) -> ServedShard:
 
 
 def _compare_tables(manifest: Manifest) -> None:
-    """Warn when keys were normalised by other character tables than this lookupdb, and likely its router, has."""
+    """Warn if keys were normalised with other Unicode tables than this lookupdb has, and likely its router."""
     if not has_same_normalization(manifest.normalize, manifest.unicode):
         log.warning(
-            "keys were normalised by another version of Unicode: those that hold characters of the newer one only may "
-            "not be found; build the dataset again, which a refresh does",
+            "keys were normalised with another version of Unicode: keys with characters of the newer version may not "
+            "be found; refresh the dataset to build it again",
             extra={
                 "generation": manifest.generation,
                 "normalize": ",".join(manifest.normalize),
@@ -267,7 +261,7 @@ def _limit_connections(limits: ServerLimits) -> ServerLimits:
 
 
 def server_identity(served: ServedShard) -> ServerIdentity:
-    """Return what the workers say that they serve."""
+    """Return the identity that the workers report."""
     manifest = served.manifest
     return ServerIdentity(
         format_version=shard_name.FORMAT_VERSION,
@@ -334,5 +328,5 @@ def _status(served: ServedShard, verification: Verification, max_connections: in
 
 
 def start() -> None:
-    """Be the supervisor: see ``runtime.start``."""
+    """Run the supervisor."""
     run_supervisor(main)

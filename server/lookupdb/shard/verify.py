@@ -1,7 +1,7 @@
-"""Verifies a shard file before anyone maps it: size and checksum are what the manifest says.
+"""Locates a shard file, and verifies its size and checksum against the manifest before a worker maps it.
 
-Reading the file warms it up: where it fits into memory its pages stay in the page cache, and where it does not they
-are dropped, so that nothing hot has to make room.
+Reading the file also warms it up. If it fits into memory, its pages stay in the page cache; otherwise they are dropped,
+to displace nothing hot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN_SHARDS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedShard:
-    """The file that a shard server serves."""
+    """The file of a shard server."""
 
     path: Path
     manifest: Manifest
@@ -41,9 +41,9 @@ class ServedShard:
 
 
 def locate_shard(path: Path, shard: int | None) -> ServedShard:
-    """Return the shard file that a generation's directory and a shard's number name, or the file itself.
+    """Return the shard file named by a generation's directory and a shard number, or by its own path.
 
-    Raises UsageError when that is ambiguous, CorruptFile when file or manifest is not there or not whole.
+    Raises UsageError if that is ambiguous, CorruptFile if file or manifest is missing or incomplete.
     """
     directory = path if path.is_dir() else path.parent
     try:
@@ -52,7 +52,7 @@ def locate_shard(path: Path, shard: int | None) -> ServedShard:
         if not path.exists():
             raise UsageError(f"{path}: no such file or directory") from None
         raise CorruptFile(
-            f"{directory}: expected {FILE_NAME} in it, found none, so this is no whole generation",
+            f"{directory}: expected {FILE_NAME} in it, found none, so this is no complete generation",
             hint="build it again, or fetch manifest.json together with the shard file",
         ) from None
     except OSError as error:
@@ -87,7 +87,8 @@ def _locate_in_directory(directory: Path, manifest: Manifest, shards: int, shard
 
 
 def _choose_shard(directory: Path, manifest: Manifest) -> int:
-    """The only shard of the generation; or the only one whose file is there, as of what was fetched for one server."""
+    """Return the only shard of the generation, or the only one whose file is present, as after a fetch for one
+    server."""
     if len(manifest.shards) == 1:
         return 0
     present = _list_present(directory, manifest)
@@ -100,7 +101,6 @@ def _choose_shard(directory: Path, manifest: Manifest) -> int:
 
 
 def _list_present(directory: Path, manifest: Manifest) -> list[int]:
-    """The shards whose files are in ``directory``."""
     return [number for number, entry in enumerate(manifest.shards) if (directory / entry.file).is_file()]
 
 
@@ -112,25 +112,24 @@ def _render_numbers(shards: list[int]) -> str:
 
 @dataclass(slots=True)
 class Verification:
-    """One pass over the file. Call ``run`` in a thread of its own; ``stop`` ends it early."""
+    """One pass over the file. Call ``run`` in its own thread; ``stop`` ends it early."""
 
     served: ServedShard
     warm: WarmPolicy
     bytes_per_second: int
-    """No more is read in a second, to leave the disk to servers."""
+    """Limit of the read rate, which leaves the disk to servers."""
     done_bytes: int = 0
     seconds: float = 0.0
     keeps_pages: bool = False
-    """Whether what is read stays in the page cache."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Let ``run`` return soon."""
+        """Make ``run`` return soon."""
         self._stop.set()
 
     def run(self) -> None:
-        """Read the file. Raises CorruptFile when it is not there, or size or checksum differ from the manifest's,
-        NotEnoughRoom or StoreError when it cannot be opened or read."""
+        """Read the file. Raises CorruptFile if it is missing, or its size or checksum differ from the manifest's;
+        NotEnoughRoom or StoreError if it cannot be opened or read."""
         path, entry = self.served.path, self.served.entry
         started = time.monotonic()
         try:
@@ -157,10 +156,10 @@ class Verification:
         return self.warm == "always"
 
     def _read(self, file: int, started: float) -> str:
-        """Return the checksum of what is read, at most at ``bytes_per_second``."""
+        """Read at most ``bytes_per_second``, and return the checksum."""
         digest = hashlib.sha256()
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        # One buffer of its own, which goes back to the system: the heap would keep such pieces for as long as it lives.
+        # A mapped buffer goes back to the system; the heap would keep such blocks.
         with mmap.mmap(-1, CHUNK_BYTES) as buffer:
             while not self._stop.is_set() and (size := self._read_chunk(file, buffer)):
                 with memoryview(buffer) as view, view[:size] as chunk:
@@ -169,16 +168,16 @@ class Verification:
         return digest.hexdigest()
 
     def _read_chunk(self, file: int, buffer: mmap.mmap) -> int:
-        """Read the next bytes. A network file system may lose its server in between, and a disk has bad places."""
+        """Read the next bytes. A network file system may lose its server, and a disk has bad sectors."""
         try:
             return os.readv(file, [buffer])
         except OSError as error:
             raise reading_error(self.served.path, self.done_bytes, error.errno or 0) from error
 
     def _note_chunk(self, file: int, size: int, started: float) -> None:
-        """Drop the pages of what was read, if they are not to stay, and wait until more may be read."""
+        """Drop the pages of the chunk unless they are to stay, and wait until more may be read."""
         if not self.keeps_pages:
-            # Pages that a server has mapped stay: the kernel drops only what nobody uses.
+            # Only unused pages are dropped: those that a server has mapped stay.
             os.posix_fadvise(file, self.done_bytes, size, os.POSIX_FADV_DONTNEED)
         self.done_bytes += size
         ahead = self.done_bytes / self.bytes_per_second - (time.monotonic() - started)

@@ -1,6 +1,6 @@
-"""A shard worker's life: map the shard, answer on the inherited socket, drain, end.
+"""A shard worker's life: map the shard, serve on the inherited socket, drain, end.
 
-What is imported here is paid for in every worker.
+Every worker pays for each import here.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from lookupdb.shardfile import ShardReader
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = BEAT_SECONDS
-"""Between two searches for idle and slow clients."""
+"""Interval of the sweep for idle and slow clients."""
 QUIET_SECONDS: Final = 0.1
-"""When the worker ends, an idle client is given so long for a request that is on its way."""
+"""On shutdown, time for an idle client's request that is on its way."""
 LINGER_SECONDS: Final = 2.0
-"""When the worker ends, clients have so long to take their last replies."""
+"""On shutdown, time for clients to read their last replies."""
 
 
 def main(boot: WorkerBoot) -> None:
     """Serve until SIGTERM and the drain that follows."""
     (listener,) = boot.listeners()
     context = _open_context(boot, listener)
-    context.slot[-1] = 0  # open connections: those of a worker that died are gone
-    # What exists now lives as long as the process; requests make no cycles, so collections may be rare.
+    context.slot[-1] = 0  # open connections of a previous worker are gone
+    # Existing objects live as long as the process. Requests make no cycles, so collections may be rare.
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its clients' sockets inherit it
@@ -53,7 +53,7 @@ def main(boot: WorkerBoot) -> None:
 
 
 def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
-    """Let SIGTERM stop the loop. Returns the predicate that says whether it has come."""
+    """Make SIGTERM stop the loop. Return a function that tells whether it has arrived."""
     has_come = False
 
     def stop(*_: object) -> None:
@@ -62,7 +62,7 @@ def _stop_on_sigterm(loop: WorkerLoop) -> Callable[[], bool]:
         loop.stop()
 
     signal.signal(signal.SIGTERM, stop)
-    # Python alone would wait on for events once the handler has run.
+    # Without this, Python would keep waiting for events after its handler has run.
     signal.set_wakeup_fd(loop.bell, warn_on_full_buffer=False)
     return lambda: has_come
 
@@ -75,7 +75,7 @@ def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
     except OSError as error:
         raise opening_error(path, error.errno or 0) from error
     if size != config["bytes"]:
-        # Touching a page behind the end of a file kills the process: never map a file that is too short.
+        # Touching a page beyond the end of a file kills the process, so a short file must not be mapped.
         raise CorruptFile(
             f"{path}: expected {config['bytes']} bytes as verified, found {size}",
             hint="shard files are immutable: never write to one that is served; fetch or build it again",
@@ -94,7 +94,7 @@ def _open_context(boot: WorkerBoot, listener: socket.socket) -> WorkerContext:
 
 
 def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> ShardReader:
-    """Open the shard. Raises CorruptFile when it says of itself what the manifest does not."""
+    """Open the shard. Raises CorruptFile if its metadata differ from the manifest."""
     shard = ShardReader(path)
     meta = shard.meta
     for name, expected, found in (
@@ -113,7 +113,7 @@ def _open_shard(path: Path, identity: ServerIdentity, dictionary_bytes: int) -> 
 
 
 def _serve(loop: WorkerLoop, context: WorkerContext, is_stopping: Callable[[], bool], beat: Callable[[], None]) -> None:
-    """Serve until SIGTERM. Once a second, tell the supervisor and cut idle and slow clients off."""
+    """Serve until SIGTERM. Each second, send a heartbeat and cut off idle and slow clients."""
     while not is_stopping():
         loop.run(SWEEP_SECONDS)
         beat()
@@ -129,7 +129,7 @@ def _sweep(context: WorkerContext) -> None:
 
 
 def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
-    """Serve for so long, while endpoints notice; then send every client the replies to what has arrived."""
+    """Serve for ``seconds`` while endpoints notice; then send each client its last replies."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0:
         loop.run(min(remaining, SWEEP_SECONDS))
@@ -148,5 +148,5 @@ def _drain(loop: WorkerLoop, context: WorkerContext, seconds: float) -> None:
 
 
 def start() -> None:
-    """Be the worker: see ``runtime.start``."""
+    """Run a worker."""
     run_worker(main)

@@ -1,3 +1,3 @@
-"""What stands between clients and lookups in whichever protocol: the ports, a connection and its life, TLS."""
+"""What both client protocols share: the ports, the life of a connection, TLS."""
 
 from __future__ import annotations

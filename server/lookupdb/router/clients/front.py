@@ -1,6 +1,6 @@
-"""The router's public ports: accepts connections, watches their deadlines, and drains.
+"""The router's public ports: accept connections, close those past their deadline, and drain.
 
-There is no timer for a request or a connection: a few times a second one sweep looks through all connections.
+No request or connection has a timer of its own. A few times a second, one sweep checks every connection.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ _USED: Final = INDEX["budget_used_bytes"]
 
 
 class ClientFront:
-    """All client connections of one worker. ``counts`` is the worker's slot of ``counters``."""
+    """All client connections of one worker, which counts in ``counters``."""
 
     def __init__(
         self,
         budget: RouterBudget,
         limits: RouterLimits,
-        counts: memoryview,
+        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """``gatekeeper``: who may ask; None is anybody. Without ``certificates`` clients speak no TLS."""
+        """Without ``gatekeeper`` every client may look up; without ``certificates`` clients connect without TLS."""
         self._budget = budget
         self._limits = limits
         self._gatekeeper = gatekeeper
         self._certificates = certificates
         self._access_version = 0
         self._protocols: list[ClientProtocol] = []
-        self._counts = counts
+        self._counters = counters
         self._descriptors = descriptors.raise_limit()
         self._connections: set[ConnectionLife] = set()
         self._refused: set[ConnectionLife] = set()
-        """Connections beyond the limit: open only until their clients have read the refusal."""
+        """Connections beyond the limit, open only until their clients have read the refusal."""
         self._servers: list[asyncio.Server] = []
         self._sweeping: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     async def listen(self, listener: socket.socket, protocol: ClientProtocol) -> None:
-        """Accept connections on ``listener``, which is bound already, of clients that speak ``protocol``."""
+        """Accept connections on ``listener``, which is already bound, from clients that speak ``protocol``."""
         if protocol not in self._protocols:
             self._protocols.append(protocol)
             protocol.service.tick(self._loop.time())
@@ -73,7 +73,7 @@ class ClientFront:
         def accept_plain() -> ConnectionLife:
             return protocol.make_connection(self)
 
-        # The backlog is given again because asyncio would lower it to 100.
+        # asyncio would lower the backlog to 100.
         accept = accept_plain if self._certificates is None else self._encrypt(self._certificates, accept_plain)
         server = await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
@@ -81,7 +81,7 @@ class ClientFront:
     def _encrypt(
         self, certificates: Certificates, accept_plain: Callable[[], ConnectionLife]
     ) -> Callable[[], asyncio.Protocol]:
-        """Makes connections behind TLS, each with the certificate of the moment."""
+        """Return a factory of TLS connections, each with the certificate that is current then."""
         from lookupdb.router.clients.tls import TlsBuffers, TlsConnection
 
         buffers = TlsBuffers()
@@ -93,12 +93,12 @@ class ClientFront:
         return accept
 
     def drain(self) -> None:
-        """Go on answering, and have clients leave: every answer from now on closes its connection."""
+        """Keep answering, but close each connection with its next answer."""
         for protocol in self._protocols:
             protocol.service.draining = True
 
     async def close(self, seconds: float) -> None:
-        """Accept no more, close idle connections, finish what is in flight within ``seconds``; cut off the rest."""
+        """Stop accepting, close idle connections and finish requests within ``seconds``; then abort the rest."""
         self.drain()
         for server in self._servers:
             server.close()
@@ -113,14 +113,14 @@ class ClientFront:
             connection.abort()
 
     def admit(self, connection: ConnectionLife) -> None:
-        """Count ``connection``, or refuse it because there are too many."""
+        """Count ``connection``, or refuse it if there are too many."""
         limit = self._max_connections()
         if len(self._connections) < limit:
             self._connections.add(connection)
-            self._counts[_ACCEPTED] += 1
-            self._counts[_OPEN] = len(self._connections)
+            self._counters[_ACCEPTED] += 1
+            self._counters[_OPEN] = len(self._connections)
             return
-        self._counts[_REFUSED] += 1
+        self._counters[_REFUSED] += 1
         self._refused.add(connection)
         connection.refuse_connection(limit)
         if len(self._refused) > MAX_LINGERING_REFUSED:
@@ -128,22 +128,22 @@ class ClientFront:
 
     def _max_connections(self) -> int:
         """The limit of connections, lower if endpoints leave too few descriptors."""
-        connections = CONNECTIONS_AN_ENDPOINT * sum(self._counts[gauge] for gauge in _ENDPOINTS)
+        connections = CONNECTIONS_AN_ENDPOINT * sum(self._counters[gauge] for gauge in _ENDPOINTS)
         return min(self._limits.max_connections, capacity.max_client_connections(self._descriptors, connections))
 
     def forget(self, connection: ConnectionLife) -> None:
-        """``connection`` is lost."""
+        """Remove a lost connection."""
         self._refused.discard(connection)
         self._connections.discard(connection)
-        self._counts[_OPEN] = len(self._connections)
+        self._counters[_OPEN] = len(self._connections)
 
     def _sweep(self) -> None:
         now = self._loop.time()
         for protocol in self._protocols:
             protocol.service.tick(now)
         budget = self._budget
-        self._counts[_BUDGET] = budget.limit
-        self._counts[_USED] = max(budget.used, 0)
+        self._counters[_BUDGET] = budget.limit
+        self._counters[_USED] = max(budget.used, 0)
         overdue = [connection for connection in self._connections if connection.deadline < now]
         overdue += [connection for connection in self._refused if connection.deadline < now]
         for connection in overdue:
@@ -153,7 +153,7 @@ class ClientFront:
         self._sweeping = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _sweep_access(self, gatekeeper: Gatekeeper) -> None:
-        """Have connections forget whom they let in: all of them after a change, else those whose time has passed."""
+        """Make connections ask for access again: all after a change, else those whose time has passed."""
         now = time.time() if gatekeeper.version == self._access_version else math.inf
         self._access_version = gatekeeper.version
         for connection in self._connections:

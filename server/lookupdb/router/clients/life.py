@@ -1,4 +1,8 @@
-"""Who knows all client connections of a worker, and makes those of one protocol."""
+"""The life of a client connection in any protocol: its phases, its deadline, and everything that ends it.
+
+``ClientService`` holds what the connections of a worker share. ``ConnectionLife`` is the base of HTTP and RESP
+connections. ``TRANSITIONS`` and the tables below say when a connection changes its phase and ends.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +17,36 @@ from lookupdb.router.budget import RouterLimits
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
 
-# The bounds of clients' connections that no dataset sets, in whichever protocol. In bytes.
-
+# Limits of client connections that no dataset sets, in bytes.
 
 HIGH_WATER_BYTES: Final = 4 * 1024
-"""Answers that the kernel does not take. More: no further request of the connection is begun or read, and what is not
-sent is counted in the worker's budget. Less is not counted: so much is part of what a connection costs."""
+"""Unsent answers. Beyond it, no request of the connection begins or is read, and unsent bytes are counted in the
+worker's budget. Up to it, they are part of a connection's fixed cost."""
 
 JOINED_BYTES: Final = 256 * 1024
-"""An answer to a batch up to this size is sent as one piece; a larger one value by value, and never copied."""
+"""A batch answer up to this size is sent as one piece; a larger one value by value, without copies."""
 
 TLS_PIECE_BYTES: Final = 128 * 1024
-"""An answer is encrypted and written in pieces of this size and a record's: what is encrypted is a copy."""
+"""An answer is encrypted and written in pieces of about this size, because encryption makes a copy."""
 
 LINGER_SECONDS: Final = 2.0
-"""How long after a closing answer what the client still sends is read and dropped, so that it can read the answer:
-closing with unread bytes resets the connection."""
+"""Time after a closing answer in which the client's bytes are read and dropped, so that it can read the answer. Closing
+with unread bytes would reset the connection."""
 
 MAX_LINGERING_REFUSED: Final = 48
-"""Connections beyond the limit that stay open until their clients have read the refusal. Further ones are closed right
-after it, and a client that has sent something already may see a reset instead. ``capacity.RESERVED_DESCRIPTORS`` counts
-them."""
+"""Connections beyond the limit that stay open until the client has read the refusal. Further ones are closed at once,
+and their clients may see a reset. ``process.limits.RESERVED_DESCRIPTORS`` includes them."""
 
 SWEEP_SECONDS: Final = 0.25
-"""How often connections are looked through for timeouts: every timeout is kept to within this."""
-
-
-# What all client connections of one worker share, in whichever protocol.
+"""Interval of the sweep over connections, and so the accuracy of all timeouts."""
 
 
 class ClientService:
-    """The lookup core, the worker's counters and bounds, and the deadlines that begin now."""
+    """The shared state of all client connections of a worker, with deadlines for what begins now."""
 
     __slots__ = (
         "budget",
-        "counts",
+        "counters",
         "draining",
         "gatekeeper",
         "header_deadline",
@@ -59,21 +58,21 @@ class ClientService:
     )
 
     def __init__(
-        self, lookups: LookupCore, limits: RouterLimits, counts: memoryview, gatekeeper: Gatekeeper | None = None
+        self, lookups: LookupCore, limits: RouterLimits, counters: memoryview, gatekeeper: Gatekeeper | None = None
     ) -> None:
         self.lookups = lookups
         self.budget = lookups.budget
         self.limits = limits
-        self.counts = counts
+        self.counters = counters
         self.gatekeeper = gatekeeper
-        """Who may ask; None: anybody."""
+        """None if every client may look up."""
         self.draining = False
-        """Every answer from now on ends its connection."""
+        """Whether every answer closes its connection."""
         self.idle_deadline = self.header_deadline = self.write_deadline = self.linger_deadline = math.inf
-        """What a deadline that begins now is set to: as exact as the sweep that calls ``tick``."""
+        """Deadlines that begin now, as exact as the sweep that calls ``tick``."""
 
     def tick(self, now: float) -> None:
-        """It is ``now`` by the event loop: deadlines follow."""
+        """Update the deadlines for ``now``, event loop time."""
         limits = self.limits
         self.idle_deadline = now + limits.idle_timeout_seconds
         self.header_deadline = now + limits.header_timeout_seconds
@@ -81,35 +80,31 @@ class ClientService:
         self.linger_deadline = now + LINGER_SECONDS
 
 
-# The life of a client connection: its phases, what leads from one to the next, and what ends it.
+# The state of a connection is its ``ClientPhase`` and ``is_blocked``: whether the client has stopped reading answers.
+# That may happen in any phase but CLOSED. A connection has one deadline, which the front's sweep checks:
 #
-# Its ``ClientPhase`` and ``is_blocked``, whether the client has ceased to take its answers, are the state of a
-# connection. A client may cease to take its answers in any phase but CLOSED. A connection has one deadline, which the
-# front's sweep looks at. The state says what the deadline means, and what happens once it has passed:
-#
-# | state | seconds | once they have passed |
+# | state | seconds | after that |
 # | --- | --- | --- |
-# | blocked | `write_timeout_seconds` | cut off |
-# | RECEIVING | `header_timeout_seconds` | refused, or once more as long if what has come waits to be read |
-# | LINGERING, CLOSING | `LINGER_SECONDS`: 2 | cut off, or blocked from now on if the client has answers to take |
+# | blocked | `write_timeout_seconds` | aborted |
+# | RECEIVING | `header_timeout_seconds` | refused; given the same time again if its bytes wait to be read |
+# | LINGERING, CLOSING | `LINGER_SECONDS`: 2 | aborted, or blocked if answers are unsent |
 # | READING, nothing due | `idle_timeout_seconds` | closed |
-# | else | | nothing: the lookups that are due have deadlines of their own |
+# | else | | nothing: pending lookups have their own deadlines |
 #
-# A dataset sets the timeouts (``RouterLimits``), ``clients.limits`` the rest. The sweep keeps each to within
-# SWEEP_SECONDS.
+# A dataset sets the timeouts (``RouterLimits``), except LINGER_SECONDS.
 #
-# A connection also ends after its answer to a client that asked to close, and after a refusal:
+# A connection also ends after its answer to a client that asked to close, and after these refusals:
 #
-# | who refuses                        | when                                       | HTTP              | RESP        |
+# | source                             | condition                                  | HTTP              | RESP        |
 # | ---------------------------------- | ------------------------------------------ | ----------------- | ----------- |
-# | the reader of requests             | the bytes are no request, or out of bounds | 400 and others    | ERR         |
-# | the budget, ``_refuse_overloaded`` | it is used up, and more comes              | 503 `unavailable` | UNAVAILABLE |
+# | the reader of requests             | invalid bytes, or a limit is exceeded      | 400 and others    | ERR         |
+# | the budget, ``_refuse_overloaded`` | the budget is used up, and more arrives    | 503 `unavailable` | UNAVAILABLE |
 # | the front, ``ClientFront.admit``   | there are too many connections             | 503 `too-many-…`  | ERR         |
 # | ``_finish_input``                  | the stream ends in the middle of a request | 400               | ERR         |
-# | ``handle_deadline``                | the request is not whole in time           | 408               | ERR         |
+# | ``handle_deadline``                | the request is incomplete after the time   | 408               | ERR         |
 #
-# What refuses one request ends nothing. A connection also ends when the front says so (``finish``, ``close``,
-# ``abort``) and when it breaks.
+# Other refusals do not end it. It also ends when the front says so (``finish``, ``close``, ``abort``) and when it
+# breaks.
 
 
 _REQUESTS_REFUSED: Final = INDEX["requests_refused"]
@@ -117,28 +112,27 @@ _CLIENTS_TIMED_OUT: Final = INDEX["clients_timed_out"]
 
 
 class ClientPhase(enum.IntEnum):
-    """The phases of a connection. But for READING and RECEIVING a connection only goes forward."""
+    """The phases of a connection. Only READING and RECEIVING alternate; all others go forward."""
 
     READING = 0
-    """Requests are read and answered. At rest none has come in part."""
+    """Requests are read and answered. At rest, no partial request has arrived."""
     RECEIVING = 1
-    """As READING, and a request has begun and is not whole."""
+    """Like READING, but a request is incomplete."""
     READING_HALF_CLOSED = 2
-    """The client sends no more. Part of what it has sent is unread."""
+    """The client sends no more, but some bytes are unread."""
     FINISHING = 3
     """No further request is read. Answers are due."""
     FINISHING_HALF_CLOSED = 4
-    """As FINISHING, and the client sends no more."""
+    """Like FINISHING, and the client sends no more."""
     LINGERING = 5
-    """The last answer is sent, and that it was the last. What the client still sends is dropped until it closes, too:
-    closing with unread bytes would reset the connection, and could take the answer from it."""
+    """The last answer and the end of the stream are sent. The client's bytes are dropped until it closes: closing with
+    unread bytes would reset the connection, and the client could lose the answer."""
     CLOSING = 6
-    """The connection closes once the client has taken what it was sent."""
+    """The connection closes once the client has received everything."""
     CLOSED = 7
-    """Cut off, or lost."""
 
 
-# Names of this module are found faster than members of an enum.
+# Module names are faster than enum members.
 READING: Final = ClientPhase.READING
 RECEIVING: Final = ClientPhase.RECEIVING
 READING_HALF_CLOSED: Final = ClientPhase.READING_HALF_CLOSED
@@ -163,9 +157,9 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
         CLOSED: _BROKEN,
     },
     RECEIVING: {
-        READING: "the request is whole",
+        READING: "the request is complete",
         READING_HALF_CLOSED: _END,
-        FINISHING: _LAST_REQUEST + "; or the request did not come whole in time",
+        FINISHING: _LAST_REQUEST + "; or the request was incomplete after the time",
         CLOSED: _BROKEN,
     },
     READING_HALF_CLOSED: {
@@ -192,18 +186,18 @@ TRANSITIONS: Final[dict[ClientPhase, dict[ClientPhase, str]]] = {
     },
     CLOSED: {},
 }
-"""From, to, and what leads there. There are no others."""
+"""From, to and cause of each transition. There are no others."""
 
 
 class ConnectionLife(asyncio.Protocol):
-    """The phases of a connection, and all that ends it. What it is asked and answers is its protocol's."""
+    """The phases of a connection and everything that ends it. Subclasses handle requests and answers."""
 
     __slots__ = (
         "_input_bytes",
         "_transport",
         "_unsent_bytes",
         "budget",
-        "counts",
+        "counters",
         "deadline",
         "is_blocked",
         "phase",
@@ -213,82 +207,76 @@ class ConnectionLife(asyncio.Protocol):
 
     def __init__(self, service: ClientService) -> None:
         self.budget = service.budget
-        self.counts = service.counts
+        self.counters = service.counters
         self.phase = READING
         self.is_blocked = False
-        """The client does not take its answers."""
+        """Whether the client has stopped reading answers."""
         self.deadline = math.inf
         self._input_bytes = 0
-        """Bytes counted for what has come and is no whole request."""
         self._unsent_bytes = 0
-        """Bytes counted for answers that the client does not take."""
 
-    # What each protocol does in its own way
+    # For subclasses.
 
     def _is_due(self) -> bool:
-        """Whether an answer is."""
         raise NotImplementedError
 
     def _has_unread(self) -> bool:
-        """Whether something has come that is read later."""
+        """Whether bytes wait to be read."""
         raise NotImplementedError
 
     def _has_part(self) -> bool:
-        """Whether a request has come in part."""
+        """Whether an incomplete request has arrived."""
         raise NotImplementedError
 
     def _is_held_up(self) -> bool:
-        """Whether a request that has come waits for another: none is read meanwhile."""
+        """Whether a request waits for another one; nothing is read meanwhile."""
         raise NotImplementedError
 
     def _refuse_end(self) -> None:
-        """Refuse what has come in part: the client sends no more."""
+        """Refuse an incomplete request, because the client sends no more."""
         raise NotImplementedError
 
     def _refuse_delay(self, seconds: float) -> None:
-        """Refuse what has come in part: it was not whole within ``seconds``."""
+        """Refuse a request that was incomplete after ``seconds``."""
         raise NotImplementedError
 
     def refuse_connection(self, limit: int) -> None:
-        """Refuse the connection: there are ``limit`` of them."""
+        """Refuse the connection, because ``limit`` are open."""
         raise NotImplementedError
 
     def encode_tls_refusal(self) -> bytes:
-        """What a client is told that speaks no TLS, as it would understand."""
+        """Return an answer that a client without TLS understands."""
         raise NotImplementedError
 
     def forget_access(self, now: float) -> None:
-        """Judge the next request anew if who was let in may not be good any more, ``now`` in seconds since 1970.
-        ``math.inf``: in any case."""
+        """Judge the next request again if the access granted may have ended by ``now`` (seconds since 1970).
+        ``math.inf`` always forgets."""
         raise NotImplementedError
 
     def _advance(self) -> None:
-        """Begin what waits, and read on, as far as the bounds allow."""
+        """Begin waiting requests and read on, within the limits."""
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Forget what is due, and what has come."""
+        """Drop due answers and received bytes."""
         raise NotImplementedError
 
-    # Phases
-
     def _enter(self, phase: ClientPhase) -> None:
-        """Begin ``phase``. The table must have the transition."""
+        """Begin ``phase``, to which the table must have a transition."""
         if phase not in TRANSITIONS[self.phase]:
             raise AssertionError(f"a connection cannot pass from {self.phase.name} to {phase.name}")
         self.phase = phase
 
     @property
     def is_half_closed(self) -> bool:
-        """Whether the client sends no more, and answers are still due or may be."""
+        """Whether the client sends no more while answers are or may be due."""
         return self.phase is READING_HALF_CLOSED or self.phase is FINISHING_HALF_CLOSED
 
     def _end_requests(self) -> None:
-        """Read no further request."""
         self._enter(FINISHING_HALF_CLOSED if self.phase is READING_HALF_CLOSED else FINISHING)
 
     def _end_answers(self) -> None:
-        """Send the end of the stream, and drop what the client still sends until it closes, too."""
+        """Send the end of the stream, and drop the client's bytes until it closes."""
         is_half_closed = self.is_half_closed
         self._enter(CLOSING if is_half_closed else LINGERING)
         self._drop()
@@ -301,7 +289,7 @@ class ConnectionLife(asyncio.Protocol):
             self._transport.write_eof()
 
     def eof_received(self) -> bool:
-        """The client sends no more, and may still wait for answers: it gets them before the connection closes."""
+        """Handle the end of the client's stream. The client still gets the answers that are due."""
         if self.phase >= LINGERING:
             if self.phase is LINGERING:
                 self._enter(CLOSING)
@@ -313,9 +301,10 @@ class ConnectionLife(asyncio.Protocol):
         return False
 
     def _finish_input(self) -> bool:
-        """All that the client sent is read, and it sends no more. Whether answers were due: they still come."""
+        """Finish when all bytes are read and the client sends no more. Return whether answers were due; they are still
+        sent."""
         if self.phase is READING_HALF_CLOSED and self._has_part():
-            self.counts[_REQUESTS_REFUSED] += 1
+            self.counters[_REQUESTS_REFUSED] += 1
             self._refuse_end()
             return True
         if not self._is_due():
@@ -324,17 +313,15 @@ class ConnectionLife(asyncio.Protocol):
             self._end_requests()
         return True
 
-    # A client that does not take its answers
-
     def pause_writing(self) -> None:
-        """The client has ceased to take what it is sent."""
+        """Stop reading, because the client has stopped reading answers."""
         self.is_blocked = True
         self._count_unsent()
         self.deadline = self.service.write_deadline
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client has taken most of what it was sent."""
+        """Continue, because the client has read most answers."""
         self.is_blocked = False
         self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
@@ -350,12 +337,10 @@ class ConnectionLife(asyncio.Protocol):
         self.budget.take(size - self._unsent_bytes)
         self._unsent_bytes = size
 
-    # Ends
-
     def handle_deadline(self) -> None:
-        """Do what the table above says of a deadline that has passed."""
+        """Handle an expired deadline according to the table above."""
         if self.is_blocked:
-            self.counts[_CLIENTS_TIMED_OUT] += 1
+            self.counters[_CLIENTS_TIMED_OUT] += 1
             self.abort()
         elif self.phase >= LINGERING:
             if self._transport.get_write_buffer_size():
@@ -367,18 +352,18 @@ class ConnectionLife(asyncio.Protocol):
             if self._is_held_up():
                 self.deadline = self.service.header_deadline
                 return
-            self.counts[_CLIENTS_TIMED_OUT] += 1
+            self.counters[_CLIENTS_TIMED_OUT] += 1
             self._refuse_delay(self.service.limits.header_timeout_seconds)
         elif self._is_idle():
             self._leave()
 
     def finish(self) -> None:
-        """Close if the connection is idle. Otherwise its last answer will, while the service is draining."""
+        """Close an idle connection. A busy one closes with its last answer while the service drains."""
         if self._is_idle():
             self._leave()
 
     def _is_idle(self) -> bool:
-        """Whether nothing is due and nothing is coming."""
+        """Whether nothing is due or arriving."""
         return self.phase is READING and not (self._is_due() or self._has_unread())
 
     def _leave(self) -> None:
@@ -387,18 +372,18 @@ class ConnectionLife(asyncio.Protocol):
         self._transport.close()
 
     def close(self) -> None:
-        """Close once the client has taken what it was sent, whatever it still sends."""
+        """Close once everything is sent, whatever the client still sends."""
         if self.phase is LINGERING:
             self._enter(CLOSING)
         self._transport.close()
 
     def abort(self) -> None:
-        """Cut the connection off, whatever is due."""
+        """Abort the connection, whatever is due."""
         self._close_for_good()
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed, or broken: answers that are still due have nowhere to go."""
+        """Clean up after the connection has closed or broken."""
         self._close_for_good()
         self.budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
@@ -430,25 +415,25 @@ INVARIANTS: Final[dict[str, Callable[[ConnectionLife], bool]]] = {
         not connection._unsent_bytes or connection.is_blocked
     ),
 }
-"""What is true of every connection between two events, in whichever protocol."""
+"""Conditions that hold for every connection between two events."""
 
 
 class ConnectionRegistry(Protocol):
-    """Who knows all connections."""
+    """Keeps track of all connections."""
 
     def admit(self, connection: ConnectionLife) -> None:
         """Count ``connection``, or refuse it because there are too many."""
 
     def forget(self, connection: ConnectionLife) -> None:
-        """``connection`` is lost."""
+        """Remove a lost connection."""
 
 
 class ClientProtocol(Protocol):
-    """What clients speak on one port."""
+    """The protocol of clients on one port."""
 
     @property
     def service(self) -> ClientService:
-        """What its connections share."""
+        """The shared state of its connections."""
 
     def make_connection(self, registry: ConnectionRegistry) -> ConnectionLife:
-        """A connection that a client is about to make, which ``registry`` knows until it is lost."""
+        """Return the protocol of a new connection, which is in ``registry`` until it is lost."""

@@ -1,15 +1,14 @@
-"""TLS on the public port: stands between a client's socket and its connection, to which it is the transport.
+"""TLS on the public port: a transport between a client's socket and its connection.
 
-Nothing is kept here. What comes is decrypted and handed on as it comes, whether the connection reads or not, and what
-is answered is encrypted and written at once: what the client does not take waits in the socket's transport, encrypted,
-and is counted there as without TLS. All connections of a worker encrypt and decrypt through the same two buffers, which
-every call leaves empty, because a buffer stays as large as it once was.
+Received bytes are decrypted and handed on at once, whether the connection reads or not. Answers are encrypted and
+written at once; unsent bytes wait in the socket's transport, and are counted there as without TLS. All connections of a
+worker share two buffers, which every call leaves empty, because a buffer never shrinks.
 
-A handshake is a request that is not whole: the connection is counted from its first packet on, and the front's sweep
-ends it after ``header_timeout_seconds``.
+A handshake counts as an incomplete request: the connection is counted from its first packet, and the front's sweep ends
+it after ``header_timeout_seconds``.
 
-Either end may close its half of the stream (close_notify): answers that are due still go out. A client whose stream
-ends without is treated alike: a request says itself how long it is.
+Either end may close its half of the stream (close_notify); due answers are still sent. A stream that ends without
+close_notify is treated the same, because a request has its own length.
 """
 
 from __future__ import annotations
@@ -23,34 +22,33 @@ from typing import Any, Final, cast
 from lookupdb.router.clients.life import READING, TLS_PIECE_BYTES, ConnectionLife
 from lookupdb.router.counters import INDEX
 
-# What comes of a handshake before it is encrypted: OpenSSL makes room for as much as the client says will come.
-#
-# A record is a type, a version and a length (RFC 8446, 5.1); a handshake message is a type and a length of three bytes
-# (4). Forty bytes can announce 128 KiB.
+# The plain-text part of a handshake. OpenSSL allocates as much memory as a message announces, and forty bytes can
+# announce 128 KiB. A record has a type, a version and a length (RFC 8446, 5.1); a handshake message has a type and a
+# length of three bytes (4).
 
 
 MAX_HELLO_BYTES: Final = 16 << 10
-"""Of a client's first message. With keys for several ways of exchange it has 2 KiB."""
+"""Limit of a client's first message, which has 2 KiB with keys for several exchanges."""
 HANDSHAKE: Final = 0x16
-"""The type of a record of a handshake in plain text: the first byte of whoever begins with TLS."""
+"""The type of a plain-text handshake record: the first byte of a TLS client."""
 _RECORD: Final = 5
 _MESSAGE: Final = 4
 
 
 class PlainRecords:
-    """Reads the heads of records and messages as they come, until the handshake is done."""
+    """Reads the heads of records and messages until the handshake is done."""
 
     __slots__ = ("_head", "_message_left", "_record_left")
 
     def __init__(self) -> None:
         self._head = b""
-        """Of a record and the message that it begins with, not whole."""
+        """The incomplete head of a record and the message that it begins with."""
         self._record_left = 0
         self._message_left = 0
 
     def are_small(self, data: bytes) -> bool:
-        """Whether, with ``data``, no message announces more than ``MAX_HELLO_BYTES``, and each is alone in its
-        records, as those in plain text are."""
+        """Return whether no message in ``data`` announces more than ``MAX_HELLO_BYTES``, and each has its own records,
+        as in plain text."""
         data, self._head = self._head + data, b""
         at = 0
         while at < len(data):
@@ -85,15 +83,15 @@ log = logging.getLogger(__name__)
 
 _HANDSHAKES_FAILED: Final = INDEX["tls_handshakes_failed"]
 _RECORD_BYTES: Final = 16 << 10
-"""The most of one TLS record: no read gives more."""
+"""Limit of a TLS record, and so of a read."""
 _MAX_EMPTY_BYTES: Final = 32 << 10
-"""That may come and give the connection nothing: two records that are not whole. TLS takes messages of its own, too."""
+"""Limit of bytes without data for the connection: two incomplete records, and TLS's own messages."""
 _OVERHEAD: Final = 64
-"""Bytes that may come for each that they give."""
+"""Bytes without data that are allowed for each byte of data."""
 
 
 class TlsBuffers:
-    """What came, and what is to be sent, encrypted: of one connection at a time, and of none between two calls."""
+    """Encrypted bytes of one connection at a time, received or to send. Empty between two calls."""
 
     __slots__ = ("incoming", "outgoing")
 
@@ -103,7 +101,7 @@ class TlsBuffers:
 
 
 class TlsConnection(asyncio.Protocol):
-    """One client's TLS. ``connection`` is what is behind it; ``context`` has the certificate of the moment."""
+    """One client's TLS. ``connection`` gets the decrypted bytes; ``context`` has the current certificate."""
 
     __slots__ = (
         "_connection",
@@ -128,18 +126,16 @@ class TlsConnection(asyncio.Protocol):
         self._plain_records: PlainRecords | None = PlainRecords()
         self._has_begun = False
         self._empty_bytes = 0
-        """That came since anything was handed on."""
+        """Bytes received since data was last handed on."""
         self._is_open = False
-        """The handshake is done."""
         self._is_ended = False
-        """The client's stream has ended; what follows is dropped."""
+        """Whether the client's stream has ended; later bytes are dropped."""
         self._is_shut = False
-        """Ours has."""
 
-    # What the socket's transport calls
+    # Called by the socket's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected. One too many is closed without an answer: a handshake would cost more."""
+        """Register a new connection. One beyond the limit is closed without an answer: a handshake would cost more."""
         self._transport = cast("asyncio.Transport", transport)
         connection = self._connection
         connection.connection_made(cast("asyncio.Transport", self))
@@ -149,11 +145,11 @@ class TlsConnection(asyncio.Protocol):
         connection.deadline = connection.service.header_deadline
 
     def data_received(self, data: bytes) -> None:
-        """The client sent something."""
+        """Handle bytes from the client."""
         if len(data) <= _RECORD_BYTES:
             self._receive(data)
             return
-        for start in range(0, len(data), _RECORD_BYTES):  # the first ones may end it
+        for start in range(0, len(data), _RECORD_BYTES):  # the first slices may end the connection
             self._receive(data[start : start + _RECORD_BYTES])
 
     def _receive(self, data: bytes) -> None:
@@ -173,11 +169,11 @@ class TlsConnection(asyncio.Protocol):
             self._break()
 
     def _read(self) -> None:
-        """Hand on all that has come."""
+        """Hand on all received data."""
         tls, incoming, plain = self._object, self._incoming, b""
         try:
             plain = tls.read(_RECORD_BYTES)
-            # To be told that there is nothing more costs as much as to read: an error.
+            # A read with nothing to return raises an error, which costs as much as a read.
             if incoming.pending or tls.pending():
                 plain = self._read_more(plain)
             elif not plain:
@@ -188,8 +184,8 @@ class TlsConnection(asyncio.Protocol):
             self._break()
             return
         if incoming.pending:
-            incoming.read()  # what came behind the end is dropped
-        if self._outgoing.pending:  # what TLS itself has to say
+            incoming.read()  # drops bytes after the end
+        if self._outgoing.pending:  # TLS's own messages
             self._flush()
         if plain:
             self._empty_bytes = max(0, self._empty_bytes - _OVERHEAD * len(plain))
@@ -198,7 +194,6 @@ class TlsConnection(asyncio.Protocol):
             self.close()
 
     def _read_more(self, first: bytes) -> bytes:
-        """``first``, and what has come behind it."""
         pieces, piece = [first], first
         with contextlib.suppress(ssl.SSLWantReadError):
             while piece:
@@ -208,7 +203,7 @@ class TlsConnection(asyncio.Protocol):
         return b"".join(pieces)
 
     def eof_received(self) -> bool:
-        """The client's stream has ended, with close_notify before or without."""
+        """Handle the end of the client's stream, with or without close_notify."""
         if not self._is_open:
             return False
         if self._is_ended:
@@ -217,29 +212,27 @@ class TlsConnection(asyncio.Protocol):
         return self._connection.eof_received()
 
     def pause_writing(self) -> None:
-        """The client has ceased to take what it is sent."""
+        """Pause, because the client has stopped reading."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has taken most of what it was sent."""
+        """Continue, because the client has read most of its data."""
         self._connection.resume_writing()
         if not self._is_open:
             self._connection.deadline = self._connection.service.header_deadline
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed, or broken."""
+        """Clean up after the connection has closed or broken."""
         if not self._is_open and self._has_begun:
-            self._connection.counts[_HANDSHAKES_FAILED] += 1
+            self._connection.counters[_HANDSHAKES_FAILED] += 1
         self._is_ended = self._is_shut = True
         connection = self._connection
         connection.connection_lost(error)
-        # Neither refers to the other any longer: nothing waits for the garbage collector.
+        # Break the reference cycle, so that nothing waits for the garbage collector.
         del self._connection, self._object
 
-    # The handshake
-
     def _may_go_on(self, data: bytes) -> bool:
-        """Whether OpenSSL may have ``data``. Nothing of it is in the buffers if not."""
+        """Return whether OpenSSL may have ``data``. If not, none of it is in the buffers."""
         if not self._has_begun:
             self._has_begun = True
             if data[0] != HANDSHAKE:
@@ -253,7 +246,6 @@ class TlsConnection(asyncio.Protocol):
         return False
 
     def _continue_handshake(self) -> bool:
-        """Go on with the handshake. Returns whether it is done."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -262,7 +254,7 @@ class TlsConnection(asyncio.Protocol):
         except ssl.SSLError as error:
             log.debug("a TLS handshake failed", extra={"reason": error.reason})
             self._incoming.read()
-            self._flush()  # the alert that tells the client why
+            self._flush()  # sends the alert
             self._leave()
             return False
         self._is_open = True
@@ -272,7 +264,7 @@ class TlsConnection(asyncio.Protocol):
         return True
 
     def _refuse_plain(self) -> None:
-        """Tell a client that speaks no TLS, as it would understand."""
+        """Answer a client that does not use TLS, in its protocol."""
         self._transport.write(self._connection.encode_tls_refusal())
         self._leave()
 
@@ -282,13 +274,13 @@ class TlsConnection(asyncio.Protocol):
         self._connection.finish()
 
     def _break(self) -> None:
-        """What came is no TLS, or nothing else."""
+        """Abort, because the bytes are invalid or carry no data."""
         self._is_ended = self._is_shut = True
         self._incoming.read()
         self._flush()
         self._connection.abort()
 
-    # What the connection calls: a transport
+    # Called by the connection, as a transport.
 
     def write(self, data: bytes) -> None:
         """Send ``data``."""
@@ -298,7 +290,7 @@ class TlsConnection(asyncio.Protocol):
             self._write_pieces(memoryview(data))
         elif data:
             try:
-                self._object.write(data)  # all of it: a buffer in memory takes any number of records
+                self._object.write(data)  # writes everything: a memory buffer takes any number of records
             except ssl.SSLError:
                 self._fail()
         self._flush()
@@ -312,7 +304,6 @@ class TlsConnection(asyncio.Protocol):
         self._flush()
 
     def _write_pieces(self, data: memoryview) -> None:
-        """Encrypt ``data``, and send it as soon as there is a piece of some size."""
         write, outgoing = self._object.write, self._outgoing
         try:
             while data:
@@ -323,7 +314,6 @@ class TlsConnection(asyncio.Protocol):
             self._fail()
 
     def _fail(self) -> None:
-        """Nothing more can be encrypted."""
         self._outgoing.read()
         self._transport.abort()
 
@@ -332,13 +322,13 @@ class TlsConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def write_eof(self) -> None:
-        """Say that no more is sent."""
+        """End our stream."""
         self._shut()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close once what was written is sent."""
+        """Close once everything is sent."""
         self._shut()
         self._transport.close()
 
@@ -347,20 +337,20 @@ class TlsConnection(asyncio.Protocol):
             return
         self._is_shut = True
         if self._is_open:
-            with contextlib.suppress(ssl.SSLError):  # that the client has not answered it yet, or broke off before
+            with contextlib.suppress(ssl.SSLError):  # the client has not answered yet, or broke off
                 self._object.unwrap()
             self._flush()
 
     def abort(self) -> None:
-        """Cut the connection off."""
+        """Abort the connection."""
         self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the client."""
+        """Pause reading from the client."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take more from the client again."""
+        """Resume reading from the client."""
         self._transport.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -368,5 +358,5 @@ class TlsConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that were written and not sent."""
+        """Return the number of unsent bytes."""
         return self._transport.get_write_buffer_size()

@@ -1,3 +1,3 @@
-"""HTTP in, lookups out: the router's public port."""
+"""HTTP on the public port."""
 
 from __future__ import annotations

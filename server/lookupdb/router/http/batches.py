@@ -1,7 +1,7 @@
-"""Batches: from the JSON of one to its keys, from keys and values to its answer, JSON or frames.
+"""Batches: parses the JSON of a request, and encodes the answer as JSON or frames.
 
-``PackedBatches`` does it with the native kernels, ``ListedBatches`` is their twin. A body that is not written as
-clients write it, right or wrong, is parsed by the same code for both.
+``PackedBatches`` uses the native kernels; ``ListedBatches`` is the Python fallback. ``parse_batch`` handles unusual
+bodies, right or wrong, for both.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ from lookupdb.router.http.problems import HttpProblem
 from lookupdb.router.lookups import ServedGeneration
 
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-"""Text in JSON. Possessive: nothing is kept in order to go back."""
+"""A JSON string. Possessive, so that the matcher keeps nothing for backtracking."""
 
 
 class Batches(Protocol):
-    """Parses and answers batches of one kind."""
+    """Parses and answers batches with one implementation."""
 
     def parse(self, body: bytes, max_keys: int) -> tuple[BatchKeys, bool]:
-        """The distinct keys, in the order in which they come first, and whether a partial answer will do.
-
-        Raises HttpProblem.
-        """
+        """Return the distinct keys in order of first appearance, and whether a partial answer is allowed. Raises
+        HttpProblem."""
 
     def encode(
         self,
@@ -43,38 +41,37 @@ class Batches(Protocol):
         partial: bool,
         framed: bool,
     ) -> bytes:
-        """The answer to a batch of ``keys``, BatchKeys, with their BatchValues. ``head`` goes on with the size of the
-        body, and ``fields`` are the last ones of the head.
+        """Return the answer to a batch of ``keys`` (BatchKeys) with its values (BatchValues).
 
-        In JSON, JSON values go in as the bytes they are, raw ones as base64; ``partial`` adds the member
-        ``unavailable``, and without it no value may be unavailable. ``framed``: as ``batch_frames`` instead.
+        The size of the body follows ``head``; ``fields`` end the head. In JSON, raw values are base64. ``partial`` adds
+        the member ``unavailable``; without it no value may be unavailable. ``framed`` selects ``batch_frames`` instead
+        of JSON.
         """
 
     def encode_in_pieces(
         self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool
     ) -> list[bytes]:
-        """The body of that answer in pieces that follow each other, without a copy of any large value but those that
-        become base64.
+        """Return the body of that answer in consecutive pieces, copying no large values except into base64.
 
-        Empties ``values``: of a raw value in JSON only the base64 is kept.
+        Empties ``values``, so that raw values in JSON exist only as base64.
         """
 
 
 def choose_batches() -> Batches:
-    """The native kernels' if they are to be used, or their twin."""
+    """Return batches of the native kernels if enabled, else the Python fallback."""
     kernels = native.kernels()
     return ListedBatches() if kernels is None else PackedBatches(kernels)
 
 
 class PackedBatches:
-    """Batches by the native kernels. A ``Batches``."""
+    """Batches with the native kernels."""
 
     def __init__(self, kernels: ModuleType) -> None:
         self._keys = kernels.PackedKeys
         self._parse = kernels.PackedKeys.parse
 
     def parse(self, body: bytes, max_keys: int) -> tuple[BatchKeys, bool]:
-        """The distinct keys, and whether a partial answer will do."""
+        """Return the distinct keys, and whether a partial answer is allowed."""
         parsed: tuple[BatchKeys, bool] | None = self._parse(body, max_keys)
         if parsed is not None:
             return parsed
@@ -92,7 +89,7 @@ class PackedBatches:
         partial: bool,
         framed: bool,
     ) -> bytes:
-        """The answer to a batch."""
+        """Return the answer to a batch."""
         if framed:
             frames: bytes = values.encode_frames(head, fields, keys)
             return frames
@@ -103,7 +100,7 @@ class PackedBatches:
     def encode_in_pieces(
         self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool
     ) -> list[bytes]:
-        """Its body in pieces."""
+        """Return its body in pieces."""
         pieces: list[bytes]
         if framed:
             pieces = values.encode_frames_in_pieces(keys)
@@ -118,10 +115,10 @@ def _beginning(generation: ServedGeneration) -> bytes:
 
 
 class ListedBatches:
-    """Batches by orjson. A ``Batches``."""
+    """Batches with orjson."""
 
     def parse(self, body: bytes, max_keys: int) -> tuple[BatchKeys, bool]:
-        """The distinct keys, and whether a partial answer will do."""
+        """Return the distinct keys, and whether a partial answer is allowed."""
         keys, partial = parse_batch(body, max_keys)
         return ListedKeys(keys), partial
 
@@ -136,7 +133,7 @@ class ListedBatches:
         partial: bool,
         framed: bool,
     ) -> bytes:
-        """The answer to a batch."""
+        """Return the answer to a batch."""
         if framed:
             body = b"".join(_encode_frames(keys, values.values))
             return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
@@ -160,7 +157,7 @@ class ListedBatches:
     def encode_in_pieces(
         self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool, framed: bool
     ) -> list[bytes]:
-        """Its body in pieces."""
+        """Return its body in pieces."""
         gathered = values.values
         if framed:
             values.values = []
@@ -188,7 +185,7 @@ class ListedBatches:
 
 
 def _encode_frames(keys: ListedKeys, values: Values) -> list[bytes]:
-    """The body as frames, in pieces that follow each other."""
+    """Return the body as frames, in consecutive pieces."""
     sizes = [
         batch_frames.MISSING if value is None else batch_frames.UNAVAILABLE if value is UNAVAILABLE else len(value)
         for value in values
@@ -197,10 +194,8 @@ def _encode_frames(keys: ListedKeys, values: Values) -> list[bytes]:
 
 
 def parse_batch(body: bytes, max_keys: int) -> tuple[list[str], bool]:
-    """The distinct keys, in the order in which they come first, and whether a partial answer will do.
-
-    Raises HttpProblem.
-    """
+    """Return the distinct keys in order of first appearance, and whether a partial answer is allowed. Raises
+    HttpProblem."""
     _check_length(body, max_keys)
     try:
         document = orjson.loads(body)
@@ -220,8 +215,8 @@ def parse_batch(body: bytes, max_keys: int) -> tuple[list[str], bool]:
 
 
 def _check_length(body: bytes, max_keys: int) -> None:
-    """Refuse ``body`` before it is parsed if it has more elements than a batch may have: as objects, small ones are
-    some twenty times what they are as text. A comma within a key does not count."""
+    """Refuse ``body`` before parsing if it has too many elements: small ones are some twenty times larger as objects.
+    Commas within keys do not count."""
     if body.count(b",") > max_keys + 1 and _STRING.sub(b"", body).count(b",") > max_keys + 1:
         raise _too_many_keys("too many", max_keys)
 
@@ -243,6 +238,5 @@ def _distinct_keys(keys: Any, max_keys: int) -> list[str]:
 
 
 def _json_type(value: Any) -> str:
-    """What JSON calls ``value``."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")

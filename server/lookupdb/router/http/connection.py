@@ -1,4 +1,12 @@
-"""HTTP, as what clients speak on a port."""
+"""One HTTP client connection: its reader cuts bytes into requests, and answers leave in the order of the requests.
+
+Every buffer is bounded. At most ``MAX_PIPELINE`` requests are looked up at once; a batch is looked up alone. Further
+requests of the same read wait, and nothing more is read until they have begun. None begins while the client does not
+read its answers. The worker's budget counts everything beyond the fixed cost of a connection. When it is used up,
+incomplete requests and requests behind unanswered ones are refused.
+
+``clients.life`` has the phases of a connection and everything that ends it.
+"""
 
 from __future__ import annotations
 
@@ -48,36 +56,23 @@ from lookupdb.router.lookup_core import LookupCore
 from lookupdb.router.lookups import OVERLOADED
 from lookupdb.router.subjects import Admitted, Denial, Denied
 
-# How a request that may not be asked is answered.
-
-
 NO_ACCESS_DATA: Final = "AccessUnknown"
-"""The member ``reason`` of a 503: nothing is known of who may ask."""
+"""The ``reason`` member of a 503 if the router cannot decide yet who may look up."""
 _COUNTERS: Final = {
     Denial.UNAUTHENTICATED: INDEX["requests_unauthenticated"],
     Denial.FORBIDDEN: INDEX["requests_forbidden"],
 }
 
 
-def make_denial(denied: Denied, counts: memoryview) -> HttpProblem:
-    """The problem that tells of ``denied``, which is counted."""
+def make_denial(denied: Denied, counters: memoryview) -> HttpProblem:
+    """Count ``denied`` and return its problem."""
     if denied.denial is Denial.UNDECIDED:
         return HttpProblem(problems.UNAVAILABLE, denied.detail, members={"reason": NO_ACCESS_DATA})
-    counts[_COUNTERS[denied.denial]] += 1
+    counters[_COUNTERS[denied.denial]] += 1
     if denied.denial is Denial.FORBIDDEN:
         return HttpProblem(problems.FORBIDDEN, denied.detail)
     challenge = 'Bearer error="invalid_token"' if denied.has_token else "Bearer"
     return HttpProblem(problems.UNAUTHENTICATED, denied.detail, fields={"WWW-Authenticate": challenge})
-
-
-# One client connection: the reader gets what comes in, and answers go out in the order of the requests.
-#
-# Every buffer is bounded. At most ``MAX_PIPELINE`` requests are looked up at once, and a batch alone. Further requests
-# of the same read wait, and nothing more is read until they have begun. None begins while the client does not take its
-# answers. The worker's budget counts what is kept beyond the fixed cost of a connection. When it is used up, a request
-# is refused if it is not whole, or if it came before an earlier one was answered.
-#
-# ``clients.life`` has the phases of a connection, and all that ends it.
 
 
 log = logging.getLogger(__name__)
@@ -87,7 +82,7 @@ _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 
 class HttpConnection(ConnectionLife):
-    """One client connection, which ``registry`` knows until it is lost."""
+    """One client connection, which is in ``registry`` until it is lost."""
 
     __slots__ = (
         "_admitted",
@@ -113,13 +108,13 @@ class HttpConnection(ConnectionLife):
         super().__init__(service)
         self.service: HttpService = service
         self._pending: deque[Exchange] = deque()
-        """Begun, in order; answered once all before them are."""
+        """Exchanges that have begun, in the order of their answers."""
         self._waiting: deque[Exchange] = deque()
-        """Read, not begun."""
+        """Exchanges that were read and have not begun."""
         self._unread = b""
-        """Has come, and is read once nothing waits."""
+        """Bytes to read once nothing waits."""
         self._waiting_answer_bytes = 0
-        """Bytes counted for answers that wait for an earlier one."""
+        """Counted bytes of answers that wait for an earlier one."""
         self.lookups = service.lookups
         self.answers = service.answers
         self.limits = service.limits
@@ -131,37 +126,34 @@ class HttpConnection(ConnectionLife):
             None if service.gatekeeper is None else self._authorize,
         )
         self._admitted: bytes | None = None
-        """The Authorization field that was accepted last: its repeats are accepted by their bytes alone."""
+        """The last accepted Authorization field; equal ones are accepted without the gatekeeper."""
         self._admitted_until = math.inf
         self._repeated: RepeatedRequest | None = None
-        """The last request, to recognise its repeats."""
         self._unmatched = 0
-        """Requests since one was recognised."""
+        """Number of requests since the last repeat."""
         self._last_request: tuple[Request, Exchange] | None = None
-        """What the reader read from the present bytes."""
+        """The request read from the current bytes."""
         self._is_advancing = False
-        """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        """Whether ``_advance`` is running: what it begins may be answered at once."""
         self._answered_at_once = 0
-        """Requests that were answered as they came, since the others had their turn."""
+        """Requests answered on arrival since other connections had their turn."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Register a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self.deadline = self.service.idle_deadline
         self._registry.admit(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed, or broken."""
+        """Clean up after the connection has closed or broken."""
         self._registry.forget(self)
         self._forget_admitted()
         super().connection_lost(error)
         self._reader.close()
 
-    # What comes in
-
     def data_received(self, data: bytes) -> None:
-        """The client sent something."""
+        """Handle bytes from the client."""
         if self.phase is not READING and self.phase >= FINISHING:
             return
         if len(data) > SLICE_BYTES or self._unread:
@@ -175,7 +167,7 @@ class HttpConnection(ConnectionLife):
             exchange = self._repeated.match(data, self)
             if exchange is not None:
                 self._unmatched = 0
-                # As _submit does, without the call: nearly all requests come here.
+                # Inlines _submit: nearly all requests come here.
                 if self._pending or self._waiting or self.is_blocked or self.service.draining:
                     self._enqueue(exchange)
                 else:
@@ -197,14 +189,14 @@ class HttpConnection(ConnectionLife):
             self._advance()
 
     def _read(self, data: bytes) -> None:
-        """Let the reader parse ``data``, and start the clock of a request that is not whole."""
+        """Parse ``data``, and start the clock of an incomplete request."""
         reader = self._reader
         is_new_request = not reader.is_partial
         try:
             reader.feed(data)
         except HttpProblem as problem:
             if self.phase < FINISHING:
-                self.counts[_REQUESTS_REFUSED] += 1
+                self.counters[_REQUESTS_REFUSED] += 1
                 self.refuse(problem)
             return
         if is_new_request and reader.is_partial and not data.strip(b"\r\n"):
@@ -217,7 +209,6 @@ class HttpConnection(ConnectionLife):
             self._count_input()
 
     def _read_slices(self, data: bytes) -> None:
-        """Read ``data`` until requests wait; the rest is kept unread until they have begun."""
         self._unread = b""
         at = 0
         while at < len(data) and self.phase < FINISHING and not self._waiting:
@@ -230,9 +221,9 @@ class HttpConnection(ConnectionLife):
         self._count_input()
 
     def _count_input(self) -> None:
-        """Count what has come and is no whole request; refuse it when the budget is used up."""
+        """Count the bytes of an incomplete request. Refuse it if the budget is used up."""
         if self.phase >= LINGERING:
-            return  # nothing is kept any more
+            return  # nothing is kept
         size = len(self._unread) + (self._reader.held_bytes if self._reader.is_partial else 0)
         self.budget.take(size - self._input_bytes)
         more = size > self._input_bytes
@@ -241,30 +232,28 @@ class HttpConnection(ConnectionLife):
             self._refuse_overloaded()
 
     def _refuse_overloaded(self) -> None:
-        """The budget is used up: no further request of this connection is read."""
-        self.counts[_OVERLOADED] += 1
+        """Refuse the request and read no more, because the budget is used up."""
+        self.counters[_OVERLOADED] += 1
         self.refuse(HttpProblem(problems.UNAVAILABLE, OVERLOADED.detail, members={"reason": OVERLOADED.reason}))
 
-    # Who may ask
-
     def _authorize(self, field: bytes | None) -> HttpProblem | None:
-        """The problem with which a request with this Authorization field is answered; None if it may be asked."""
+        """Return the problem of a request with this Authorization field, or None if the request is allowed."""
         if field is not None and self._admitted is not None and hmac.compare_digest(field, self._admitted):
             return None
         gatekeeper = self.service.gatekeeper
         assert gatekeeper is not None
         verdict = gatekeeper.judge(field)
         if not isinstance(verdict, Admitted):
-            return make_denial(verdict, self.counts)
-        self._forget_admitted()  # its repeats, too: what was good for one field need not be for as long
-        assert field is not None, "nobody is let in without a token"
+            return make_denial(verdict, self.counters)
+        self._forget_admitted()  # and the repeated request, which relied on the previous field
+        assert field is not None, "no client is admitted without a token"
         self._admitted, self._admitted_until = field, verdict.until
         self.budget.take(len(field))
         return None
 
     def forget_access(self, now: float) -> None:
-        """Judge the next request anew if who was let in may not be good any more, ``now`` in seconds since 1970.
-        ``math.inf``: in any case."""
+        """Judge the next request again if the access granted may have ended by ``now`` (seconds since 1970).
+        ``math.inf`` always forgets."""
         if self._admitted_until <= now:
             self._forget_admitted()
 
@@ -273,8 +262,6 @@ class HttpConnection(ConnectionLife):
             self.budget.release(len(self._admitted))
         self._admitted = self._repeated = None
         self._admitted_until = math.inf
-
-    # What the reader calls
 
     def _on_request(self, request: Request) -> None:
         if self.phase is not READING:
@@ -290,8 +277,6 @@ class HttpConnection(ConnectionLife):
 
     def _on_continue(self) -> None:
         self._submit(ContinueExchange(self, PERSISTENT, bodyless=True))
-
-    # Requests in, answers out
 
     def _submit(self, exchange: Exchange) -> None:
         at_once = self._answered_at_once < MAX_PIPELINE
@@ -312,15 +297,15 @@ class HttpConnection(ConnectionLife):
                 asyncio.get_running_loop().call_soon(self._begin_turn)
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
-        """``exchange`` could not be begun, which no client can bring about: refuse it in its turn, and close. What came
-        behind it is not answered."""
+        """Refuse ``exchange``, which failed to begin because of a bug, and close. Requests behind it are not
+        answered."""
         log.error("a request could not be begun", exc_info=error)
         if not self._pending or self._pending[-1] is not exchange:
-            return  # it was answered before
+            return  # already answered
         exchange.abandon()
         self.budget.release(exchange.charge)
         exchange.charge = 0
-        problem = HttpProblem(problems.INTERNAL, "the router failed to begin what was asked for")
+        problem = HttpProblem(problems.INTERNAL, "the router failed to begin the request")
         refusal = self._pending[-1] = RefusalExchange(self, CLOSE, problem, bodyless=exchange.bodyless)
         self._drop_waiting()
         if self.phase < FINISHING:
@@ -328,18 +313,18 @@ class HttpConnection(ConnectionLife):
         refusal.start()
 
     def _begin_turn(self) -> None:
-        """Go on after the others had their turn."""
+        """Continue after other connections had their turn."""
         self._answered_at_once = 0
         if self._waiting:
             self._advance()
 
     def _enqueue(self, exchange: Exchange) -> None:
-        """Begin ``exchange`` beside earlier ones that are not answered, or let it wait."""
+        """Begin ``exchange`` beside unanswered ones, or queue it."""
         if self.budget.used > self.budget.limit and self.phase < FINISHING:
             self._refuse_overloaded()
             return
         self.charge(exchange)
-        # While draining nothing begins before all that came with it is read: the last answer is to say so.
+        # While draining, nothing begins before all bytes are read: only the last answer may say that it closes.
         if self._waiting or self.service.draining or not self._may_begin(exchange):
             self._waiting.append(exchange)
             self._transport.pause_reading()
@@ -353,7 +338,7 @@ class HttpConnection(ConnectionLife):
             self.budget.take(exchange.charge)
 
     def _may_begin(self, exchange: Exchange) -> bool:
-        """Whether the bounds allow ``exchange`` to be looked up beside those that are."""
+        """Return whether the limits allow ``exchange`` beside the pending ones."""
         pending = self._pending
         if self.is_blocked or self._waiting_answer_bytes > MAX_HELD_ANSWERS_BYTES:
             return False
@@ -362,7 +347,7 @@ class HttpConnection(ConnectionLife):
         return not pending or not (len(pending) >= MAX_PIPELINE or exchange.is_alone or pending[-1].is_alone)
 
     def answer(self, exchange: Exchange, answer: Answer) -> None:
-        """Send ``answer``, the one to ``exchange``, when it is its turn."""
+        """Send ``answer`` to ``exchange``, after the answers to earlier requests."""
         if exchange.charge:
             self.budget.release(exchange.charge)
             exchange.charge = 0
@@ -374,7 +359,7 @@ class HttpConnection(ConnectionLife):
             return
         pending.popleft()
         if type(answer) is bytes and not self.is_blocked:
-            self._transport.write(answer)  # as _write does: this is the hot path
+            self._transport.write(answer)  # inlines _write: this is the hot path
             if self.is_blocked:
                 self._count_unsent()
         else:
@@ -393,16 +378,16 @@ class HttpConnection(ConnectionLife):
             self._count_unsent()
 
     def _count_waiting_answer(self, size: int) -> None:
-        """Count ``size`` more bytes of answers that wait for an earlier one."""
         self._waiting_answer_bytes += size
         self.budget.take(size)
 
     def _continue_after(self, exchange: Exchange) -> None:
-        """Send the answers that are next, begin what waits, and close after the last. ``exchange`` is answered."""
+        """After the answer to ``exchange``, send those that are ready, begin waiting requests, and close after the
+        last."""
         pending = self._pending
         while exchange.connection_field is not CLOSE and pending and (answer := pending[0].answer) is not None:
             exchange = pending.popleft()
-            # Not kept beyond this: the lookup core may know the exchange for as long as a deadline.
+            # Do not keep the answer: the lookup core may hold the exchange until its deadline.
             exchange.answer = None
             self._count_waiting_answer(-_size(answer))
             self._write(answer)
@@ -418,7 +403,7 @@ class HttpConnection(ConnectionLife):
             self.deadline = self.service.idle_deadline
 
     def _advance(self) -> None:
-        """Begin what waits, as far as the bounds allow; read on once nothing waits."""
+        """Begin waiting requests within the limits; read on once nothing waits."""
         if self._is_advancing:
             return
         self._is_advancing = True
@@ -443,7 +428,7 @@ class HttpConnection(ConnectionLife):
             self._begin(waiting.popleft())
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
-        """The ``Connection`` field of ``exchange``'s answer; while draining, the last answer due closes."""
+        """Return the ``Connection`` field of ``exchange``'s answer. While draining, the last answer closes."""
         if (
             self.service.draining
             and not self._waiting
@@ -455,10 +440,8 @@ class HttpConnection(ConnectionLife):
             exchange.connection_field = CLOSE
         return exchange.connection_field
 
-    # What ``life`` asks for
-
     def refuse(self, problem: HttpProblem) -> None:
-        """Answer with ``problem`` in its turn, and close."""
+        """Answer with ``problem`` in order, and close."""
         if self.phase < FINISHING:
             self._end_requests()
         self._submit(RefusalExchange(self, CLOSE, problem, bodyless=False))
@@ -468,15 +451,15 @@ class HttpConnection(ConnectionLife):
         self.refuse(HttpProblem(problems.MALFORMED, "the connection ended in the middle of a request"))
 
     def _refuse_delay(self, seconds: float) -> None:
-        self.refuse(HttpProblem(problems.TIMEOUT, f"no whole request within {seconds:g} seconds"))
+        self.refuse(HttpProblem(problems.TIMEOUT, f"no complete request within {seconds:g} seconds"))
 
     def refuse_connection(self, limit: int) -> None:
-        """Answer that there are ``limit`` connections already, and close."""
+        """Answer that ``limit`` connections are already open, and close."""
         detail = f"there are {limit} connections already, which is the limit"
         self.refuse(HttpProblem(problems.TOO_MANY_CONNECTIONS, detail))
 
     def encode_tls_refusal(self) -> bytes:
-        """The answer to a client that speaks no TLS."""
+        """Return the answer to a client that does not use TLS."""
         problem = HttpProblem(problems.MALFORMED, "this port speaks TLS: ask by https")
         return b"".join(self.answers.encode_problem(problem, CLOSE))
 
@@ -493,7 +476,7 @@ class HttpConnection(ConnectionLife):
         return bool(self._waiting)
 
     def _drop(self) -> None:
-        """Forget what is due, and what has come. Lookups that have begun are counted until they are answered."""
+        """Drop pending and waiting requests. Lookups that have begun stay counted until they are answered."""
         for exchange in self._pending:
             exchange.answer = None
             exchange.abandon()
@@ -503,7 +486,6 @@ class HttpConnection(ConnectionLife):
         self._waiting_answer_bytes = self._input_bytes = 0
 
     def _drop_waiting(self) -> None:
-        """Forget what has come and has not begun."""
         for exchange in self._waiting:
             self.budget.release(exchange.charge)
             exchange.charge = 0
@@ -530,22 +512,22 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
         not connection._waiting_answer_bytes or bool(connection._pending)
     ),
 }
-"""What is true of every connection between two events. Of an ``HttpConnection``."""
+"""Conditions that hold for every ``HttpConnection`` between two events."""
 
 
 class HttpProtocol:
-    """Makes the HTTP connections of a worker. A ``ClientProtocol``."""
+    """Makes the HTTP connections of a worker: a ``ClientProtocol``."""
 
     def __init__(
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counts: memoryview,
+        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.service = HttpService(lookups, limits, counts, gatekeeper, is_ready)
+        self.service = HttpService(lookups, limits, counters, gatekeeper, is_ready)
 
     def make_connection(self, registry: ConnectionRegistry) -> HttpConnection:
-        """A connection that a client is about to make."""
+        """Return the protocol of a new connection."""
         return HttpConnection(self.service, registry)

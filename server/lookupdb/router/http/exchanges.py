@@ -1,41 +1,43 @@
-"""Recognises a repeated request, for another key or for other keys, by its bytes and without the parser.
+"""From a parsed request to its answer.
 
-A client sends the same head with each request. Of a lookup, only the key in the target changes; of a batch, the body
-and the digits of its length. A parser reads from the left and does not look back: what follows the target was accepted
-once, so it is accepted after any other target that is made of the same kind of characters, and means the same. The same
-holds of what follows the digits, with a body of that length behind it.
+``make_exchange`` picks the exchange of a request: it routes, and refuses what is invalid. An exchange asks the lookup
+core, turns the result into HTTP, and answers through ``ClientConnection.answer``, which keeps answers in the order of
+the requests.
+
+``RepeatedLookup`` and ``RepeatedBatch`` skip the parser for repeats. A client sends the same head with each request:
+only the key changes in a lookup; the body and its length change in a batch. A parser reads from the left. So bytes
+after the target that were accepted once mean the same after any target of plain characters; the same holds for the
+bytes after a length.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
+from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.keys import MAX_KEY_BYTES, InvalidKey
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients.life import JOINED_BYTES, ClientService
 from lookupdb.router.counters import INDEX
 from lookupdb.router.http import problems
-from lookupdb.router.http.batches import choose_batches
-from lookupdb.router.http.problems import CONTINUE, JSON, PERSISTENT, Answers, HttpProblem, missing_detail
-from lookupdb.router.lookup_core import LookupCore
-from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
-
-if TYPE_CHECKING:
-    from lookupdb.router.batch_keys import BatchKeys, BatchValues
-    from lookupdb.router.budget import RouterBudget, RouterLimits
-    from lookupdb.router.http.problems import Answers
-    from lookupdb.router.http.request import AcceptField
-    from lookupdb.router.lookup_core import LookupCore
-    from lookupdb.router.lookups import ScatterGather
-import re
-
-from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.router.http import request as target
-from lookupdb.router.http.problems import CLOSE, MAX_REPEATED_HEAD_BYTES, SLICE_BYTES
+from lookupdb.router.http.batches import choose_batches
+from lookupdb.router.http.problems import (
+    CLOSE,
+    CONTINUE,
+    JSON,
+    MAX_REPEATED_HEAD_BYTES,
+    PERSISTENT,
+    SLICE_BYTES,
+    Answers,
+    HttpProblem,
+    missing_detail,
+)
 from lookupdb.router.http.request import (
     ACCEPT,
     AUTHORIZATION,
@@ -50,12 +52,18 @@ from lookupdb.router.http.request import (
     Request,
     parse_accept,
 )
+from lookupdb.router.lookup_core import LookupCore
+from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 
-# What all HTTP connections of one worker share.
+if TYPE_CHECKING:
+    from lookupdb.router.batch_keys import BatchKeys, BatchValues
+    from lookupdb.router.budget import RouterBudget
+    from lookupdb.router.http.request import AcceptField
+    from lookupdb.router.lookups import ScatterGather
 
 
 class HttpService(ClientService):
-    """With what answers are made of."""
+    """The shared state of all HTTP connections of a worker."""
 
     __slots__ = ("answers", "batches", "is_ready")
 
@@ -63,30 +71,24 @@ class HttpService(ClientService):
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counts: memoryview,
+        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(lookups, limits, counts, gatekeeper)
+        super().__init__(lookups, limits, counters, gatekeeper)
         self.is_ready = is_ready
-        """Whether the worker has been reported ready, as ``/readyz`` answers while it does not drain."""
+        """Whether the worker has reported ready, for ``/readyz``."""
         self.answers = Answers(limits.cache_control)
         self.batches = choose_batches()
 
     def tick(self, now: float) -> None:
-        """It is ``now`` by the event loop: deadlines and dates follow."""
+        """Update deadlines and dates for ``now``, event loop time."""
         super().tick(now)
         self.answers.tick()
 
 
-# One request and its answer: the waiters that turn what the lookup core found into HTTP.
-#
-# A connection starts its exchanges in the order of the requests. An exchange answers at once or later, through
-# ``ClientConnection.answer``, which keeps the answers in that order.
-
-
 _MAX_CHARACTER_BYTES: Final = 12
-"""Bytes: a character has at most 4 in UTF-8, and normalisation makes it three at most."""
+"""At most 4 bytes of UTF-8, which normalisation can triple."""
 
 _OK: Final = INDEX["requests_2xx"]
 _NOT_MODIFIED: Final = INDEX["requests_3xx"]
@@ -95,46 +97,46 @@ _FAILED: Final = INDEX["requests_5xx"]
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 
 _EXCHANGE_BYTES: Final = 1024
-"""A request that waits or is looked up takes so much, without its key."""
+"""Memory of a waiting or pending request, without its key."""
 _CHARACTER_BYTES: Final = 4
-"""Python needs at most so much for a character of text."""
+"""The most memory that Python needs for a character of text."""
 _BATCH_KEY_BYTES: Final = 400
-"""Each key of a batch takes so much while it is looked up, without its text."""
+"""Memory of each pending key of a batch, without its text."""
 
 Answer = bytes | list[bytes]
-"""One piece, or several that follow each other."""
+"""One piece, or consecutive pieces."""
 
 
 class ClientConnection(Protocol):
-    """A client's connection, as its exchanges see it."""
+    """A client connection as its exchanges use it."""
 
     service: HttpService
     lookups: LookupCore
     budget: RouterBudget
     answers: Answers
-    counts: memoryview
+    counters: memoryview
     limits: RouterLimits
 
     def answer(self, exchange: Exchange, answer: Answer) -> None:
-        """Send ``answer``, the one to ``exchange``, when it is its turn."""
+        """Send ``answer`` to ``exchange`` when its turn comes."""
 
     def choose_connection_field(self, exchange: Exchange) -> bytes:
-        """The ``Connection`` field of the answer to ``exchange``."""
+        """Return the ``Connection`` field of the answer to ``exchange``."""
 
     def charge(self, exchange: Exchange) -> None:
         """Count what ``exchange`` holds until it is answered."""
 
 
 class Exchange:
-    """What all exchanges have: their connection, the ``Connection`` field of the answer, and whether it has a body.
+    """One request with its answer.
 
-    ``answer`` is kept here while the answer to an earlier request of the connection is still due. ``charge`` is what
-    the exchange has taken of the worker's budget.
+    ``answer`` is kept here while an earlier request of the connection is unanswered. ``charge`` is what the exchange
+    has taken from the worker's budget.
     """
 
     __slots__ = ("answer", "bodyless", "charge", "connection", "connection_field")
     is_alone = False
-    """No other request of the connection is begun beside it."""
+    """Whether no other request of the connection may be pending beside it."""
 
     def __init__(self, connection: ClientConnection, connection_field: bytes, *, bodyless: bool) -> None:
         self.connection = connection
@@ -144,34 +146,34 @@ class Exchange:
         self.charge = 0
 
     def start(self) -> None:
-        """Begin. ``ClientConnection.answer`` is called sooner or later, exactly once."""
+        """Begin. ``ClientConnection.answer`` must then be called exactly once, now or later."""
         raise NotImplementedError
 
     def cost(self) -> int:
-        """Bytes that the exchange holds, until it is answered."""
+        """Return the bytes that the exchange holds until it is answered."""
         return _EXCHANGE_BYTES
 
     def abandon(self) -> None:
-        """Stop: the client has gone."""
+        """Stop, because the client is gone."""
 
     def refuse(self, problem: HttpProblem) -> None:
         """Answer with ``problem``."""
         connection = self.connection
-        connection.counts[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
+        connection.counters[_FAILED if problem.kind.status >= 500 else _REFUSED] += 1
         head, body = connection.answers.encode_problem(problem, connection.choose_connection_field(self))
         connection.answer(self, head if self.bodyless else head + body)
 
     def unavailable(self, problem: Problem) -> None:
-        """Answer that nothing is known about the key now, and why."""
+        """Answer that the key is unavailable, with the reason."""
         if problem is OVERLOADED:
-            self.connection.counts[_OVERLOADED] += 1
+            self.connection.counters[_OVERLOADED] += 1
         members: dict[str, object] = {"reason": problem.reason}
         if problem.shard is not None:
             members["shard"] = problem.shard
         self.refuse(HttpProblem(problems.UNAVAILABLE, problem.detail, members=members))
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
-        """The routing table in effect has no generation of this name, or is mixed and has none of any name."""
+        """Answer that the generation is not served. During a shard-by-shard rollout none is served by name."""
         detail = f"the generation {name!r} is neither the active one nor a candidate; leave Lookupdb-Generation out"
         detail += " to ask the active one"
         if len(active.names) > 1:
@@ -183,7 +185,7 @@ class Exchange:
 
 
 class ContinueExchange(Exchange):
-    """``100 Continue``: sent in its turn, before the answer to the same request."""
+    """``100 Continue``, sent before the answer to the same request."""
 
     __slots__ = ()
 
@@ -193,7 +195,7 @@ class ContinueExchange(Exchange):
 
 
 class RefusalExchange(Exchange):
-    """A request that is answered with a problem, without any lookup."""
+    """A request that is answered with a problem, without a lookup."""
 
     __slots__ = ("problem",)
 
@@ -209,7 +211,7 @@ class RefusalExchange(Exchange):
 
 
 class OptionsExchange(Exchange):
-    """OPTIONS: which methods a resource knows."""
+    """OPTIONS: the methods of a resource."""
 
     __slots__ = ("methods",)
 
@@ -220,14 +222,14 @@ class OptionsExchange(Exchange):
     def start(self) -> None:
         """Answer at once."""
         connection = self.connection
-        connection.counts[_OK] += 1
+        connection.counters[_OK] += 1
         connection.answer(
             self, connection.answers.encode_options(self.methods, connection.choose_connection_field(self))
         )
 
 
 class ProbeExchange(Exchange):
-    """``/healthz``, or ``/readyz`` with ``asks_ready``, as load balancers ask on the public port. Not counted."""
+    """``/healthz``, or ``/readyz`` with ``asks_ready``, for load balancers on the public port. Not counted."""
 
     __slots__ = ("asks_ready",)
 
@@ -250,12 +252,12 @@ class ProbeExchange(Exchange):
 
 
 class DatasetExchange(Exchange):
-    """GET /v1/dataset."""
+    """``GET /v1/dataset``."""
 
     __slots__ = ()
 
     def start(self) -> None:
-        """Answer at once, out of the routing table in effect."""
+        """Answer at once from the routing table in effect."""
         connection = self.connection
         info = connection.lookups.dataset()
         if info is None:
@@ -274,14 +276,14 @@ class DatasetExchange(Exchange):
         if info.shard_generations:
             document["shardGenerations"] = info.shard_generations
         body = orjson.dumps(document)
-        connection.counts[_OK] += 1
+        connection.counters[_OK] += 1
         fields = {"Lookupdb-Generation": ", ".join(info.shard_generations or (info.generation,))}
         head, body = connection.answers.encode_document(JSON, body, connection.choose_connection_field(self), fields)
         connection.answer(self, head if self.bodyless else head + body)
 
 
 class LookupExchange(Exchange):
-    """One key. A ``lookups.Waiter``."""
+    """A lookup of one key: a ``lookups.Waiter``."""
 
     __slots__ = ("accept", "generation", "key")
 
@@ -295,7 +297,7 @@ class LookupExchange(Exchange):
         *,
         bodyless: bool = False,
     ) -> None:
-        # Spelled out rather than super().__init__(): this runs once a lookup.
+        # No super().__init__(): this runs for every lookup.
         self.connection = connection
         self.connection_field = connection_field
         self.bodyless = bodyless
@@ -306,7 +308,7 @@ class LookupExchange(Exchange):
         self.accept = accept
 
     def cost(self) -> int:
-        """With the key, as text and as bytes."""
+        """Include the key as text and as bytes."""
         return _EXCHANGE_BYTES + 2 * _CHARACTER_BYTES * len(self.key)
 
     def start(self) -> None:
@@ -314,14 +316,14 @@ class LookupExchange(Exchange):
         self.connection.lookups.find(self.key, self, self.generation)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value."""
+        """Answer with the key's value."""
         connection = self.connection
         answers = connection.answers
         heads = answers.known_heads.get(generation) or answers.heads(generation)
         if self.accept is not None and not self.accept.allows(heads.media_type):
             self._refuse_media_type(heads.media_type)
             return
-        connection.counts[_OK] += 1
+        connection.counters[_OK] += 1
         if self.connection_field is PERSISTENT and not (self.bodyless or connection.service.draining):
             size = len(value)
             connection.answer(self, (heads.found_by_size.get(size) or heads.add_found_head(size)) + value)
@@ -331,19 +333,19 @@ class LookupExchange(Exchange):
         connection.answer(self, b"%b%d\r\n%b\r\n%b" % (heads.found, len(value), connection_field, body))
 
     def missing(self, generation: ServedGeneration) -> None:
-        """No record of the generation has the key."""
+        """Answer that no record has the key."""
         connection = self.connection
         heads = connection.answers.heads(generation)
         if not self.key.strip() or len(self.key) > MAX_KEY_BYTES // _MAX_CHARACTER_BYTES:
             self._explain_missing(generation)
             return
-        connection.counts[_REFUSED] += 1
+        connection.counters[_REFUSED] += 1
         connection_field = connection.choose_connection_field(self)
         body = b"" if self.bodyless else heads.missing_body
         connection.answer(self, b"%b%b\r\n%b" % (heads.missing, connection_field, body))
 
     def _explain_missing(self, generation: ServedGeneration) -> None:
-        """Answer that the key is missing, and why if no record can have such a key."""
+        """Answer that the key is missing, and why if no record can have it."""
         detail = missing_detail(generation)
         try:
             generation.encode(self.key)
@@ -359,8 +361,8 @@ class LookupExchange(Exchange):
 
 
 class ConditionalLookupExchange(LookupExchange):
-    """One key, whose client waits for ``deadline_ms`` milliseconds, or has an answer already unless ``condition``, its
-    If-None-Match, is none. A class of its own: others carry neither."""
+    """A lookup with a deadline of ``deadline_ms`` or an If-None-Match, ``condition``. A separate class, so that other
+    lookups carry neither."""
 
     __slots__ = ("condition", "deadline_ms")
 
@@ -381,7 +383,7 @@ class ConditionalLookupExchange(LookupExchange):
         self.condition = condition
 
     def cost(self) -> int:
-        """With the condition."""
+        """Include the condition."""
         return super().cost() + len(self.condition or b"")
 
     def start(self) -> None:
@@ -389,26 +391,26 @@ class ConditionalLookupExchange(LookupExchange):
         self.connection.lookups.find(self.key, self, self.generation, deadline_ms=self.deadline_ms)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value, unless the client has it. A key must be found for that: a missing one is 404, whatever the
-        client has of other keys of the generation (RFC 9110, 13.2.1)."""
+        """Answer with the key's value, or 304 if the client has it. A missing key is 404 in any case (RFC 9110,
+        13.2.1)."""
         connection = self.connection
         heads = connection.answers.heads(generation)
         is_accepted = self.accept is None or self.accept.allows(heads.media_type)
         if self.condition is None or not is_accepted or not _names_tag(self.condition, heads.etag):
             super().found(value, generation)
             return
-        connection.counts[_NOT_MODIFIED] += 1
+        connection.counters[_NOT_MODIFIED] += 1
         connection.answer(self, b"%b%b\r\n" % (heads.not_modified, connection.choose_connection_field(self)))
 
 
 def _names_tag(condition: bytes, etag: bytes) -> bool:
-    """Return whether ``condition``, an If-None-Match, names ``etag``: strong or weak, alone or among others. A quoted
-    tag is part of no other, because a tag holds no quotes."""
+    """Return whether ``condition``, an If-None-Match, names ``etag``, strong or weak, alone or in a list. No quoted tag
+    is part of another, because tags contain no quotes."""
     return condition.strip() == b"*" or (etag != b"" and etag in condition)
 
 
 class BatchExchange(Exchange):
-    """Many distinct keys, from a body of ``body_bytes``. A ``lookups.BatchWaiter``."""
+    """A batch of distinct keys, from a body of ``body_bytes``: a ``lookups.BatchWaiter``."""
 
     __slots__ = ("accept", "body_bytes", "deadline_ms", "gather", "generation", "keys", "partial")
     is_alone = True
@@ -435,7 +437,7 @@ class BatchExchange(Exchange):
         self.gather: ScatterGather | None = None
 
     def cost(self) -> int:
-        """With the keys, as text and as bytes."""
+        """Include the keys as text and as bytes."""
         return _EXCHANGE_BYTES + (_CHARACTER_BYTES + 1) * self.body_bytes + _BATCH_KEY_BYTES * len(self.keys)
 
     def start(self) -> None:
@@ -445,19 +447,19 @@ class BatchExchange(Exchange):
         self.gather = lookups.find_many(self.keys, self, self.generation, deadline_ms=self.deadline_ms)
 
     def abandon(self) -> None:
-        """Stop: the client has gone. No further shard is asked, and nothing is kept."""
+        """Stop, because the client is gone: ask no further shard, and keep nothing."""
         if self.gather:
             self.gather.abandon()
             self.connection.budget.release(self.charge)
             self.charge = 0
 
     def too_large(self, limit: int) -> None:
-        """The values are more than ``limit`` bytes together."""
+        """Answer that the values exceed ``limit`` bytes together."""
         detail = f"the values are more than {limit} bytes together, which is the limit; send fewer keys at once"
         self.refuse(HttpProblem(problems.ANSWER_TOO_LARGE, detail))
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with ``values`` of ``size`` bytes. With ``problem`` some are unavailable."""
+        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable."""
         if problem and not self.partial:
             detail = (
                 f"{values.unavailable_count} of {len(self.keys)} keys cannot be looked up now; send them again, or "
@@ -466,7 +468,7 @@ class BatchExchange(Exchange):
             self.unavailable(Problem(problem.reason, detail, problem.shard))
             return
         connection = self.connection
-        connection.counts[_OK] += 1
+        connection.counters[_OK] += 1
         batches = connection.service.batches
         heads = connection.answers.heads(generation)
         framed = self.accept is not None and self.accept.prefers_frames(generation.value_format)
@@ -484,9 +486,6 @@ class BatchExchange(Exchange):
             connection.answer(self, [start, *pieces])
 
 
-# From a whole request to its exchange: which resource, which method, which keys. Decides; touches no socket.
-
-
 METHODS: Final = {
     target.LOOKUP_KEY: "GET, HEAD, OPTIONS",
     target.LOOKUP: "GET, HEAD, OPTIONS, POST",
@@ -495,21 +494,21 @@ METHODS: Final = {
     target.READYZ: "GET, HEAD, OPTIONS",
     target.SERVER: "GET, HEAD, OPTIONS, POST",
 }
-"""Resource → the methods it knows. ``LOOKUP_KEY`` stands for every path below it."""
+"""The methods of each resource. ``LOOKUP_KEY`` covers every path below it."""
 
 _KEY_AT: Final = len(target.LOOKUP_KEY)
 _DEADLINE_MS: Final = re.compile(rb"[1-9][0-9]{0,5}")
 
 _JSON_MEDIA_TYPES: Final = (JSON, "application/x-www-form-urlencoded")
-"""The second is what ``curl -d`` says of whatever it sends."""
+"""``curl -d`` sends the second type for any body."""
 
 
 def make_exchange(request: Request, connection: ClientConnection) -> Exchange:
-    """The exchange that answers ``request``. Never raises: a bad request's exchange is a refusal."""
+    """Return the exchange that answers ``request``. Never raises: an invalid request gets a refusal."""
     requested = request.target
     try:
         if request.is_plain and request.method == b"GET" and requested.startswith(target.LOOKUP_KEY):
-            # Nearly all requests end here; everything below would come to the same.
+            # A shortcut for nearly all requests, with the same result as below.
             return LookupExchange(connection, request.connection_field, target.decode_key_in_path(requested[_KEY_AT:]))
         return _route(request, connection)
     except HttpProblem as problem:
@@ -548,7 +547,7 @@ def _route(request: Request, connection: ClientConnection) -> Exchange:
 
 
 def _make_options(request: Request, connection: ClientConnection, resource: bytes) -> Exchange:
-    """OPTIONS, or a method that ``resource`` does not know."""
+    """Answer OPTIONS; refuse a method that ``resource`` does not support."""
     if request.method == b"OPTIONS":
         return OptionsExchange(connection, request.connection_field, METHODS[resource])
     allowed = METHODS[resource]
@@ -577,8 +576,8 @@ def _requested_generation(fields: dict[str, bytes]) -> str | None:
 
 
 def _shorter_deadline(request: Request, connection: ClientConnection) -> int | None:
-    """Milliseconds for which the client waits, if the router would take longer. What is no such number is ignored: the
-    router's own deadline holds anyway, and no lookup is refused for a hint."""
+    """Return the client's deadline in milliseconds if it is shorter than the router's. Invalid values are ignored,
+    because the router's own deadline holds anyway."""
     field = request.fields.get(DEADLINE)
     if field is None or not _DEADLINE_MS.fullmatch(field.strip()):
         return None
@@ -608,9 +607,9 @@ def _make_batch(request: Request, connection: ClientConnection) -> BatchExchange
 
 
 def _check_media_type(fields: dict[str, bytes]) -> None:
-    """A body without Content-Type is taken for JSON, and so is what ``curl -d`` sends; any other type is refused."""
+    """Accept JSON, a body without Content-Type and what ``curl -d`` sends; refuse any other type."""
     if fields.get(CONTENT_TYPE) == b"application/json" and CONTENT_ENCODING not in fields:
-        return  # as below, for nearly all
+        return  # a shortcut for nearly all requests
     media_type, *parameters = (
         part.strip() for part in fields.get(CONTENT_TYPE, b"application/json").decode("latin-1").lower().split(";")
     )
@@ -632,42 +631,41 @@ def _check_media_type(fields: dict[str, bytes]) -> None:
 _GET: Final = b"GET "
 _BEGINNING: Final = _GET + target.LOOKUP_KEY
 _BEGINNING_END: Final = _BEGINNING[:-1] + bytes((_BEGINNING[-1] + 1,))
-"""The smallest bytes greater than all that begin so: to compare with both costs half of ``startswith``."""
+"""The smallest bytes greater than all with this prefix: two comparisons cost half of ``startswith``."""
 _REPEATED_KEY_AT: Final = len(_BEGINNING)
 _END: Final = b"\r\n\r\n"
 _FIELDS: Final = frozenset((HOST, ACCEPT, AUTHORIZATION, CONNECTION, GENERATION, DEADLINE, IF_NONE_MATCH))
-"""None of them announces a body, an upgrade or an expectation. What was accepted of Authorization is accepted until the
-connection is told to forget it (``HttpConnection.forget_access``)."""
+"""Fields that announce no body, upgrade or expectation. An Authorization stays accepted until
+``HttpConnection.forget_access``."""
 _PLAIN: Final = bytes(byte if 0x21 <= byte < 0x7F and byte not in b"%?#" else 0xFF ^ byte for byte in range(256))
-"""Translates to itself what stands for itself in a path, and everything else to something else."""
+"""Translates characters that stand for themselves in a path to themselves, and all others to something else."""
 
 _POST: Final = b"POST "
 _BATCH_FIELDS: Final = _FIELDS | {CONTENT_TYPE, CONTENT_LENGTH}
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([1-9][0-9]*)[ \t]*\r\n", re.IGNORECASE)
 _MAX_DIGITS: Final = len(str(SLICE_BYTES))
-"""Of a length: no more than a slice comes here."""
+"""Digits of a length: at most a slice is matched."""
 
 EAGER_ATTEMPTS: Final = 16
 ATTEMPT_EVERY: Final = 256
-"""Of so many requests in a row that were no repeats one is remembered, once there were ``EAGER_ATTEMPTS``."""
+"""After ``EAGER_ATTEMPTS`` requests in a row without a repeat, only one in this many is remembered."""
 
 
 class RepeatedRequest(Protocol):
-    """The part that the requests of one connection share, and what it means."""
+    """The part that repeated requests of a connection share, and its meaning."""
 
     def match(self, data: bytes, connection: ClientConnection) -> Exchange | None:
-        """What ``data``, which begins a request, asks for; None if it is another request, or is to be refused."""
+        """Return the exchange of ``data``, which begins a request, or None if it is no valid repeat."""
 
 
 class RepeatedLookup:
-    """Lookups share the bytes behind the key. A ``RepeatedRequest``."""
+    """Lookups that share the bytes after the key: a ``RepeatedRequest``."""
 
     __slots__ = ("_accept", "_condition", "_connection_field", "_deadline_ms", "_generation", "_key", "_tail")
 
     def __init__(self, tail: bytes, lookup: LookupExchange) -> None:
         self._tail = tail
         self._key = slice(_REPEATED_KEY_AT, -len(tail))
-        """Where the key is in a repeat."""
         self._connection_field = lookup.connection_field
         self._generation = lookup.generation
         self._accept = lookup.accept
@@ -677,7 +675,7 @@ class RepeatedLookup:
             self._deadline_ms, self._condition = lookup.deadline_ms, lookup.condition
 
     def match(self, data: bytes, connection: ClientConnection) -> LookupExchange | None:
-        """The lookup that ``data`` asks for."""
+        """Return the lookup that ``data`` requests, or None."""
         if data < _BEGINNING or data >= _BEGINNING_END or not data.endswith(self._tail):
             return None
         key = data[self._key]
@@ -697,10 +695,7 @@ class RepeatedLookup:
 
 
 class RepeatedBatch:
-    """Batches share the bytes before the digits of the length, and those from there to the body. A ``RepeatedRequest``.
-
-    Nothing of the body is kept.
-    """
+    """Batches that share the head except for the length's digits: a ``RepeatedRequest``. Keeps nothing of the body."""
 
     __slots__ = (
         "_accept",
@@ -718,14 +713,14 @@ class RepeatedBatch:
         self._tail = tail
         self._digits_at = len(beginning)
         self._digits_end = self._digits_at + _MAX_DIGITS + len(tail)
-        """Where the bytes behind them end at the latest."""
+        """The latest end of the bytes after the digits."""
         self._connection_field = batch.connection_field
         self._generation = batch.generation
         self._accept = batch.accept
         self._deadline_ms = batch.deadline_ms
 
     def match(self, data: bytes, connection: ClientConnection) -> BatchExchange | None:
-        """The batch that ``data`` asks for."""
+        """Return the batch that ``data`` requests, or None."""
         if not data.startswith(self._beginning):
             return None
         tail_at = data.find(self._tail, self._digits_at, self._digits_end)
@@ -733,7 +728,7 @@ class RepeatedBatch:
             return None
         body = data[tail_at + len(self._tail) :]
         limits = connection.limits
-        # A length that is written in any other way is for the parser.
+        # The parser handles any other way to write the length.
         if data[self._digits_at : tail_at] != b"%d" % len(body) or len(body) > limits.max_body_bytes:
             return None
         try:
@@ -753,13 +748,12 @@ class RepeatedBatch:
 
 
 def is_worth_remembering(unmatched: int) -> bool:
-    """Whether to be ready for repeats of the last of ``unmatched`` requests in a row that were none: that costs a tenth
-    of what a batch does."""
+    """Return whether to remember the last of ``unmatched`` requests without a repeat. That costs a tenth of a batch."""
     return unmatched <= EAGER_ATTEMPTS or unmatched % ATTEMPT_EVERY == 0
 
 
 def recognise_repeats(data: bytes, request: Request, exchange: Exchange) -> RepeatedRequest | None:
-    """A recogniser of ``request``, if ``data`` holds nothing else, and it is a lookup or a batch that keeps the
+    """Return a recogniser of ``request`` if ``data`` holds nothing else and it is a lookup or batch that keeps the
     connection open."""
     if request.connection_field is CLOSE:
         return None

@@ -1,6 +1,7 @@
-"""HTTP answers as bytes. What is the same for every lookup of a generation is encoded once a second, not once a lookup.
+"""HTTP answers and problems as bytes, and the limits of the router's HTTP.
 
-Each head ends before the ``Connection`` field, which depends on the connection: ``b""``, ``CLOSE`` or ``KEEP_ALIVE``.
+Heads that all lookups of a generation share are encoded once a second. Each head ends before the ``Connection`` field,
+which depends on the connection: ``b""``, ``CLOSE`` or ``KEEP_ALIVE``.
 """
 
 from __future__ import annotations
@@ -14,68 +15,67 @@ import orjson
 from lookupdb.batch_frames import MEDIA_TYPE as FRAMES
 from lookupdb.router.lookups import ServedGeneration
 
-# The bounds of the router's HTTP that no dataset sets. ``route.limits`` has those that a dataset sets,
-# ``clients.limits`` those that hold in any protocol. In bytes.
+# Limits of HTTP that no dataset sets, in bytes. ``budget.RouterLimits`` has those that a dataset sets, ``clients.life``
+# those of all protocols.
 
 
 MAX_TARGET_BYTES: Final = 8192
-"""Request target: five times the longest key with each byte percent-encoded. More: 414."""
+"""Request target: five times the longest key with each byte percent-encoded. A longer one is answered 414."""
 
 MAX_HEAD_BYTES: Final = 32 * 1024
-"""Request line and header fields, counted in steps of ``SLICE_BYTES``. More: 431."""
+"""Request line and header fields, counted in steps of ``SLICE_BYTES``. Larger ones are answered 431."""
 
 SLICE_BYTES: Final = 8 * 1024
-"""What the parser is fed at once while it reads a head, so that a long head is noticed before it is collected."""
+"""The parser gets a head in slices of this size, so that a large head is noticed early."""
 
 MAX_CHUNK_OVERHEAD_BYTES: Final = 16 * 1024
-"""Chunk sizes, extensions and trailers of one body, beyond 16 bytes for each byte of the body itself. More: 431."""
+"""Chunk sizes, extensions and trailers of a body, beyond 16 bytes per byte of the body. More is answered 431."""
 
 MAX_PIPELINE: Final = 64
-"""Requests of one connection that are looked up at once; a batch alone. More wait, and nothing is read meanwhile."""
+"""Pending requests of one connection; a batch is alone. Others wait, and nothing is read meanwhile."""
 
 MAX_HELD_ANSWERS_BYTES: Final = 256 * 1024
-"""Answers that wait for that to an earlier request. More: no further request of the connection is begun or read."""
+"""Answers that wait for an earlier one. Beyond it, no request of the connection begins or is read."""
 
 MAX_REPEATED_HEAD_BYTES: Final = 2 * 1024
-"""A request with a longer head is not remembered, so its repeats are parsed in full."""
+"""A request with a longer head is not remembered, so its repeats are parsed."""
 
 MAX_REMEMBERED_HOST_BYTES: Final = 256
 
 MAX_HEADS: Final = 1024
-"""Encoded heads a generation, one for each size of a value."""
+"""Encoded heads per generation, one for each size of value."""
 
 MAX_GENERATIONS: Final = 64
-"""Generations, and combinations of them, of which heads are kept encoded."""
+"""Generations and combinations of generations whose heads are kept encoded."""
 
 
-# The errors of the public API, as problem details (RFC 9457). The one place where an error becomes a status.
+# The errors of the public API as problem details (RFC 9457). Only this module turns an error into a status.
 #
-# 400 malformed-request      not HTTP as RFC 9112 has it; the connection is closed
-# 400 invalid-target         the target holds no key, two, or one that cannot be decoded
-# 400 invalid-body           a batch that is not the JSON it should be
-# 401 unauthenticated        no token, or none that is accepted; the connection is closed if the request has a body
-# 403 forbidden              the service account may not look up in this dataset; the same of its connection
+# 400 malformed-request      invalid by RFC 9112; the connection is closed
+# 400 invalid-target         the target has no key, two keys, or an undecodable one
+# 400 invalid-body           the batch is not the expected JSON
+# 401 unauthenticated        no accepted token; the connection is closed if the request has a body
+# 403 forbidden              the service account may not look up in this dataset; closed as with 401
 # 404 missing                no record has the key
 # 404 no-such-resource       no resource has this path
-# 405 method-not-allowed     the resource is there, the method is not
-# 406 not-acceptable         the value is of a media type that Accept rules out
+# 405 method-not-allowed     the resource does not support the method
+# 406 not-acceptable         Accept rules out the value's media type
 # 408 request-timeout        the request did not arrive in time; the connection is closed
-# 412 unknown-generation     the generation asked for is not served here, or not whole
+# 412 unknown-generation     the requested generation is not served, or not all its shards are
 # 413 body-too-large         the connection is closed
 # 413 too-many-keys          in one batch
 # 413 answer-too-large       of one batch
 # 414 target-too-long        the connection is closed
 # 415 unsupported-media-type a batch is sent as application/json
-# 417 expectation-failed     only 100-continue is known; the connection is closed
+# 417 expectation-failed     only 100-continue is supported; the connection is closed
 # 431 head-too-large         the connection is closed
 # 500 internal-error         a bug; the connection is closed
-# 503 unavailable            a shard cannot be reached: the key may or may not exist
+# 503 unavailable            a shard is not reachable: the key may or may not exist
 # 503 too-many-connections   the connection is closed
 # 505 version-not-supported  neither HTTP/1.1 nor HTTP/1.0; the connection is closed
 
-
 TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
-"""Problem types are names, compared as text; nothing needs to be fetched from there."""
+"""Problem types are names, compared as text; there is nothing to fetch."""
 
 REASONS: Final = {
     200: "OK",
@@ -100,12 +100,12 @@ REASONS: Final = {
 }
 
 RETRY_SECONDS: Final = 1
-"""``Retry-After`` of a 503. The router itself tries several times within it."""
+"""``Retry-After`` of a 503. The router retries several times within it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemType:
-    """A kind of problem: its status, the last part of its type's URI, and its title."""
+    """A kind of problem: its status, the last part of its type URI, and its title."""
 
     status: int
     name: str
@@ -115,34 +115,32 @@ class ProblemType:
 MALFORMED: Final = ProblemType(400, "malformed-request", "The request is not well-formed HTTP")
 INVALID_TARGET: Final = ProblemType(400, "invalid-target", "The request target is not as expected")
 INVALID_BODY: Final = ProblemType(400, "invalid-body", "The request body is not a batch")
-UNAUTHENTICATED: Final = ProblemType(401, "unauthenticated", "The request shows no token that is accepted")
-FORBIDDEN: Final = ProblemType(403, "forbidden", "Who asks may not look up in this dataset")
+UNAUTHENTICATED: Final = ProblemType(401, "unauthenticated", "The request has no accepted token")
+FORBIDDEN: Final = ProblemType(403, "forbidden", "The service account may not look up in this dataset")
 MISSING: Final = ProblemType(404, "missing", "No record has this key")
 NO_SUCH_RESOURCE: Final = ProblemType(404, "no-such-resource", "There is no such resource")
-METHOD_NOT_ALLOWED: Final = ProblemType(405, "method-not-allowed", "The resource does not know this method")
-NOT_ACCEPTABLE: Final = ProblemType(406, "not-acceptable", "The value is of another media type than asked for")
+METHOD_NOT_ALLOWED: Final = ProblemType(405, "method-not-allowed", "The resource does not support this method")
+NOT_ACCEPTABLE: Final = ProblemType(406, "not-acceptable", "Accept rules out the media type of the value")
 TIMEOUT: Final = ProblemType(408, "request-timeout", "The request did not arrive in time")
 UNKNOWN_GENERATION: Final = ProblemType(412, "unknown-generation", "This generation is not served")
 BODY_TOO_LARGE: Final = ProblemType(413, "body-too-large", "The request body is too large")
 TOO_MANY_KEYS: Final = ProblemType(413, "too-many-keys", "The batch has too many keys")
 ANSWER_TOO_LARGE: Final = ProblemType(413, "answer-too-large", "The values of this batch are too large together")
 TARGET_TOO_LONG: Final = ProblemType(414, "target-too-long", "The request target is too long")
-UNSUPPORTED_MEDIA_TYPE: Final = ProblemType(
-    415, "unsupported-media-type", "The request body is of another media type than JSON"
-)
-EXPECTATION_FAILED: Final = ProblemType(417, "expectation-failed", "The expectation is not known")
+UNSUPPORTED_MEDIA_TYPE: Final = ProblemType(415, "unsupported-media-type", "The request body is not JSON")
+EXPECTATION_FAILED: Final = ProblemType(417, "expectation-failed", "The expectation is not supported")
 HEAD_TOO_LARGE: Final = ProblemType(431, "head-too-large", "The request's header fields are too large")
 INTERNAL: Final = ProblemType(500, "internal-error", "The router has a bug")
 UNAVAILABLE: Final = ProblemType(503, "unavailable", "The key may or may not exist: it cannot be looked up now")
 TOO_MANY_CONNECTIONS: Final = ProblemType(503, "too-many-connections", "The router has too many connections")
-VERSION: Final = ProblemType(505, "version-not-supported", "The router speaks HTTP/1.1 and HTTP/1.0")
+VERSION: Final = ProblemType(505, "version-not-supported", "The router supports HTTP/1.1 and HTTP/1.0")
 
 ALL: Final = tuple(kind for kind in list(globals().values()) if isinstance(kind, ProblemType))
-"""Every kind of problem there is: the OpenAPI document has them all."""
+"""Every kind of problem, as listed in the OpenAPI document."""
 
 
 class HttpProblem(Exception):
-    """A request that is answered with a problem. ``fields`` are header fields, ``members`` further JSON members."""
+    """A request that is answered with a problem. ``fields`` are header fields, ``members`` additional JSON members."""
 
     def __init__(
         self,
@@ -161,12 +159,12 @@ class HttpProblem(Exception):
             self.fields.setdefault("Retry-After", str(RETRY_SECONDS))
 
     def body(self) -> bytes:
-        """The problem as JSON."""
+        """Return the problem as JSON."""
         return problem_body(self.kind, self.detail, self.members)
 
 
 def problem_body(kind: ProblemType, detail: str, members: dict[str, Any] | None = None) -> bytes:
-    """A problem of ``kind`` as JSON."""
+    """Return a problem of ``kind`` as JSON."""
     document = {
         "type": TYPE_PREFIX + kind.name,
         "title": kind.title,
@@ -178,7 +176,7 @@ def problem_body(kind: ProblemType, detail: str, members: dict[str, Any] | None 
 
 
 PERSISTENT: Final = b""
-"""HTTP/1.1 connections persist unless one side says otherwise."""
+"""HTTP/1.1 connections persist by default."""
 CLOSE: Final = b"Connection: close\r\n"
 KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
 
@@ -190,7 +188,7 @@ PROBLEM: Final = "application/problem+json"
 
 
 class AnswerHeads:
-    """The encoded heads of one generation's answers, good for one second (they tell the date)."""
+    """The encoded heads of one generation's answers, valid for one second because they contain the date."""
 
     __slots__ = (
         *("batch", "etag", "found", "found_by_size", "frames", "media_type", "missing", "missing_body"),
@@ -206,7 +204,7 @@ class AnswerHeads:
         self.found = _encode_open_head(200, {**tagged, "Content-Type": self.media_type})
         self.not_modified = _encode_head(304, tagged)
         self.found_by_size: dict[int, bytes] = {}
-        """Size of a value → the whole head of an answer with it on a connection that stays open (``PERSISTENT``)."""
+        """The complete head for each size of value, on a connection that stays open (``PERSISTENT``)."""
         of_batch = {**common, "Lookupdb-Value-Format": generation.value_format, "Vary": "Lookupdb-Generation, Accept"}
         self.batch = _encode_open_head(200, {**of_batch, "Content-Type": JSON})
         self.frames = _encode_open_head(200, {**of_batch, "Content-Type": FRAMES})
@@ -217,7 +215,7 @@ class AnswerHeads:
         )
 
     def add_found_head(self, size: int) -> bytes:
-        """The new entry of ``found_by_size`` for values of ``size`` bytes."""
+        """Add the entry of ``found_by_size`` for values of ``size`` bytes, and return it."""
         if len(self.found_by_size) >= MAX_HEADS:
             self.found_by_size.clear()
         head = self.found_by_size[size] = b"%b%d\r\n\r\n" % (self.found, size)
@@ -225,14 +223,14 @@ class AnswerHeads:
 
 
 def missing_detail(generation: ServedGeneration) -> str:
-    """The sentence about a key that is missing."""
+    """Return the sentence about a missing key."""
     holds = "generations {} hold" if len(generation.names) > 1 else "generation {} holds"
     return f"{holds.format(generation.name)} no record with this key"
 
 
 class Answers:
-    """The answers of one worker. ``tick()`` at least once a second keeps their date. ``cache_control`` goes with the
-    answers to lookups of one key, found or missing; None: none does."""
+    """The answers of one worker. Call ``tick`` at least once a second to keep the date current. ``cache_control``, if
+    any, goes with the answers to single lookups, found or missing."""
 
     __slots__ = ("_cache_fields", "_date", "_second", "known_heads")
 
@@ -242,16 +240,16 @@ class Answers:
         self.tick()
 
     def tick(self) -> None:
-        """Take the present second for the ``Date`` of answers from now on."""
+        """Use the current second for the ``Date`` of new answers."""
         second = int(time.time())
         if second != self._second:
             self._second = second
             self._date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(second))
             self.known_heads: dict[ServedGeneration, AnswerHeads] = {}
-            """Those of this second: where each lookup counts, look here before calling ``heads``."""
+            """The heads of this second. The hot path looks here before it calls ``heads``."""
 
     def heads(self, generation: ServedGeneration) -> AnswerHeads:
-        """The heads of answers out of ``generation``."""
+        """Return the heads of answers from ``generation``."""
         heads = self.known_heads.get(generation)
         if heads is None:
             if len(self.known_heads) >= MAX_GENERATIONS:
@@ -260,28 +258,28 @@ class Answers:
         return heads
 
     def lookup_fields(self, generation: ServedGeneration) -> dict[str, str]:
-        """Return the fields of the answer that a key is missing in ``generation``."""
+        """Return the header fields of an answer that a key is missing in ``generation``."""
         return {"Lookupdb-Generation": generation.name, "Vary": "Lookupdb-Generation", **self._cache_fields}
 
     def encode_document(
         self, media_type: str, body: bytes, connection_field: bytes, fields: dict[str, str]
     ) -> tuple[bytes, bytes]:
-        """Head and body of a 200."""
+        """Return head and body of a 200."""
         head = _encode_open_head(200, {"Date": self._date, "Content-Type": media_type, **fields})
         return b"%b%d\r\n%b\r\n" % (head, len(body), connection_field), body
 
     def encode_probe_head(self, status: int, size: int, connection_field: bytes) -> bytes:
-        """Return the head of the answer to a probe, with a text of ``size`` bytes. No cache may keep it."""
+        """Return the head of the answer to a probe with a text of ``size`` bytes. Caches may not keep it."""
         fields = {"Date": self._date, "Cache-Control": "no-store", "Content-Type": "text/plain; charset=utf-8"}
         return b"%b%d\r\n%b\r\n" % (_encode_open_head(status, fields), size, connection_field)
 
     def encode_options(self, methods: str, connection_field: bytes) -> bytes:
-        """The answer to OPTIONS."""
+        """Return the answer to OPTIONS."""
         head = _encode_head(204, {"Date": self._date, "Allow": methods})
         return b"%b%b\r\n" % (head, connection_field)
 
     def encode_problem(self, problem: HttpProblem, connection_field: bytes) -> tuple[bytes, bytes]:
-        """Head and body of the answer that tells ``problem``."""
+        """Return head and body of the answer with ``problem``."""
         body = problem.body()
         fields = {"Date": self._date, "Content-Type": PROBLEM, **problem.fields}
         head = _encode_open_head(problem.kind.status, fields)
@@ -294,5 +292,5 @@ def _encode_head(status: int, fields: dict[str, str]) -> bytes:
 
 
 def _encode_open_head(status: int, fields: dict[str, str]) -> bytes:
-    """A head that goes on with the number of bytes of its body."""
+    """Return a head that the number of bytes of the body must follow."""
     return _encode_head(status, fields) + b"Content-Length: "

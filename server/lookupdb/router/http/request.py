@@ -1,10 +1,12 @@
-"""Reads requests out of what a client sends. No I/O: bytes go in, requests and refusals come out.
+"""Cuts requests out of a client's bytes, and decodes their Accept fields and targets. Does no I/O.
 
-llhttp, the parser within httptools, refuses by itself: two lengths, a length beside chunks, lengths and chunk sizes
-that are not plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other
-control characters. Added here is what it lets pass: other transfer codings than ``chunked``, chunks in HTTP/1.0,
-HTTP/0.9 and 2.0, CONNECT, a missing or repeated Host, endless heads and chunk extensions, trailers taken for header
-fields, and a body that goes unread because its request also asks for an upgrade: to ask for one changes nothing.
+llhttp, the parser in httptools, rejects by itself: two lengths, a length beside chunks, lengths and chunk sizes that
+are no plain numbers or overflow, white space before a colon, folded lines, bare CR and LF, NUL and other control
+characters.
+
+This module also rejects: transfer codings other than ``chunked``, chunks in HTTP/1.0, HTTP/0.9 and 2.0, CONNECT, a
+missing or repeated Host, and endless heads and chunk extensions. It does not mistake trailers for header fields, and
+ignores upgrade requests but reads their bodies.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from lookupdb.router.http.problems import (
     ProblemType,
 )
 
-# The Accept header field: which media types a client accepts (RFC 9110, 12.5.1).
+# The Accept header field (RFC 9110, 12.5.1).
 
 
 ANYTHING: Final = b"*/*"
@@ -44,7 +46,7 @@ _MAX_CACHED_BYTES: Final = 256
 
 
 class AcceptField:
-    """The media types that a client accepts, among the two that values have, and of a batch's answer."""
+    """The media types that a client accepts for values and for the answer to a batch."""
 
     __slots__ = ("_accepted", "_names_frames")
 
@@ -54,21 +56,21 @@ class AcceptField:
         self._names_frames = dict(ranges).get(FRAMES, 0) > 0
 
     def allows(self, media_type: str) -> bool:
-        """Whether the client accepts ``media_type``, which is JSON or OCTETS."""
+        """Whether the client accepts ``media_type``, JSON or OCTETS."""
         return media_type in self._accepted
 
     def allows_batch(self) -> bool:
-        """Whether the client accepts one of the two media types of a batch's answer."""
+        """Whether the client accepts a media type of batch answers."""
         return self._names_frames or JSON in self._accepted
 
     def prefers_frames(self, value_format: str) -> bool:
-        """Whether a batch of such values is to be answered as frames: for who names these, if the values are raw, or if
-        JSON is ruled out."""
+        """Whether to answer a batch of such values as frames: if Accept names frames, and values are raw or JSON is
+        ruled out."""
         return self._names_frames and (value_format == "raw" or JSON not in self._accepted)
 
 
 def parse_accept(field: bytes | None) -> AcceptField | None:
-    """The parsed field; None if the client accepts anything."""
+    """Return the parsed field, or None if the client accepts anything."""
     if field is None or field == ANYTHING or not field.strip():
         return None
     return _parse_cached(field) if len(field) <= _MAX_CACHED_BYTES else AcceptField(field)
@@ -80,7 +82,7 @@ def _parse_cached(field: bytes) -> AcceptField:
 
 
 def _parse_range(part: str) -> tuple[str, float]:
-    """A media range and its quality; one that cannot be read counts as 1, so that nobody is refused for it."""
+    """Return a media range and its quality. An unreadable quality counts as 1, so that no client is refused for it."""
     media_range, *parameters = (piece.strip() for piece in part.split(";"))
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -93,7 +95,7 @@ def _parse_range(part: str) -> tuple[str, float]:
 
 
 def _find_quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
-    """The quality that the most specific range gives ``media_type``; 0 when none fits it."""
+    """Return the quality that the most specific range gives ``media_type``, or 0 if none matches."""
     qualities = dict(ranges)
     for media_range in (media_type, media_type.split("/")[0] + "/*", "*/*"):
         if media_range in qualities:
@@ -101,12 +103,12 @@ def _find_quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
     return 0.0
 
 
-# The request target: which resource it names, and which key, percent-decoded exactly once.
+# The request target, which names a resource and perhaps a key, percent-decoded exactly once.
 #
-# In a path everything after ``/v1/lookup/`` is the key: a ``/`` or a ``+`` is itself, escaped or not. In a query
-# ``?key=…`` is read as HTML forms write it: ``+`` is a space. What could be read two ways is refused, never guessed:
-# a wrong answer is worse than no answer. Other parameters, which proxies and tracers add, are ignored. A part of the
-# query that is no ``name=value`` is refused where the target has a key, because it may be the rest of that key.
+# In a path, everything after ``/v1/lookup/`` is the key: ``/`` and ``+`` are literal. In a query, ``?key=…`` is decoded
+# as an HTML form: ``+`` is a space. Ambiguous targets are refused, because a wrong answer is worse than none. Other
+# parameters, which proxies and tracers add, are ignored. A part of the query without ``=`` is refused if the target has
+# a key, because it may be the rest of that key.
 
 
 LOOKUP: Final = b"/v1/lookup"
@@ -116,17 +118,16 @@ HEALTHZ: Final = b"/healthz"
 READYZ: Final = b"/readyz"
 PROBES: Final = (HEALTHZ, READYZ)
 SERVER: Final = b"*"
-"""``OPTIONS *`` asks about the server as a whole."""
+"""``OPTIONS *`` is about the whole server."""
 
 _MAX_SHOWN: Final = 40
-"""Characters of a parameter in a message."""
 _PERCENT, _QUESTION, _HASH = b"%?#"
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def to_origin_form(target: bytes) -> bytes:
-    """``target`` without scheme and authority, which clients send to proxies and servers have to take."""
+    """Return ``target`` without scheme and authority, which servers must accept too."""
     absolute = _ABSOLUTE.match(target)
     if not absolute:
         return target
@@ -140,11 +141,11 @@ def names_probe(target: bytes) -> bool:
 
 
 def decode_key_in_path(raw: bytes) -> str:
-    """The key that ``raw``, what follows ``/v1/lookup/``, stands for. Raises HttpProblem.
+    """Return the key in ``raw``, the path after ``/v1/lookup/``. Raises HttpProblem.
 
-    ``raw`` is ASCII: the parser refuses a target with any other byte.
+    ``raw`` is ASCII, because the parser refuses other bytes in a target.
     """
-    # A byte is sought in a quarter of the time that a bytes object of length one is.
+    # Searching an integer takes a quarter of the time of a bytes object.
     if _QUESTION in raw or _HASH in raw:
         raw, _, query = raw.partition(b"?")
         refuse_fragment(raw)
@@ -158,7 +159,7 @@ def decode_key_in_path(raw: bytes) -> str:
 
 
 def decode_key_in_query(query: bytes) -> str:
-    """The key that ``query``, what follows ``/v1/lookup?``, stands for. Raises HttpProblem."""
+    """Return the key in ``query``, the part after ``/v1/lookup?``. Raises HttpProblem."""
     if not query:
         raise HttpProblem(
             problems.INVALID_TARGET, "expected a key, as /v1/lookup/{key} or /v1/lookup?key=…; the target holds none"
@@ -175,22 +176,21 @@ def decode_key_in_query(query: bytes) -> str:
 
 
 def refuse_key_in_query(query: bytes, why: str) -> None:
-    """Raise HttpProblem if ``query`` holds a key where none belongs. ``why`` says where one does."""
+    """Raise HttpProblem if ``query`` has a key that does not belong there; ``why`` explains where it does."""
     if any(name == b"key" for name, _, _ in _split(query)):
         raise HttpProblem(problems.INVALID_TARGET, f"the query holds a key, and {why}")
 
 
 def refuse_fragment(target: bytes) -> None:
-    """Raise HttpProblem if ``target`` holds a ``#``, which no client sends unless it belongs to a key."""
+    """Raise HttpProblem if ``target`` has a ``#``, which clients send only as an unescaped part of a key."""
     if _HASH in target:
         raise HttpProblem(problems.INVALID_TARGET, "the target holds #; if it belongs to the key, write it as %23")
 
 
 def _read_keys(query: bytes, escape: str) -> list[bytes]:
-    """Return the values of the parameters ``key``, as they are written. Other parameters are ignored.
+    """Return the raw values of the parameters ``key``, and ignore other parameters.
 
-    What may be a part of a key that was not escaped is refused, and ``escape`` says what to do about it. Raises
-    HttpProblem.
+    Raises HttpProblem for what may be an unescaped part of a key; ``escape`` says what to do about it.
     """
     refuse_fragment(query)
     parameters = _split(query)
@@ -213,7 +213,7 @@ def _read_keys(query: bytes, escape: str) -> list[bytes]:
 
 
 def _split(query: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    """Return the name, decoded, of each parameter, its ``=`` if it has one, and its value, as it is written."""
+    """Return the decoded name, the ``=`` if there is one, and the raw value of each parameter."""
     parameters = (parameter.partition(b"=") for parameter in query.split(b"&"))
     return [(unquote_to_bytes(name.replace(b"+", b" ")), equals, value) for name, equals, value in parameters]
 
@@ -250,7 +250,7 @@ _EXPECT: Final = "expect"
 _UPGRADE: Final = "upgrade"
 
 _LISTS: Final = frozenset((ACCEPT, CONNECTION, _UPGRADE, CONTENT_ENCODING, DEADLINE, IF_NONE_MATCH))
-"""Fields that may be repeated: the values are then one list. No deadline is one, and a list is ignored as such."""
+"""Fields that may be repeated, which joins their values to a list. A list is no valid deadline, so it is ignored."""
 
 _LOWER: Final = {
     name.encode(): name
@@ -272,14 +272,14 @@ _FIELDS: Final = (
     | {name.title().encode(): name for name in _LOWER.values()}
     | {spelling.encode(): "" for name in _IGNORED for spelling in (name, name.lower())}
 )
-"""The fields that matter here, as they are usually spelled, and common ones that do not ("")."""
+"""The fields that matter here in their usual spellings, and common fields that do not ("")."""
 
 _SLASH: Final = ord("/")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 
 
 class Request:
-    """One request: what of its head matters, and its body. ``connection_field`` is its answer's ``Connection``."""
+    """One request: the relevant parts of its head, and its body. ``connection_field`` is for its answer."""
 
     __slots__ = ("accepts_anything", "body", "connection_field", "fields", "is_plain", "method", "refusal", "target")
 
@@ -287,24 +287,23 @@ class Request:
         self.method = b""
         self.target = target
         self.fields: dict[str, bytes] = {}
-        """Name in lower case → value, for the fields above only."""
+        """Values by lower-case name, only for the fields above."""
         self.body = b""
         self.connection_field = PERSISTENT
         self.refusal: HttpProblem | None = None
-        """Who asks may not: with what the request is answered, whatever it asks."""
+        """The problem of a request without access: its answer, whatever it requests."""
         self.accepts_anything = False
-        """A first Accept field that says so and no more, as many clients send, is not kept."""
+        """Whether the first Accept field is ``*/*``, which many clients send; it is not kept."""
         self.is_plain = True
-        """HTTP/1.1 that keeps the connection open, without a body, and with no field but Host."""
+        """Whether it is HTTP/1.1, keeps the connection open, and has no body and no field but Host."""
 
 
 class RequestReader:
     """Cuts the bytes of one connection into requests.
 
-    ``on_request`` is called with each request once it is whole, ``on_continue`` when a client waits for leave to
-    send its body. ``authorize``, where only some may ask, says of the Authorization field (None: there is none) with
-    which problem its request is answered; a body that nobody may send is not read. None of them may raise.
-    ``is_partial`` tells whether a request has begun and is not whole.
+    Calls ``on_request`` with each complete request, and ``on_continue`` when a client waits for permission to send a
+    body. ``authorize``, if access is restricted, returns the problem of an Authorization field (None if absent); a
+    refused body is not read. The callbacks must not raise. ``is_partial`` is true while a request is incomplete.
     """
 
     __slots__ = (
@@ -340,22 +339,20 @@ class RequestReader:
         """The last valid Host."""
         self._request: Request | None = None
         self._is_in_body = False
-        """The head is whole: header fields from now on are trailers."""
+        """Whether the head is complete: further header fields are trailers."""
         self._body = bytearray()
         self._body_bytes = 0
         self._is_body_skipped = False
-        """The parser has passed over the body of a request that asked for an upgrade."""
+        """Whether the parser skipped the body of a request that asked for an upgrade."""
         self._received_bytes = 0
-        """Bytes of the unfinished request, to within a slice."""
+        """Bytes of the incomplete request, to within a slice."""
         self._is_ended = False
         self._parser = httptools.HttpRequestParser(self)
 
-    # What the connection calls
-
     def feed(self, data: bytes | memoryview) -> None:
-        """Read on. Raises HttpProblem when the bytes hold no further request: answer it and close.
+        """Read ``data``. Raises HttpProblem if the bytes are no valid request: answer it and close.
 
-        What follows a request that closes the connection is dropped.
+        Bytes after a request that closes the connection are dropped.
         """
         self.is_partial = True
         size = len(data)
@@ -370,7 +367,8 @@ class RequestReader:
                     self._read_skipped_body()
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # Declined by not answering it. What follows is read out here: an error's context is its cause.
+                # Upgrades are declined by ignoring them. The rest is read outside the handler, where an error would
+                # have a context.
                 data = data[upgrade.args[0] :]
                 continue
             except httptools.HttpParserError as error:
@@ -381,21 +379,21 @@ class RequestReader:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept of the unfinished request."""
+        """Bytes that are kept of the incomplete request."""
         return self._received_bytes
 
     def forget_empty_lines(self) -> None:
-        """What has come since the last request was nothing else, and begins none: it counts for nothing."""
+        """Ignore empty lines, if nothing else has arrived since the last request."""
         self.is_partial = False
         self._received_bytes = 0
 
     def close(self) -> None:
-        """Let go of the parser and the callbacks, which refer back here: nothing waits for the garbage collector."""
+        """Drop the parser and the callbacks, which refer back here, so that nothing waits for the garbage collector."""
         self.is_partial = False
         del self._parser, self._on_request, self._on_continue, self._authorize
 
     def _raise_failure(self, error: httptools.HttpParserError) -> None:
-        """Raise what the parser, or one of its calls below, found. After a request that closes, that is nothing."""
+        """Raise the problem found by the parser or a callback, unless a request has ended the connection."""
         cause = error.__context__
         if isinstance(cause, HttpProblem):
             raise cause
@@ -410,8 +408,8 @@ class RequestReader:
     def _read_skipped_body(self) -> None:
         """Read the body of a request that also asked for an upgrade.
 
-        The parser takes what follows such a head for the other protocol; here it is the body (Java's HTTP client
-        asks for an upgrade whatever it sends). A new parser reads the head again, without the upgrade.
+        The parser takes the bytes after such a head for the new protocol. Java's HTTP client asks for an upgrade with
+        every request. A new parser reads the head again, without the upgrade.
         """
         self._is_body_skipped = False
         request = self._present_request()
@@ -424,7 +422,6 @@ class RequestReader:
         self._parser.feed_data(head)
 
     def _check_bounds(self, size: int) -> None:
-        """Keep what is collected of an unfinished head or body within bounds."""
         self._received_bytes += size
         if self._is_in_body:
             if self._received_bytes - 17 * self._body_bytes > MAX_CHUNK_OVERHEAD_BYTES + MAX_HEAD_BYTES:
@@ -451,14 +448,12 @@ class RequestReader:
         assert self._request is not None
         return self._request
 
-    # What the parser calls
-
     def on_message_begin(self) -> None:
-        """A request begins, perhaps right behind an earlier one: its first byte is part of it."""
+        """Begin a request, perhaps directly after an earlier one."""
         self.is_partial = True
 
     def on_url(self, target: bytes) -> None:
-        """A piece of the request target."""
+        """Add a piece of the request target."""
         request = self._request
         if request is None:
             self._request = Request(target)
@@ -466,7 +461,7 @@ class RequestReader:
             request.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header field, or a trailer, which means nothing here."""
+        """Take a header field. Trailers are ignored."""
         field = _FIELDS.get(name)
         if field is None:
             field = _LOWER.get(name.lower())
@@ -493,7 +488,7 @@ class RequestReader:
             request.fields[ACCEPT] = value
 
     def on_headers_complete(self) -> None:
-        """The head is whole: see that it may be read as HTTP/1.1 or 1.0, and who closes the connection."""
+        """Check the complete head: version, access, and whether the connection stays open."""
         self._is_in_body = True
         request = self._present_request()
         request.method = self._parser.get_method()
@@ -507,13 +502,13 @@ class RequestReader:
         if self._authorize is not None and not _is_probe(request):
             self._check_authorization(request, self._authorize(fields.get(AUTHORIZATION)))
         if request.method == b"CONNECT":
-            raise self._refuse(problems.MALFORMED, "the router is no proxy: it does not know CONNECT")
+            raise self._refuse(problems.MALFORMED, "the router is no proxy and does not support CONNECT")
         if len(fields) != 1 or host is None or target[0] != _SLASH or not self._parser.should_keep_alive():
             request.is_plain = False
             self._check_head(request)
 
     def _check_authorization(self, request: Request, problem: HttpProblem | None) -> None:
-        """Answer ``problem``, if there is one; before a body that who asks may not send is read."""
+        """Refuse the request with ``problem``, if there is one, before its body is read."""
         if problem is None:
             return
         if _has_body(request.fields):
@@ -545,16 +540,16 @@ class RequestReader:
     def _check_body(self, fields: dict[str, bytes], version: str) -> None:
         coding = fields.get(_CODING)
         if coding is not None and version == "1.0":
-            raise self._refuse(problems.MALFORMED, "HTTP/1.0 knows no Transfer-Encoding")
+            raise self._refuse(problems.MALFORMED, "HTTP/1.0 has no Transfer-Encoding")
         if coding is not None and coding.strip().lower() != b"chunked":
-            raise self._refuse(problems.MALFORMED, "the only transfer coding known here is chunked")
+            raise self._refuse(problems.MALFORMED, "the only supported transfer coding is chunked")
         if int(fields.get(CONTENT_LENGTH, b"0")) > self._max_body_bytes:
             raise self._body_too_large()
         expect = fields.get(_EXPECT)
         if expect is None or version == "1.0":
             return
         if expect.strip().lower() != b"100-continue":
-            raise self._refuse(problems.EXPECTATION_FAILED, "the only expectation known here is 100-continue")
+            raise self._refuse(problems.EXPECTATION_FAILED, "the only supported expectation is 100-continue")
         if _has_body(fields) and not self._asks_for_upgrade(fields):
             self._on_continue()
 
@@ -562,14 +557,14 @@ class RequestReader:
         return _UPGRADE in fields and bool(self._parser.should_upgrade())
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of the body, its chunks taken apart."""
+        """Add a piece of the body, without chunk framing."""
         self._body_bytes += len(piece)
         if self._body_bytes > self._max_body_bytes:
             raise self._body_too_large()
         self._body += piece
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Hand the complete request on."""
         request = self._present_request()
         if not request.is_plain:
             if _has_body(request.fields) and self._asks_for_upgrade(request.fields):
@@ -586,7 +581,7 @@ class RequestReader:
 
 
 def _is_probe(request: Request) -> bool:
-    """Return whether load balancers ask so: anybody may."""
+    """Return whether this is a load balancer's probe, which needs no access."""
     return names_probe(request.target) and request.method in (b"GET", b"HEAD") and not _has_body(request.fields)
 
 

@@ -1,3 +1,3 @@
-"""The RESP half of the router: commands of Redis' clients become exchanges, which are answered in their order."""
+"""RESP on the public port: commands of Redis clients become exchanges, which are answered in order."""
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""RESP, as what clients speak on a port."""
+"""One RESP client connection: commands arrive, and replies leave in their order.
+
+A connection has one pending exchange: GETs that arrived together, up to ``GROUP_KEYS``, one other lookup command, or
+one EXEC. Bytes that arrive meanwhile stay unread, and the socket is not read further, so that GETs of a client's many
+threads gather. Between MULTI and EXEC commands are queued. All other commands are answered at once. Nothing begins
+while the client does not read its replies. The worker's budget counts everything beyond the fixed cost of a connection.
+
+``clients.life`` has the phases of a connection and everything that ends it.
+"""
 
 from __future__ import annotations
 
@@ -53,17 +61,6 @@ from lookupdb.router.resp.exchanges import (
 )
 from lookupdb.router.resp.reader import GETS, REPLY_BYTES, TURN_BYTES, TURN_COMMANDS, CommandReader, LookupCommands
 
-# One client connection of RESP: commands come in, and replies go out in their order.
-#
-# A connection has one exchange under way: GETs that came together, up to ``GROUP_KEYS``, or one other command that
-# looks keys up, or one EXEC. What comes meanwhile is kept unread, and no more is read from the socket; so what many
-# threads of a client send by one connection leaves together. Between MULTI and EXEC commands are queued, and nothing
-# begins. All other commands are answered at once. Nothing begins while the client does not take its replies. The
-# worker's budget counts what is kept beyond the fixed cost of a connection.
-#
-# ``clients.life`` has the phases of a connection, and all that ends it.
-
-
 log = logging.getLogger(__name__)
 
 _COMMANDS: Final = INDEX["resp_commands"]
@@ -75,7 +72,7 @@ _WRONG_PROTOCOL: Final = error("ERR this port speaks TLS: connect with it (redis
 
 
 class RedisClientConnection(ConnectionLife):
-    """One client connection, which ``registry`` knows until it is lost."""
+    """One client connection, which is in ``registry`` until it is lost."""
 
     __slots__ = (
         "_exchange",
@@ -101,39 +98,35 @@ class RedisClientConnection(ConnectionLife):
         self._registry = registry
         self._reader = CommandReader(service.codec, self.session.limits)
         self._exchange: RespExchange | None = None
-        """Under way: nothing else is begun meanwhile."""
+        """The pending exchange; nothing else begins meanwhile."""
         self._replies: list[bytes] = []
-        """Made in this turn, and not sent."""
         self._reply_bytes = 0
         self._farewell = b""
-        """The last reply, to which nothing was asked."""
+        """A last reply that answers no command."""
         self._is_advancing = False
-        """No part of the state: ``_advance`` is running, and what it begins may be answered at once."""
+        """Whether ``_advance`` is running: what it begins may be answered at once."""
         self._is_resting = False
-        """So much was answered at once, or has come, that others have their turn first."""
+        """Whether other connections get a turn first, because this one had much to do."""
         self._turn_bytes = 0
-        """What has come since others had their turn for certain: since this rested, or waited for an answer."""
+        """Bytes received since other connections certainly had a turn: since a rest, or a wait for an answer."""
         self._is_paused = False
-        """Nothing is read from the socket, because something is unread that was, or others have their turn. (A client
-        that is blocked is not read either: ``life`` sees to that.)"""
+        """Whether reading is paused because of unread bytes or a rest. (``life`` pauses it for blocked clients.)"""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
+        """Register a new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self.deadline = self.service.idle_deadline
         self._registry.admit(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is closed, or broken."""
+        """Clean up after the connection has closed or broken."""
         self._registry.forget(self)
         super().connection_lost(error)
         self.session.close()
 
-    # What comes in
-
     def data_received(self, data: bytes) -> None:
-        """The client sent something."""
+        """Handle bytes from the client."""
         if self.phase is not READING and self.phase >= FINISHING:
             return
         reader = self._reader
@@ -141,9 +134,9 @@ class RedisClientConnection(ConnectionLife):
         may_look_up = session.may_ask and session.transaction is None
         if self._exchange is None and reader.is_empty and may_look_up and not self.is_blocked:
             size = len(data)
-            # One GET as client libraries write it, and nothing else: its size decides where the key is.
+            # Exactly one GET as client libraries write it: its size determines where the key is.
             if size < _HEADS and GET_HEADS[size] <= data < GET_ENDS[size] and data.endswith(CRLF):
-                self.counts[_COMMANDS] += 1
+                self.counters[_COMMANDS] += 1
                 key = data[GET_KEYS[size]].decode("utf-8", "surrogateescape")
                 exchange = self._exchange = KeyExchange(self, key)
                 try:
@@ -160,7 +153,7 @@ class RedisClientConnection(ConnectionLife):
             self._transport.pause_reading()
 
     def _advance(self) -> None:
-        """Answer what has come, as far as the bounds allow; read on once nothing is under way."""
+        """Answer what has arrived, within the limits; read on if nothing is pending."""
         if self._is_advancing or self.phase >= LINGERING:
             return
         self._is_advancing = True
@@ -174,7 +167,7 @@ class RedisClientConnection(ConnectionLife):
         self._settle()
 
     def _take_commands(self) -> None:
-        """Answer or begin one command after the other, until one is under way or others have their turn."""
+        """Answer or begin commands until an exchange is pending or a rest is due."""
         remaining = TURN_COMMANDS
         self._reader.begin_turn()
         while self._exchange is None and not (self.is_blocked or self._is_resting) and self.phase < FINISHING:
@@ -192,12 +185,11 @@ class RedisClientConnection(ConnectionLife):
                 self._rest()
 
     def _rest(self) -> None:
-        """Do nothing before the others had their turn."""
+        """Wait until other connections had a turn."""
         self._is_resting = True
         asyncio.get_running_loop().call_soon(self._end_rest)
 
     def _end_rest(self) -> None:
-        """Go on after the others had their turn."""
         self._is_resting = False
         self._turn_bytes = 0
         self._advance()
@@ -209,7 +201,7 @@ class RedisClientConnection(ConnectionLife):
         try:
             request = reader.next()
         except ProtocolError as problem:
-            self.counts[_REQUESTS_REFUSED] += 1
+            self.counters[_REQUESTS_REFUSED] += 1
             self.refuse(f"ERR Protocol error: {problem}")
             return None
         if request is not None and self.phase is RECEIVING:
@@ -217,7 +209,7 @@ class RedisClientConnection(ConnectionLife):
         return request
 
     def _settle(self) -> None:
-        """Enter the phase that follows from what has come, and end the connection if that is due."""
+        """Enter the phase that follows from the input, and end the connection if that is due."""
         if self.phase >= LINGERING:
             return
         if self._exchange is None and (self.phase >= FINISHING or self.session.is_closing):
@@ -245,7 +237,7 @@ class RedisClientConnection(ConnectionLife):
         self._resume_reading()
 
     def _pause_reading(self) -> None:
-        """Read on only if nothing waits: a client may send one read more than what is under way."""
+        """Read on only if nothing waits: a client may send one read beyond the pending exchange."""
         if self._is_resting or not self._reader.is_empty:
             self._is_paused = True
             self._transport.pause_reading()
@@ -257,7 +249,6 @@ class RedisClientConnection(ConnectionLife):
         self._transport.resume_reading()
 
     def _end(self) -> None:
-        """The last command is answered."""
         if self.phase < FINISHING:
             self._end_requests()
         if self._farewell:
@@ -265,33 +256,29 @@ class RedisClientConnection(ConnectionLife):
         self._end_answers()
 
     def _count_input(self) -> None:
-        """Count what has come and is not answered; refuse it when the budget is used up."""
         size = self._measure_input()
         more = size - self._input_bytes
         self.budget.take(more)
         self._input_bytes = size
         if more > 0 and self.budget.used > self.budget.limit and self.phase < FINISHING:
-            self.counts[_OVERLOADED] += 1
+            self.counters[_OVERLOADED] += 1
             self.refuse(describe_problem(OVERLOADED))
 
     def _measure_input(self) -> int:
-        """About how many bytes of memory that takes which has come, and waits to be answered or for EXEC."""
+        """Estimate the memory of unanswered input and of commands queued for EXEC."""
         transaction = self.session.transaction
         size = 0 if self._reader.is_empty else self._reader.held_bytes
         return size if transaction is None else size + transaction.held_bytes
 
-    # Commands in, replies out
-
     def _look_up(self, lookups: LookupCommands) -> None:
-        """Answer ``lookups`` with an exchange, unless the client may not ask."""
         is_mget, count = lookups.kind != GETS, len(lookups.keys)
         commands = 1 if is_mget else count
-        self.counts[_COMMANDS] += commands
+        self.counters[_COMMANDS] += commands
         refusal = self.session.find_denial()
         if refusal is None and is_mget and count > self.service.limits.max_keys:
             refusal = _refuse_keys(count, self.service.limits.max_keys)
         if refusal is not None:
-            self.counts[_ERRORS] += commands
+            self.counters[_ERRORS] += commands
             self._send(error(refusal) * commands)
         elif is_mget:
             self._begin(MgetExchange(self, lookups.keys, lookups.size))
@@ -301,14 +288,14 @@ class RedisClientConnection(ConnectionLife):
             self._begin(GetsExchange(self, lookups.keys, lookups.size))
 
     def _execute(self, command: Command) -> None:
-        """Answer ``command``, which is no GET, and no MGET unless something is wrong with it; or keep it for EXEC."""
+        """Answer ``command`` or queue it for EXEC. It is no GET, and an MGET only if it is invalid."""
         session, name, max_keys = self.session, command[0].upper(), self.service.limits.max_keys
         session.count_command()
         refusal = find_refusal(session, command)
         if refusal is None and name in LOOKUPS and len(command) - 1 > max_keys:
             refusal = _refuse_keys(len(command) - 1, max_keys)
         if refusal is None and session.transaction is not None and self.budget.used > self.budget.batch_mark:
-            self.counts[_OVERLOADED] += 1
+            self.counters[_OVERLOADED] += 1
             refusal = describe_problem(OVERLOADED)
         if (reply := queue(session, command, refusal)) is not None:
             self._send(reply)
@@ -329,7 +316,6 @@ class RedisClientConnection(ConnectionLife):
                 self._end_requests()
 
     def _execute_transaction(self) -> None:
-        """Answer EXEC."""
         session = self.session
         transaction, is_outdated = find_transaction(session), session.is_outdated
         session.end_transaction()
@@ -342,7 +328,7 @@ class RedisClientConnection(ConnectionLife):
             self._begin(TransactionExchange(self, transaction))
 
     def reply_at_once(self, command: Command) -> bytes:
-        """The reply to ``command``, which is in order, and no lookup."""
+        """Return the reply to ``command``, which is valid and no lookup."""
         return b"".join(COMMANDS[command[0].upper()][2](self.session, command))
 
     def _begin(self, exchange: RespExchange) -> None:
@@ -353,24 +339,24 @@ class RedisClientConnection(ConnectionLife):
             self._fail(exchange, problem)
 
     def _fail(self, exchange: RespExchange, problem: Exception) -> None:
-        """``exchange`` could not be begun, which no client can bring about: tell it, and close."""
+        """Report that ``exchange`` failed to begin because of a bug, and close."""
         log.error("a command could not be begun", exc_info=problem)
         if exchange is not self._exchange:
-            return  # it was answered before
+            return  # already answered
         exchange.abandon()
         self.budget.release(exchange.charge)
         exchange.charge = 0
         self._exchange = None
-        self.counts[_ERRORS] += 1
-        self.refuse("ERR the router failed to begin what was asked for")
+        self.counters[_ERRORS] += 1
+        self.refuse("ERR the router failed to begin the command")
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, the last part of what answers ``exchange``."""
+        """Send ``answer``, the last part of the answer to ``exchange``."""
         if exchange.charge:
             self.budget.release(exchange.charge)
             exchange.charge = 0
         if exchange is not self._exchange:
-            return  # the client has gone
+            return  # the client is gone
         self._exchange = None
         self._send(answer)
         if self._is_advancing:
@@ -384,18 +370,17 @@ class RedisClientConnection(ConnectionLife):
         self._advance()
 
     def send_part(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, a part of what answers ``exchange``."""
+        """Send ``answer``, a part of the answer to ``exchange``."""
         if exchange is self._exchange:
             self._send(answer)
 
     def replace(self, exchange: RespExchange, other: RespExchange) -> None:
-        """Have ``other`` answer what ``exchange`` was to answer."""
+        """Make ``other`` answer instead of ``exchange``."""
         if exchange is self._exchange:
             other.charge, exchange.charge = exchange.charge, 0
             self._begin(other)
 
     def _send(self, answer: Answer) -> None:
-        """Send ``answer`` now, or with others of this turn."""
         if not self._is_advancing:
             self._write(answer)
             return
@@ -408,7 +393,6 @@ class RedisClientConnection(ConnectionLife):
             self._write(answer)
 
     def _flush(self) -> None:
-        """Send the replies of this turn."""
         if self._replies:
             replies, self._replies, self._reply_bytes = self._replies, [], 0
             self._write(b"".join(replies))
@@ -421,10 +405,8 @@ class RedisClientConnection(ConnectionLife):
         if self.is_blocked:
             self._count_unsent()
 
-    # What ``life`` asks for
-
     def refuse(self, message: str) -> None:
-        """Answer what is under way, then with the error ``message``, and close."""
+        """Finish the pending exchange, send the error ``message``, and close."""
         if self.phase < FINISHING:
             self._end_requests()
         self._farewell = error(message)
@@ -436,18 +418,18 @@ class RedisClientConnection(ConnectionLife):
         self.refuse("ERR Protocol error: the connection ended in the middle of a command")
 
     def _refuse_delay(self, seconds: float) -> None:
-        self.refuse(f"ERR Protocol error: no whole command within {seconds:g} seconds")
+        self.refuse(f"ERR Protocol error: no complete command within {seconds:g} seconds")
 
     def refuse_connection(self, limit: int) -> None:
-        """Answer that there are ``limit`` connections already, and close."""
+        """Answer that ``limit`` connections are already open, and close."""
         self.refuse(f"ERR max number of clients reached: there are {limit} connections already, which is the limit")
 
     def encode_tls_refusal(self) -> bytes:
-        """What a client is told that speaks no TLS."""
+        """Return the answer to a client that does not use TLS."""
         return _WRONG_PROTOCOL
 
     def forget_access(self, now: float) -> None:
-        """Judge the client's token anew before its next command if it may not be good any more."""
+        """Judge the client's token again before its next command if its access may have ended."""
         self.session.forget_access(now)
 
     def _is_due(self) -> bool:
@@ -460,10 +442,9 @@ class RedisClientConnection(ConnectionLife):
         return self._reader.is_partial
 
     def _is_held_up(self) -> bool:
-        return False  # a command that has begun to come is the next one
+        return False  # an incomplete command is the next one
 
     def _drop(self) -> None:
-        """Forget what is due, and what has come."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self.budget.release(exchange.charge)
@@ -488,7 +469,7 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
     "what has come in part is looked at": lambda it: not (it._reader.is_partial and it._reader.is_empty),
     "nothing is read while something is unread, or others have their turn": lambda it: (
         it.phase >= FINISHING
-        or it.is_blocked  # reads nothing either
+        or it.is_blocked  # pauses reading, too
         or it._is_paused is (it._is_resting or (it._reader.has_unread and not it._reader.is_partial))
     ),
     "who has sent much lets others have their turn": lambda it: (
@@ -497,22 +478,22 @@ INVARIANTS: Final[dict[str, Callable[[Any], bool]]] = {
     "replies of a turn are sent when it ends": lambda it: not it._replies,
     "all that has come is counted": lambda it: it.phase >= LINGERING or it._input_bytes == it._measure_input(),
 }
-"""What is true of every connection between two events. Of a ``RedisClientConnection``."""
+"""Conditions that hold for every ``RedisClientConnection`` between two events."""
 
 
 class RespProtocol:
-    """Makes the RESP connections of a worker. A ``ClientProtocol``."""
+    """Makes the RESP connections of a worker: a ``ClientProtocol``."""
 
     def __init__(
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counts: memoryview,
+        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         port: int = 0,
     ) -> None:
-        self.service = RespService(lookups, limits, counts, gatekeeper, port)
+        self.service = RespService(lookups, limits, counters, gatekeeper, port)
 
     def make_connection(self, registry: ConnectionRegistry) -> RedisClientConnection:
-        """A connection that a client is about to make."""
+        """Return the protocol of a new connection."""
         return RedisClientConnection(self.service, registry)

@@ -1,4 +1,9 @@
-"""The commands of a router's client. ``resp.commands`` has those that all servers know."""
+"""The commands of a RESP client that the router answers, and the exchanges that look keys up for them.
+
+``RespService`` holds what the connections of a worker share; ``ClientSession`` what a client has set, and whether it
+may look up. An exchange answers lookups that belong together; a connection has one at a time. ``COMMANDS`` is the table
+of commands; ``resp.commands`` has those that all servers know.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +12,42 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lookupdb.resp.commands import READS, FieldReader, Transaction, choose_fields
-from lookupdb.resp.requests import CRLF, NIL, Command, CommandLimits, bulk, error, integer, list_keys
+from lookupdb.resp.commands import (
+    ANY,
+    READS,
+    CommandTable,
+    FieldReader,
+    InfoFields,
+    Reply,
+    Transaction,
+    choose_fields,
+    describe_server,
+    printable,
+    render_sections,
+    reply_error,
+)
+from lookupdb.resp.requests import CRLF, MANY_KEYS, NIL, OK, Command, CommandLimits, bulk, error, integer, list_keys
 from lookupdb.router.access import Gatekeeper
 from lookupdb.router.batch_keys import UNAVAILABLE, Values
 from lookupdb.router.budget import RouterLimits
 from lookupdb.router.clients.life import JOINED_BYTES, ClientService
 from lookupdb.router.counters import INDEX
 from lookupdb.router.lookup_core import LookupCore
-from lookupdb.router.lookups import OVERLOADED, Problem, ServedGeneration
+from lookupdb.router.lookups import NO_TABLE, OVERLOADED, Problem, ServedGeneration
 from lookupdb.router.resp.reader import BEFORE_AUTH, choose_codec, make_read_limits
 from lookupdb.router.subjects import Admitted, Denial, Denied
 
 if TYPE_CHECKING:
     from lookupdb.router.batch_keys import BatchKeys, BatchValues
     from lookupdb.router.budget import RouterBudget
-    from lookupdb.router.lookup_core import LookupCore
     from lookupdb.router.lookups import ScatterGather
-from collections.abc import Iterable
-
-from lookupdb.resp.commands import (
-    ANY,
-    CommandTable,
-    InfoFields,
-    Reply,
-    describe_server,
-    printable,
-    render_sections,
-    reply_error,
-)
-from lookupdb.resp.requests import MANY_KEYS, OK
-from lookupdb.router.lookups import NO_TABLE
-
-# What all RESP connections of one worker share.
 
 
 class RespService(ClientService):
-    """With what commands are read and answered by."""
+    """The shared state of all RESP connections of a worker."""
 
     __slots__ = ("_last_id", "codec", "fields", "port", "read_limits", "started_at")
 
@@ -54,31 +55,27 @@ class RespService(ClientService):
         self,
         lookups: LookupCore,
         limits: RouterLimits,
-        counts: memoryview,
+        counters: memoryview,
         gatekeeper: Gatekeeper | None = None,
         port: int = 0,
     ) -> None:
-        super().__init__(lookups, limits, counts, gatekeeper)
+        super().__init__(lookups, limits, counters, gatekeeper)
         self.codec: Final = choose_codec()
         self.fields: Final[FieldReader] = choose_fields()
         self.read_limits: Final = make_read_limits(limits.max_body_bytes)
-        """Of a client that may ask."""
         self.port: Final = port
-        """On which clients connect: ``INFO`` tells it."""
+        """The port that clients connect to, for ``INFO``."""
         self.started_at: Final = time.monotonic()
         self._last_id = 0
 
     def take_id(self) -> int:
-        """The number of a client: each has another one."""
+        """Return a new client number."""
         self._last_id += 1
         return self._last_id
 
 
-# One client of RESP apart from its socket: the protocol that it chose, its name, and whether it may ask.
-
-
 NO_ACCESS_DATA: Final = "AccessUnknown"
-"""Why nobody can be judged: the word that HTTP has for it, too."""
+"""The reason if access cannot be judged yet, as in HTTP."""
 _COMMANDS: Final = INDEX["resp_commands"]
 _ERRORS: Final = INDEX["resp_errors"]
 _UNAUTHENTICATED: Final = INDEX["requests_unauthenticated"]
@@ -86,7 +83,7 @@ _FORBIDDEN: Final = INDEX["requests_forbidden"]
 
 
 class ClientSession:
-    """A ``resp.commands.RespSession``. A token that was accepted is kept, to be judged again when access changes."""
+    """A ``resp.commands.RespSession``. An accepted token is kept, to judge it again when access changes."""
 
     __slots__ = (
         "_token",
@@ -107,90 +104,85 @@ class ClientSession:
         self.service = service
         self.id: Final = service.take_id()
         self.is_closing = False
-        """Whether the connection is closed after the reply that is made now."""
         self._token: bytes | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Forget what the client has said of itself since it connected."""
+        """Forget what the client has set since it connected."""
         self._keep_token(None)
         self.may_ask = self.service.gatekeeper is None
-        """Whether it may, as far as was judged: ``find_denial`` judges anew."""
+        """Whether the client may look up; False if ``find_denial`` must judge again."""
         self._until = math.inf
         self.name = b""
         self.end_transaction()
         self.use_protocol(2)
 
     def use_protocol(self, protocol: int) -> None:
-        """Speak RESP ``protocol``: 2 or 3."""
+        """Use RESP ``protocol``, 2 or 3."""
         self.protocol = protocol
         self.nil = NIL[protocol]
 
     # Transactions
 
     def begin_transaction(self) -> None:
-        """Queue commands from now on: as many keys as one MGET may have, and as many bytes as one command."""
+        """Start to queue commands, up to the keys of one MGET and the bytes of one command."""
         self.transaction = Transaction(self.service.limits.max_keys, self.service.limits.max_body_bytes)
 
     def end_transaction(self) -> None:
-        """Forget what is queued, and what is watched."""
+        """Drop queued commands and watches."""
         self.transaction = None
         self._watched: Callable[[], object] | None = None
-        """Returns the routing table that was in effect at WATCH; None once it is gone."""
+        """Returns the routing table in effect at WATCH, or None once it is gone."""
 
     def watch(self) -> None:
-        """Have the next EXEC execute nothing if another routing table takes effect before."""
+        """Make the next EXEC execute nothing if another routing table takes effect before it."""
         live = self.service.lookups.live
         self._watched = self._watched or ((lambda: None) if live is None else weakref.ref(live))
 
     @property
     def is_outdated(self) -> bool:
-        """Whether another routing table is in effect than when the client began to watch."""
+        """Whether the routing table has changed since the client began to watch."""
         return self._watched is not None and self._watched() is not self.service.lookups.live
 
     @property
     def fields(self) -> FieldReader:
-        """What reads the fields of values."""
+        """The reader of fields in values."""
         return self.service.fields
 
     @property
     def limits(self) -> CommandLimits:
-        """Of the client's next command."""
+        """Limits of the client's next command."""
         has_shown = self.may_ask or self._token is not None
         return self.service.read_limits if has_shown else BEFORE_AUTH
 
     def count_command(self) -> None:
-        """A command is about to be answered."""
-        self.service.counts[_COMMANDS] += 1
+        """Count a command."""
+        self.service.counters[_COMMANDS] += 1
 
     def count_error(self) -> None:
-        """One is answered with an error."""
-        self.service.counts[_ERRORS] += 1
-
-    # Who may ask
+        """Count an error reply."""
+        self.service.counters[_ERRORS] += 1
 
     @property
     def has_passwords(self) -> bool:
-        """Whether clients show tokens."""
+        """Whether clients must send tokens."""
         return self.service.gatekeeper is not None
 
     def authorise(self, user: bytes, password: bytes) -> str | None:
-        """Let the client ask from now on if ``password`` is a token that is accepted; the error if not. Tokens need no
-        ``user``: it may be any."""
+        """Admit the client if ``password`` is an accepted token, else return the error. Any ``user`` will do."""
         del user
         verdict = self._judge(password)
         if isinstance(verdict, Admitted):
             return None
         if verdict.denial is Denial.UNDECIDED:
             return f"UNAVAILABLE {NO_ACCESS_DATA} {verdict.detail}"
-        self.service.counts[_FORBIDDEN if verdict.denial is Denial.FORBIDDEN else _UNAUTHENTICATED] += 1
+        self.service.counters[_FORBIDDEN if verdict.denial is Denial.FORBIDDEN else _UNAUTHENTICATED] += 1
         if verdict.denial is Denial.FORBIDDEN:
             return f"NOPERM {verdict.detail}"
         return f"WRONGPASS invalid username-password pair or user is disabled: {verdict.detail}"
 
     def find_denial(self) -> str | None:
-        """Why the client may not ask now; None if it may. A token that was accepted is judged again if it may not be
-        good any more."""
+        """Return why the client may not look up, or None. Judges an accepted token again if it may have expired."""
         if self.may_ask:
             return None
         if self._token is None:
@@ -203,13 +195,13 @@ class ClientSession:
         return "NOAUTH Authentication required: the token that was shown is not accepted any longer."
 
     def forget_access(self, now: float) -> None:
-        """Judge the token again before the next command if it may not be good any more, ``now`` in seconds since 1970.
-        ``math.inf``: in any case."""
+        """Judge the token again before the next command if its access may have ended by ``now`` (seconds since 1970).
+        ``math.inf`` always does."""
         if self._until <= now and self.service.gatekeeper is not None:
             self.may_ask = False
 
     def close(self) -> None:
-        """The client has gone."""
+        """Release everything, because the client is gone."""
         self._keep_token(None)
         self.end_transaction()
 
@@ -230,58 +222,53 @@ class ClientSession:
         budget.take(len(token or b""))
 
 
-# Lookups of one client that are answered together, and their replies. A connection has one exchange at a time.
-
-
 Answer = bytes | list[bytes]
-"""One piece, or several that follow each other."""
+"""One piece, or consecutive pieces."""
 
 _OVERLOADED: Final = INDEX["requests_overloaded"]
 _EXCHANGE_BYTES: Final = 1024
-"""An exchange takes so much without its keys."""
 _BYTE_BYTES: Final = 5
-"""What a byte of a command may become: text of four bytes a character, and a byte of the key that is sent on."""
+"""The most memory per byte of a command: text of four bytes per character, and a byte of the key that is sent on."""
 _TURN_SECONDS: Final = 0.01
-"""For so long are the replies of a transaction made at once."""
+"""The longest time for which the replies of a transaction are made without a break."""
 _KEY_BYTES: Final = 400
-"""Each key takes so much while it is looked up, without its text."""
 
 
 class ExchangeOwner(Protocol):
-    """A client's connection, as its exchanges see it."""
+    """A client connection as its exchanges use it."""
 
     service: RespService
     session: ClientSession
     lookups: LookupCore
     budget: RouterBudget
-    counts: memoryview
+    counters: memoryview
     is_blocked: bool
 
     def answer(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, the last part of what answers ``exchange``."""
+        """Send ``answer``, the last part of the answer to ``exchange``."""
 
     def reply_at_once(self, command: Command) -> bytes:
-        """The reply to ``command``, which is in order, and no lookup."""
+        """Return the reply to ``command``, which is valid and no lookup."""
 
     def send_part(self, exchange: RespExchange, answer: Answer) -> None:
-        """Send ``answer``, a part of what answers ``exchange``."""
+        """Send ``answer``, a part of the answer to ``exchange``."""
 
     def replace(self, exchange: RespExchange, other: RespExchange) -> None:
-        """Have ``other`` answer what ``exchange`` was to answer."""
+        """Make ``other`` answer instead of ``exchange``."""
 
 
 def describe_problem(problem: Problem) -> str:
-    """The error that tells ``problem``."""
+    """Return the error for ``problem``."""
     return f"UNAVAILABLE {problem.reason} {problem.detail}"
 
 
 def encode_value(value: bytes) -> Answer:
-    """The reply to a GET whose key has ``value``."""
+    """Return the reply to a GET whose key has ``value``."""
     return bulk(value) if len(value) <= JOINED_BYTES else [b"$%d\r\n" % len(value), value, CRLF]
 
 
 class RespExchange:
-    """What all exchanges have. ``charge`` is what the exchange has taken of the worker's budget."""
+    """The common part of all exchanges. ``charge`` is what it has taken from the worker's budget."""
 
     __slots__ = ("charge", "connection")
 
@@ -290,42 +277,42 @@ class RespExchange:
         self.charge = 0
 
     def start(self) -> None:
-        """Begin. ``ExchangeOwner.answer`` is called sooner or later, exactly once."""
+        """Begin. ``ExchangeOwner.answer`` must then be called exactly once, now or later."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Go on: the client has taken what it was sent."""
+        """Continue, because the client has read its replies."""
 
     def abandon(self) -> None:
-        """Stop: the client has gone."""
+        """Stop, because the client is gone."""
 
     def _take_charge(self, size: int, key_count: int) -> None:
-        """Count what ``key_count`` keys hold, of which the client sent ``size`` bytes, until they are answered."""
+        """Count the memory of ``key_count`` keys, sent in ``size`` bytes, until they are answered."""
         charge = _EXCHANGE_BYTES + _BYTE_BYTES * size + _KEY_BYTES * key_count
         self.charge += charge
         self.connection.budget.take(charge)
 
     def _refuse(self, message: str, commands: int = 1) -> None:
-        """Answer ``commands`` with the error ``message``."""
-        self.connection.counts[_ERRORS] += commands
+        """Answer ``commands`` commands with the error ``message``."""
+        self.connection.counters[_ERRORS] += commands
         self.connection.answer(self, error(message) * commands)
 
     def _count_overload(self, problem: Problem) -> None:
         if problem is OVERLOADED:
-            self.connection.counts[_OVERLOADED] += 1
+            self.connection.counters[_OVERLOADED] += 1
 
     def unknown_generation(self, name: str, active: ServedGeneration) -> None:
-        """There is no generation of this name: RESP names none, so this does not happen."""
+        """Refuse an unknown generation, which cannot happen because RESP names none."""
         self._refuse(f"ERR the generation {name} is not served, but {active.name}")
 
 
 class KeyExchange(RespExchange):
-    """One GET. A ``lookups.Waiter``."""
+    """One GET: a ``lookups.Waiter``."""
 
     __slots__ = ("key",)
 
     def __init__(self, connection: ExchangeOwner, key: str) -> None:
-        # Not through super(): this is the hot path.
+        # No super(): this is the hot path.
         self.connection = connection
         self.charge = 0
         self.key = key
@@ -335,22 +322,22 @@ class KeyExchange(RespExchange):
         self.connection.lookups.find(self.key, self)
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value."""
+        """Answer with the key's value."""
         self.connection.answer(self, encode_value(value))
 
     def missing(self, generation: ServedGeneration) -> None:
-        """No record of the generation has the key."""
+        """Answer that no record has the key."""
         connection = self.connection
         connection.answer(self, connection.session.nil)
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about the key now."""
+        """Answer that the key is unavailable."""
         self._count_overload(problem)
         self._refuse(describe_problem(problem))
 
 
 class ReadExchange(KeyExchange):
-    """One of ``READS``."""
+    """A command of ``READS``."""
 
     __slots__ = ("_command",)
 
@@ -364,11 +351,11 @@ class ReadExchange(KeyExchange):
         super().start()
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """The key's value."""
+        """Answer from the key's value."""
         self._reply(value, generation)
 
     def missing(self, generation: ServedGeneration) -> None:
-        """No record of the generation has the key."""
+        """Answer that no record has the key."""
         self._reply(None, generation)
 
     def _reply(self, value: bytes | None, generation: ServedGeneration) -> None:
@@ -378,8 +365,8 @@ class ReadExchange(KeyExchange):
 
 
 class SerialExchange(RespExchange):
-    """GETs whose values are too many bytes to be held together: one is looked up after the other, as the client takes
-    them. A ``lookups.Waiter``."""
+    """GETs whose values are too large to be held together: each is looked up when the client has read the previous
+    ones. A ``lookups.Waiter``."""
 
     __slots__ = ("_is_advancing", "_is_asking", "_keys")
 
@@ -387,16 +374,16 @@ class SerialExchange(RespExchange):
         super().__init__(connection)
         self._keys = deque(keys)
         self._is_asking = False
-        """For a key that is not answered yet; once abandoned, for ever."""
+        """Whether a key is unanswered; stays true once abandoned."""
         self._is_advancing = False
-        """``resume`` runs, and what it asks for may be answered at once."""
+        """Whether ``resume`` is running: its lookups may be answered at once."""
 
     def start(self) -> None:
-        """Ask for the first."""
+        """Look up the first key."""
         self.resume()
 
     def resume(self) -> None:
-        """Ask for the next ones, as far as they are answered at once and the client takes them."""
+        """Look up further keys while they are answered at once and the client reads."""
         if self._is_advancing:
             return
         self._is_advancing = True
@@ -409,22 +396,22 @@ class SerialExchange(RespExchange):
             connection.answer(self, b"")
 
     def abandon(self) -> None:
-        """Ask no more."""
+        """Look up no more keys."""
         self._keys.clear()
         self._is_asking = True
 
     def found(self, value: bytes, generation: ServedGeneration) -> None:
-        """A key's value."""
+        """Answer with a key's value."""
         self._continue(encode_value(value))
 
     def missing(self, generation: ServedGeneration) -> None:
-        """No record of the generation has the key."""
+        """Answer that no record has the key."""
         self._continue(self.connection.session.nil)
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about the key now."""
+        """Answer that the key is unavailable."""
         self._count_overload(problem)
-        self.connection.counts[_ERRORS] += 1
+        self.connection.counters[_ERRORS] += 1
         self._continue(error(describe_problem(problem)))
 
     def _continue(self, answer: Answer) -> None:
@@ -434,11 +421,11 @@ class SerialExchange(RespExchange):
 
 
 class KeysExchange(RespExchange):
-    """Keys of one routing table, of which the client sent ``size`` bytes. A ``lookups.BatchWaiter``."""
+    """Keys of one routing table, sent in ``size`` bytes: a ``lookups.BatchWaiter``."""
 
     __slots__ = ("gather", "keys", "size")
     are_single = False
-    """Whether each is a command of its own."""
+    """Whether each key is a command of its own."""
 
     def __init__(self, connection: ExchangeOwner, keys: BatchKeys, size: int) -> None:
         super().__init__(connection)
@@ -452,21 +439,21 @@ class KeysExchange(RespExchange):
         self.gather = self.connection.lookups.find_many(self.keys, self, are_single=self.are_single)
 
     def abandon(self) -> None:
-        """Stop: no further shard is asked, and nothing is kept."""
+        """Stop: ask no further shard, and keep nothing."""
         if self.gather:
             self.gather.abandon()
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with ``values`` of ``size`` bytes. With ``problem`` some are unavailable."""
+        """Answer with ``values`` of ``size`` bytes. With ``problem``, some keys are unavailable."""
         raise NotImplementedError
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about any of the keys now."""
+        """Answer that all keys are unavailable."""
         self._count_overload(problem)
         self._refuse(describe_problem(problem))
 
     def too_large(self, limit: int) -> None:
-        """The values are more than ``limit`` bytes together."""
+        """Answer that the values exceed ``limit`` bytes together."""
         detail = f"the values are more than {limit} bytes together, which is the limit; ask for fewer keys at once"
         self._refuse(f"ERR {detail}")
 
@@ -476,16 +463,16 @@ class KeysExchange(RespExchange):
         return encode(values, nil, refusal, is_list=is_list)
 
     def _describe_some(self, values: BatchValues, problem: Problem) -> str:
-        """The error of keys that are unavailable while others are not."""
+        """Return the error for keys that are unavailable while others are not."""
         count = values.unavailable_count
         if count == 1:
             return describe_problem(problem)
-        first = f"{count} of {len(self.keys)} keys asked for together cannot be looked up now; the first: "
+        first = f"{count} of {len(self.keys)} keys requested together cannot be looked up now; the first: "
         return f"UNAVAILABLE {problem.reason} {first}{problem.detail}"
 
 
 class GetsExchange(KeysExchange):
-    """GETs that came together, each with a reply of its own."""
+    """GETs that arrived together, each with its own reply."""
 
     __slots__ = ()
     are_single = True
@@ -494,28 +481,28 @@ class GetsExchange(KeysExchange):
         """Answer each."""
         refusal = b""
         if problem is not None:
-            self.connection.counts[_ERRORS] += values.unavailable_count
+            self.connection.counters[_ERRORS] += values.unavailable_count
             refusal = error(self._describe_some(values, problem))
         self.connection.answer(self, self._encode(values, size, refusal, is_list=False))
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about any of the keys now."""
+        """Answer that all keys are unavailable."""
         self._count_overload(problem)
         self._refuse(describe_problem(problem), len(self.keys))
 
     def too_large(self, limit: int) -> None:
-        """The values are more than ``limit`` bytes together: each has to be answered all the same."""
+        """Answer one GET after the other, because the values exceed ``limit`` bytes together."""
         connection = self.connection
         connection.replace(self, SerialExchange(connection, self.keys.to_list()))
 
 
 class MgetExchange(KeysExchange):
-    """One MGET: all values, or an error."""
+    """One MGET: all values or an error."""
 
     __slots__ = ()
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with all values; nothing is answered where one is unavailable, because nil would say missing."""
+        """Answer with all values, or an error if one is unavailable, because nil would mean missing."""
         if problem is not None:
             self._refuse(self._describe_some(values, problem))
             return
@@ -523,12 +510,12 @@ class MgetExchange(KeysExchange):
 
 
 class ExistsExchange(KeysExchange):
-    """One EXISTS: how many of the keys there are, each as often as it was named."""
+    """One EXISTS: the number of keys that exist, counting repeats."""
 
     __slots__ = ()
 
     def done(self, generation: ServedGeneration, values: BatchValues, size: int, problem: Problem | None) -> None:
-        """Answer with the number, which cannot be told where a key is unavailable."""
+        """Answer with the number, or an error if a key is unavailable."""
         if problem is not None:
             self._refuse(self._describe_some(values, problem))
             return
@@ -536,7 +523,7 @@ class ExistsExchange(KeysExchange):
 
 
 class TransactionExchange(KeysExchange):
-    """One EXEC: the keys of all its commands are looked up together, in one routing table."""
+    """One EXEC, which looks up the keys of all its commands together in one routing table."""
 
     __slots__ = ("_commands", "_held_bytes", "_pieces", "_replies", "_reply_bytes")
 
@@ -546,7 +533,6 @@ class TransactionExchange(KeysExchange):
         self._commands = transaction.commands
         self._held_bytes = transaction.held_bytes
         self._replies: Iterator[list[bytes]] | None = None
-        """Those that are still to be made."""
         self._pieces = [b"*%d\r\n" % len(transaction.commands)]
         self._reply_bytes = 0
 
@@ -564,22 +550,22 @@ class TransactionExchange(KeysExchange):
         self._answer(values.to_list(UNAVAILABLE), refusal, is_json=generation.value_format == "json")
 
     def unavailable(self, problem: Problem) -> None:
-        """Nothing can be said about any of the keys now."""
+        """Answer the commands when all keys are unavailable."""
         self._count_overload(problem)
         self._answer([UNAVAILABLE] * len(self.keys), error(describe_problem(problem)), is_json=False)
 
     def abandon(self) -> None:
-        """Stop: no further shard is asked, no further reply made."""
+        """Stop: ask no further shard, and make no further reply."""
         self._replies = None
         super().abandon()
 
     def _answer(self, values: Values, refusal: bytes, *, is_json: bool) -> None:
-        """Answer with a list: the reply to each command, or ``refusal`` if a key of it is unavailable."""
+        """Answer with the list of replies; ``refusal`` replaces those with an unavailable key."""
         self._replies = self._make_replies(values, refusal, is_json=is_json)
-        self._go_on()
+        self._make_more_replies()
 
-    def _go_on(self) -> None:
-        """Make replies for a while. Then other clients have their turn: a reply may take a large value apart."""
+    def _make_more_replies(self) -> None:
+        """Make replies for a while, and then give other clients a turn, because a reply may parse a large value."""
         connection, limit, end = self.connection, self.connection.budget.answer_bytes, time.monotonic() + _TURN_SECONDS
         for replies in self._replies or ():
             self._pieces += replies
@@ -588,7 +574,7 @@ class TransactionExchange(KeysExchange):
                 self.too_large(limit)
                 return
             if time.monotonic() > end:
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._make_more_replies)
                 return
         if self._replies is not None:
             connection.answer(self, self._pieces if self._reply_bytes > JOINED_BYTES else b"".join(self._pieces))
@@ -599,7 +585,7 @@ class TransactionExchange(KeysExchange):
             own_values = values[start : start + len(list_keys(command))]
             start += len(own_values)
             if UNAVAILABLE in own_values:
-                self.connection.counts[_ERRORS] += 1
+                self.connection.counters[_ERRORS] += 1
                 yield [refusal]
             else:
                 yield self._reply(command, own_values, is_json=is_json)
@@ -620,11 +606,11 @@ class TransactionExchange(KeysExchange):
                 return [connection.reply_at_once(command)]
 
 
-# INFO: a router worker's description of itself and of its dataset, in Redis' form.
+# INFO: the worker and its dataset in Redis' format.
 
 
 def render(service: RespService, names: Iterable[str]) -> str:
-    """The sections called ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
+    """Return the sections in ``names``, each once; all of them for none, ``default``, ``all`` or ``everything``."""
     return render_sections(SECTIONS, service, names)
 
 
@@ -634,7 +620,7 @@ def _server(service: RespService) -> InfoFields:
 
 def _clients(service: RespService) -> InfoFields:
     return {
-        "connected_clients": service.counts[INDEX["connections"]],
+        "connected_clients": service.counters[INDEX["connections"]],
         "maxclients": service.limits.max_connections,
     }
 
@@ -644,19 +630,19 @@ def _memory(service: RespService) -> InfoFields:
 
 
 def _persistence(service: RespService) -> InfoFields:
-    # Clients that look at it wait until a server has loaded its data.
+    # Clients use this to wait until a server has loaded its data.
     return {"loading": int(service.lookups.live is None)}
 
 
 def _stats(service: RespService) -> InfoFields:
-    counts = service.counts
+    counters = service.counters
     return {
-        "total_connections_received": counts[INDEX["connections_accepted"]],
-        "total_commands_processed": counts[INDEX["resp_commands"]],
-        "total_error_replies": counts[INDEX["resp_errors"]],
-        "rejected_connections": counts[INDEX["connections_refused"]],
-        "keyspace_hits": counts[INDEX["keys_found"]],
-        "keyspace_misses": counts[INDEX["keys_missing"]],
+        "total_connections_received": counters[INDEX["connections_accepted"]],
+        "total_commands_processed": counters[INDEX["resp_commands"]],
+        "total_error_replies": counters[INDEX["resp_errors"]],
+        "rejected_connections": counters[INDEX["connections_refused"]],
+        "keyspace_hits": counters[INDEX["keys_found"]],
+        "keyspace_misses": counters[INDEX["keys_missing"]],
     }
 
 
@@ -683,7 +669,7 @@ def _lookupdb(service: RespService) -> InfoFields:
         "candidates": ",".join(dataset.candidates),
     }
     if dataset.shard_generations:
-        # As PerShard rollouts go on: how many shards each generation serves.
+        # During a shard-by-shard rollout, the number of shards that each generation serves.
         counts = dataset.shard_generations.items()
         fields["shard_generations"] = ",".join(f"{name}={shards}" for name, shards in counts)
     return fields
@@ -715,7 +701,7 @@ def _accept(_: ClientSession, __: Command) -> Reply:
 
 
 def _await_exchange(_: ClientSession, __: Command) -> Reply:
-    """Nothing: a lookup is answered by its exchange."""
+    """Return nothing: an exchange answers a lookup."""
     return ()
 
 

@@ -1,7 +1,8 @@
-"""What one client sends, cut into lookups and other commands, in whatever pieces it comes. No I/O.
+"""Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
-GETs and MGETs are cut by ``LookupCodec``, natively where the kernels are. All else goes to ``RequestParser``, which
-takes any legal command and knows every limit; lookups that stand behind such a command in the same read go there, too.
+``LookupCodec`` cuts GETs and MGETs and encodes replies, with the native kernels or as a Python fallback.
+``RequestParser`` reads everything else, and lookups behind it in the same read; it accepts any valid command and checks
+every limit. ``CommandReader`` combines the two.
 """
 
 from __future__ import annotations
@@ -17,39 +18,37 @@ from lookupdb.resp.requests import CRLF, Command, CommandLimits, ProtocolError, 
 from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, ListedKeys, ListedValues
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
-# The bounds of the router's RESP that no dataset sets. ``clients.limits`` has those that hold in any protocol.
-
+# Limits of RESP that no dataset sets. ``clients.life`` has those of all protocols.
 
 GROUP_KEYS: Final = 256
-"""GETs of one client that are looked up together. Further ones wait until these are answered."""
+"""GETs of one client that are looked up together. Further ones wait for their answers."""
 
 TURN_COMMANDS: Final = 64
-"""Commands of one client that are answered at once. Further ones wait until others had their turn."""
+"""Commands of one client per turn. Then other clients get a turn."""
 
 TURN_BYTES: Final = 64 * 1024
-"""When so much has come of one client, others have their turn before more is read: the loop itself would read 32 times
-256 KiB of one socket before it looks at any other."""
+"""Bytes of one client per turn. The event loop itself would read 32 times 256 KiB from one socket before any other."""
 
 SLICE_BYTES: Final = 16 * 1024
-"""The parser, which needs two microseconds a word, is given so much in one turn: 2,300 words."""
+"""Bytes that the parser gets per turn: 2,300 words of two microseconds each."""
 
 REPLY_BYTES: Final = 16 * 1024
-"""Replies of one turn are collected up to so many bytes, and sent before more are made."""
+"""Collected replies of one turn, after which they are sent."""
 
 MAX_ARGUMENTS: Final = 100_001
-"""Words of one command, as a shard server takes them: so that too many keys can be answered with an error. More, or
-more bytes than ``maxBodyBytes``: the connection is closed."""
+"""Words of one command, as in a shard server, so that too many keys are answered with an error. Beyond it, or beyond
+``maxBodyBytes``, the connection is closed."""
 
 MAX_INLINE_BYTES: Final = 64 * 1024
-"""Of an inline command, or of a length line: the same as Redis. More: the connection is closed."""
+"""Limit of an inline command or a length line, as in Redis. Beyond it, the connection is closed."""
 
 PART_RATIO: Final = 32
-"""So many times may each byte of a lookup that comes in pieces be read again natively, until it is whole."""
+"""How often each byte of an incomplete lookup may be read again natively."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What one command may have. ``resp.requests.CommandLimits``."""
+    """Limits of one command: ``resp.requests.CommandLimits``."""
 
     max_arguments: int
     max_request_bytes: int
@@ -59,93 +58,87 @@ class ReadLimits:
 BEFORE_AUTH: Final = ReadLimits(
     max_arguments=16, max_request_bytes=MAX_TOKEN_BYTES + 1024, max_inline_bytes=MAX_TOKEN_BYTES + 1024
 )
-"""Of a client that has shown no token: HELLO with AUTH and SETNAME has seven words."""
+"""Limits before a client has sent a token: HELLO with AUTH and SETNAME has seven words."""
 
 
 def make_read_limits(max_body_bytes: int) -> ReadLimits:
-    """Those of a client that may ask."""
+    """Return the limits of a client that may look up."""
     return ReadLimits(MAX_ARGUMENTS, max_body_bytes, MAX_INLINE_BYTES)
 
 
-# The bytes of lookups: from what a client sends to keys, from values to replies.
-#
-# ``PackedCodec`` does it with the native kernels, ``ListedCodec`` is their twin. What is no lookup, or not written as
-# clients write it, is read by the same code for both.
-
+# Lookups as bytes. Both codecs leave other commands, and unusual spellings of lookups, to the same code.
 
 OTHER: Final = 0
 """Anything else, or nothing."""
 PART: Final = 1
-"""The beginning of a lookup, or of any other command, whose end has not arrived."""
+"""The beginning of an incomplete command."""
 GETS: Final = 2
-"""One GET or more."""
 MGET: Final = 3
-"""One MGET."""
 
 MAX_WORDS: Final = 16_384
-"""Of an MGET that is read here."""
+"""Limit of an MGET that a codec reads."""
 _GET: Final = re.compile(rb"\*2\r\n\$3\r\n[Gg][Ee][Tt]\r\n\$([1-9][0-9]{0,2})\r\n")
 _LINE: Final = re.compile(rb".?(0|[1-9][0-9]{0,5})?(?:(?<=[0-9])(\r\n)|(?<=[0-9])\r\Z|\Z)", re.DOTALL)
-"""A line of a number behind its first byte, or its beginning."""
+"""A line with a number after its first byte, or the beginning of one."""
 _MAX_LINE_BYTES: Final = 9
-"""More than any such line has."""
+"""More bytes than any such line has."""
 
 
 class LookupCodec(Protocol):
-    """Reads and answers lookups of one kind."""
+    """Reads and answers lookups with one implementation."""
 
     def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """What stands at ``start``, where it ends, and its keys: of GETs, at most ``most``, or of an MGET. The end of
-        anything else is ``start``."""
+        """Return the kind of what is at ``start``, its end, and its keys: at most ``most`` of GETs, or those of an
+        MGET. The end of anything else is ``start``."""
 
     def make_keys(self, keys: list[bytes]) -> BatchKeys:
-        """Keys of a command that was read otherwise. What is no UTF-8 is a key that no record has."""
+        """Return the keys of a command from the parser. No record has a key that is not UTF-8."""
 
     def count_found(self, values: Any) -> int:
-        """How many of ``values``, BatchValues, there are."""
+        """Return the number of keys in ``values`` (BatchValues) that exist."""
 
     def encode(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """The replies to lookups: each value as a bulk string, or ``nil`` if it is missing, or ``error`` if it is
-        unavailable; ``is_list``: as one list."""
+        """Return the replies to lookups: a bulk string for each value, ``nil`` if missing, ``error`` if unavailable.
+        ``is_list`` makes them one list."""
 
     def encode_in_pieces(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """The same in pieces that follow each other, without a copy of any large value. Empties ``values``."""
+        """Return the replies in consecutive pieces, without copies of large values. Empties ``values``."""
 
 
 def choose_codec() -> LookupCodec:
-    """The native kernels' if they are to be used, or their twin."""
+    """Return the codec of the native kernels if enabled, else the Python fallback."""
     kernels = native.kernels()
     return ListedCodec() if kernels is None else PackedCodec(kernels)
 
 
 class PackedCodec:
-    """Lookups by the native kernels. A ``LookupCodec``."""
+    """Lookups with the native kernels: a ``LookupCodec``."""
 
     def __init__(self, kernels: ModuleType) -> None:
         self.cut = kernels.PackedKeys.cut
         self.make_keys = kernels.PackedKeys.from_bytes
 
     def count_found(self, values: Any) -> int:
-        """How many there are."""
+        """Return the number of keys that exist."""
         count: int = values.found_count
         return count
 
     def encode(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """The replies."""
+        """Return the replies."""
         replies: bytes = values.encode_replies(is_list, nil, error)
         return replies
 
     def encode_in_pieces(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """The replies in pieces."""
+        """Return the replies in pieces."""
         pieces: list[bytes] = values.encode_replies_in_pieces(is_list, nil, error)
         return pieces
 
 
 class ListedCodec:
-    """Lookups by Python. A ``LookupCodec``."""
+    """Lookups in Python: a ``LookupCodec``."""
 
     def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """What stands at ``start``, where it ends, and its keys."""
+        """Return the kind of what is at ``start``, its end, and its keys."""
         keys, end = _read_gets(data, start, most)
         if keys:
             return GETS, end, self.make_keys(keys)
@@ -161,19 +154,19 @@ class ListedCodec:
         return MGET, end, self.make_keys(keys)
 
     def make_keys(self, keys: list[bytes]) -> BatchKeys:
-        """Keys of a command."""
+        """Return the keys of a command."""
         return ListedKeys([key.decode("utf-8", "surrogateescape") for key in keys])
 
     def count_found(self, values: ListedValues) -> int:
-        """How many there are."""
+        """Return the number of keys that exist."""
         return len(values.values) - values.values.count(None) - values.unavailable_count
 
     def encode(self, values: ListedValues, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """The replies."""
+        """Return the replies."""
         return b"".join(self.encode_in_pieces(values, nil, error, is_list=is_list))
 
     def encode_in_pieces(self, values: ListedValues, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """The replies in pieces."""
+        """Return the replies in pieces."""
         gathered = values.values
         pieces = [b"*%d\r\n" % len(gathered)] if is_list else []
         for place, value in enumerate(gathered):
@@ -188,14 +181,13 @@ class ListedCodec:
 
 
 class _Stop(Exception):
-    """There is no whole MGET."""
+    """There is no complete MGET."""
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
 
 
 def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
-    """The keys of the GETs at ``start``, and where they end."""
     keys: list[bytes] = []
     while len(keys) < most and (head := _GET.match(data, start)) is not None:
         end = head.end() + int(head[1])
@@ -207,14 +199,14 @@ def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
 
 
 def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
-    """The keys of the MGET at ``start``, and where it ends. Raises _Stop."""
+    """Return the keys of the MGET at ``start``, and its end. Raises _Stop."""
     count, start = _read_number(data, start, b"*", MAX_WORDS)
     if count < 2:
-        raise _Stop(OTHER)  # at once: behind a command without a word no word of it follows
+        raise _Stop(OTHER)  # at once: no words follow an empty command
     name, start = _read_word(data, start)
     if name.upper() != b"MGET" and (count, name.upper()) != (2, b"GET"):
         raise _Stop(OTHER)
-    keys = []  # of a GET none: it is not whole, or a word of it is none that is read here
+    keys = []  # a GET gets none: it is incomplete or unusual
     for _ in range(1, count):
         key, start = _read_word(data, start)
         keys.append(key)
@@ -222,7 +214,7 @@ def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
 
 
 def _read_word(data: bytes, start: int) -> tuple[bytes, int]:
-    """The bulk string at ``start``, which may be a key, and where it ends. Raises _Stop."""
+    """Return the bulk string at ``start``, which may be a key, and its end. Raises _Stop."""
     length, start = _read_number(data, start, b"$", MAX_KEY_BYTES)
     end = start + length
     line_end = data[end : end + 2]
@@ -234,7 +226,7 @@ def _read_word(data: bytes, start: int) -> tuple[bytes, int]:
 
 
 def _read_number(data: bytes, start: int, prefix: bytes, most: int) -> tuple[int, int]:
-    """The line of ``prefix`` and a number up to ``most`` at ``start``, and where it ends. Raises _Stop."""
+    """Return the number up to ``most`` in the line with ``prefix`` at ``start``, and its end. Raises _Stop."""
     line = data[start : start + _MAX_LINE_BYTES]
     found = _LINE.match(line)
     if found is None or line[:1] not in (prefix, b"") or int(found[1] or b"0") > most:
@@ -248,7 +240,7 @@ _EMPTY: Final = b""
 
 
 class LookupCommands:
-    """GETs, one or more, or one MGET: ``kind`` of ``codec``. The client sent ``size`` bytes."""
+    """One or more GETs, or one MGET, according to ``kind``. The client sent ``size`` bytes."""
 
     __slots__ = ("keys", "kind", "size")
 
@@ -259,7 +251,8 @@ class LookupCommands:
 
 
 class CommandReader:
-    """Feed it, and take what ``next`` returns until that is None: in this turn, if it ``has_more``."""
+    """Returns lookups and commands: call ``feed``, then ``next`` until it is None, and again next turn if
+    ``has_more``."""
 
     __slots__ = (
         "_at",
@@ -282,47 +275,44 @@ class CommandReader:
     def __init__(self, codec: LookupCodec, limits: CommandLimits) -> None:
         self._codec = codec
         self.limits = limits
-        """Of the next command."""
         self.is_queueing = False
-        """Whether lookups are returned as commands, which a transaction keeps."""
+        """Whether lookups are returned as commands, for a transaction."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget what has come."""
+        """Drop all input."""
         self._data = _EMPTY
         self._at = 0
         self._parser: RequestParser | None = None
         self._is_parsing = False
-        """The parser has what has come."""
+        """Whether the parser reads the input."""
         self._backlog = _EMPTY
-        """What the parser is given later."""
         self._may_feed = True
         self._command: Command | None = None
-        """The next one: it was read to see that it is no GET."""
+        """The next command, which was read after GETs."""
         self._problem: ProtocolError | None = None
-        """What stands behind the last GETs."""
         self._read_again = 0
-        """Bytes of a command that is not whole, each as often as it was read."""
+        """Bytes of an incomplete command, counted as often as they were read."""
         self.is_empty = True
-        """All that has come was returned."""
+        """Whether all input was returned."""
         self.has_unread = False
-        """Something has come since ``next`` returned None for the last time, or was left by it."""
+        """Whether there is input that ``next`` has not seen, or has left."""
         self.is_partial = False
-        """A command has come in part, and nothing whole is left."""
+        """Whether only an incomplete command is left."""
 
     @property
     def held_bytes(self) -> int:
-        """About how many bytes of memory that takes which was not returned."""
+        """Estimated memory of input that was not returned."""
         parsed = self._parser.held_bytes if self._parser is not None else 0
         return len(self._data) + len(self._backlog) + parsed
 
     @property
     def has_more(self) -> bool:
-        """Whether ``next`` returned None only because others are to have their turn."""
+        """Whether ``next`` returned None only to give other clients a turn."""
         return bool(self._backlog)
 
     def feed(self, data: bytes) -> None:
-        """Take what the client sent."""
+        """Add bytes from the client."""
         self.is_empty = False
         self.has_unread = True
         if self._is_parsing:
@@ -334,12 +324,12 @@ class CommandReader:
             self._at = 0
 
     def begin_turn(self) -> None:
-        """Others had their turn."""
+        """Begin a turn, after other clients had theirs."""
         self._may_feed = True
 
     def next(self) -> LookupCommands | Command | None:
-        """The next lookups, as many as may be answered together, or the next command; None when none is whole. Raises
-        ProtocolError: then nothing more can be read."""
+        """Return the next lookups that may be answered together, or the next command, or None if none is complete.
+        Raises ProtocolError, after which nothing can be read."""
         while True:
             if self._is_parsing:
                 return self._next_in_turn()
@@ -360,7 +350,7 @@ class CommandReader:
             self._begin_parsing()
 
     def _next_in_turn(self) -> LookupCommands | Command | None:
-        """The next out of the parser, which is given a slice more if it has nothing whole."""
+        """Return the next from the parser, which gets another slice if it has nothing complete."""
         was_partial = self.is_partial
         parsed = self._next_parsed()
         if parsed is None and self._backlog and self._may_feed:
@@ -379,7 +369,7 @@ class CommandReader:
         self._backlog = self._backlog[SLICE_BYTES:]
 
     def _advance(self, end: int) -> None:
-        """All up to ``end`` is returned."""
+        """Mark everything up to ``end`` as returned."""
         self._read_again = 0
         self.is_partial = False
         if end == len(self._data):
@@ -388,30 +378,30 @@ class CommandReader:
             self._at = end
 
     def _finish(self) -> None:
-        """All is returned."""
+        """Mark everything as returned."""
         self._data, self._at = _EMPTY, 0
         self.is_empty = True
         self.is_partial = self.has_unread = False
 
     def _rest(self) -> None:
-        """What is left is no whole command."""
+        """Mark the rest as an incomplete command."""
         self.has_unread = False
         self.is_partial = True
 
     def _is_within_limits(self, size: int, key_count: int) -> bool:
-        """Whether an MGET of so many bytes is for certain; else the parser says, as of one that comes in pieces."""
+        """Whether an MGET of this size is certainly allowed; otherwise the parser decides, as for one that arrives in
+        pieces."""
         return size <= self.limits.max_request_bytes and key_count < self.limits.max_arguments
 
     def _may_read_again(self, size: int) -> bool:
-        """Whether the beginning of a lookup, which has ``size`` bytes, is kept here until more comes. Under narrow
-        limits the parser has it, which refuses too many words when they are announced."""
+        """Whether to keep the beginning of a lookup of ``size`` bytes here until more arrives. With narrow limits the
+        parser gets it, because it refuses too many words as soon as they are announced."""
         if self.limits.max_arguments < MAX_WORDS:
             return False
         self._read_again += size
         return size <= self.limits.max_request_bytes and self._read_again <= PART_RATIO * size
 
     def _begin_parsing(self) -> None:
-        """Leave what has come to the parser."""
         if self._parser is None:
             self._parser = RequestParser(self.limits)
         self._backlog = self._data[self._at :]
@@ -419,7 +409,7 @@ class CommandReader:
         self._is_parsing = True
 
     def _next_parsed(self) -> LookupCommands | Command | None:
-        """The next lookups or command out of the parser; it is done with when it has nothing any more."""
+        """Return the next lookups or command from the parser, and drop the parser when it is empty."""
         gets: list[bytes] = []
         while len(gets) < GROUP_KEYS:
             try:
@@ -446,7 +436,7 @@ class CommandReader:
         return self._make_lookups(GETS, gets) if gets else None
 
     def _parse(self) -> Command | None:
-        """The next command; None also where a problem stands behind GETs: it is raised the next time."""
+        """Return the next command, or None. Raises an error behind GETs only at the next call."""
         if self._problem is not None:
             raise self._problem
         if self._command is not None:
@@ -460,7 +450,6 @@ class CommandReader:
         return LookupCommands(kind, self._codec.make_keys(keys), sum(map(len, keys)))
 
     def _settle_parser(self) -> None:
-        """See whether the parser has anything left."""
         assert self._parser is not None
         if self._command is None and self._problem is None and self._parser.is_empty and not self._backlog:
             self._parser = None

@@ -1,3 +1,3 @@
-"""One connection to a shard server: made, proven, watched, broken, made again."""
+"""One connection to a shard server: connect, verify, use, watch, reconnect."""
 
 from __future__ import annotations

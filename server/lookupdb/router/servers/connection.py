@@ -1,19 +1,20 @@
-"""One RESP connection to a shard server: bytes out, replies in, in order. What they mean is for its user to know.
+"""One RESP connection to a shard server: it sends bytes and hands over replies in order.
 
-What it reads next is its state:
+``Reading`` is the state, which says what is read next:
 
-    PROVING   what the server says of itself: little
-    REPLIES   replies of any kind, by hiredis
+    PROVING   small replies about what the server serves
+    REPLIES   replies of any kind, with hiredis or the native kernels
     PONG      the answer to a PING, then replies
-    ELEMENTS  the rest of a reply that turned out to be large, value by value, then replies
-    END       nothing, until the loop has looked at the socket once more: a reply is whole, and more may lie behind it
+    ELEMENTS  the rest of a large reply, value by value, then replies
+    END       nothing until the loop has polled the socket once more: a reply is complete, but more may follow it
     CLOSED    nothing
 
-A reply is handed over when all that has come was looked at, and nothing follows it: its user may ask for more at once,
-and what came before that is no answer to it. What follows ends the connection, and the reply before it is not told.
-Invariants: there is a sink unless it is PROVING or was closed then; in no other state than ELEMENTS is there an element
-reader; in no other than PROVING and REPLIES are chunks kept, and counted in the budget in the latter alone. hiredis
-never sees a list within a list, nor what else it would make room for because it is announced.
+A reply is handed over only if no further bytes follow it. Its user may send the next request at once, and earlier bytes
+are no answer to that. Further bytes end the connection, and the reply before them is dropped.
+
+Invariants: there is a sink, except in PROVING or after closing then. Only ELEMENTS has an element reader. Chunks are
+kept only in PROVING and REPLIES, and counted in the budget only in REPLIES. hiredis never sees nested lists or other
+announcements for which it would allocate memory.
 """
 
 from __future__ import annotations
@@ -36,75 +37,69 @@ import hiredis
 from lookupdb import native
 from lookupdb.router.budget import RouterBudget
 
-# Where a shard server listens.
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServerAddress:
-    """Of an endpoint: where one worker of a shard server listens."""
+    """Where one worker of a shard server listens."""
 
     host: str
-    """A name or an IP address; an IPv6 address without brackets."""
+    """Name or IP address; IPv6 without brackets."""
     port: int
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-# Proves that idle connections are alive: a server that stands still would be found out by a lookup that waits for it.
+# The heartbeat finds dead idle connections before a lookup waits on one.
 #
-# One timer a worker looks at a few connections each time, in turn. One of which nothing has come since the last look,
-# and of which nothing is asked, is sent a PING. A lookup costs nothing of this, and a connection in use none either:
-# what is in flight has its own watch (see ``stall_watch``).
-
+# One timer per worker checks a few connections at a time. A connection that was idle since its last check gets a PING.
+# Connections in use cost nothing here: ``lane.StallWatch`` watches what is in flight.
 
 LOOK_SECONDS: Final = 3.0
-"""Each connection is looked at so often. A PING and its answer cost a worker about 45 us, a shard server 55: of 96 idle
-connections 0.15 % of a processor."""
+"""Interval of the checks of a connection. PING and answer cost a worker about 45 us and a shard server 55: 0.15 % of a
+CPU for 96 idle connections."""
 SILENCE_SECONDS: Final = 2.0
-"""A PING that was not answered for so long never will be: as long as a new connection may take to prove itself."""
+"""A PING without an answer for this long has failed. A new connection has the same time to prove itself."""
 _TICKS: Final = 8
-"""Of the timer, in SILENCE_SECONDS. Ticks count, not the clock: while this process stood still nobody was silent."""
+"""Timer ticks in SILENCE_SECONDS. They count instead of the clock, so that a pause of this process blames no server."""
 _MAX_LOOKS: Final = 100
-"""At a tick: beyond 1,200 connections each is looked at less often."""
+"""Limit of checks per tick: beyond 1,200 connections, each is checked less often."""
 
 
 class Pingable(Protocol):
-    """A connection."""
+    """A connection that the heartbeat checks."""
 
     @property
     def is_closed(self) -> bool:
-        """It is looked at no more."""
+        """Whether it is closed, which ends the checks."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a PING is not answered yet."""
+        """Whether a PING is unanswered."""
 
     def ping(self) -> bool:
-        """Send a PING if nothing has come since the last call and nothing is asked of it; whether one was sent."""
+        """Send a PING if the connection was idle since the last call. Return whether one was sent."""
 
 
 class Heartbeat:
-    """Calls ``on_silence`` of each watched connection, once, when a PING was not answered."""
+    """Calls ``on_silence`` of a watched connection once, when a PING was not answered."""
 
     def __init__(self, look_seconds: float = LOOK_SECONDS, silence_seconds: float = SILENCE_SECONDS) -> None:
         self.silence_seconds = silence_seconds
         self._tick_seconds = silence_seconds / _TICKS
         self._share = self._tick_seconds / look_seconds
-        """Of the connections, to be looked at in a tick."""
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._watched: deque[tuple[Pingable, Callable[[], None]]] = deque()
-        """The next one to be looked at first."""
         self._pinged: deque[tuple[int, Pingable, Callable[[], None]]] = deque()
-        """With the tick at which the answer is overdue."""
+        """Pinged connections, with the tick at which the answer is overdue."""
         self._ticks = 0
         self._due = self._random.random()
-        """Looks that are due: ticks bring fractions, and routers that start together do not look together."""
+        """Checks due, with fractions; random at first, so that routers that start together do not check together."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Pingable, on_silence: Callable[[], None]) -> None:
-        """Look at ``connection`` from now on until it is closed."""
+        """Check ``connection`` until it is closed."""
         self._watched.append((connection, on_silence))
         if self._timer is None:
             self._wait()
@@ -139,22 +134,20 @@ class Heartbeat:
                 self._pinged.append((self._ticks + _TICKS, connection, on_silence))
 
 
-# RESP replies out of bytes, within bounds. No I/O.
-#
-# hiredis reads what is small. It gives a reply out only once all of it is there, so a reply that turns out to be large
-# is read here instead, element by element: each is announced with its size before it is kept, and can be skipped.
+# Large RESP replies. hiredis returns a reply only when it is complete. So a reply that turns out to be large is read
+# element by element: the size of each is known before it is kept, and it can be skipped.
 
 
 LARGE_REPLY_BYTES: Final = 1 << 20
-"""A reply of which so much has come, and which is not whole, is read element by element."""
+"""An incomplete reply of this size is read element by element."""
 _MAX_LINE_BYTES: Final = 4096
-"""Of the line that begins an element, or is one: an error's sentence."""
+"""Limit of a line that begins an element or is one, such as an error."""
 _CRLF: Final = b"\r\n"
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,8}")
 
 
 class NotResp(Exception):
-    """The bytes are not the reply that was asked for; the message says what is wrong, and quotes no value."""
+    """The bytes are not the expected reply. The message quotes no value."""
 
 
 class _Skipped:
@@ -165,17 +158,17 @@ class _Skipped:
 
 
 SKIPPED: Final = _Skipped()
-"""Stands in a reply for a value that nobody waits for any longer."""
+"""The place of a value in a reply that nobody waits for any longer."""
 
 
 class ReplySink(Protocol):
-    """Who waits for a large reply."""
+    """The consumer of a large reply."""
 
     def expected_keys(self) -> int:
-        """How many keys were asked for; 0: nothing was."""
+        """Return the number of keys in flight, or 0."""
 
     def accept(self, index: int, size: int) -> bool:
-        """Whether the value of key ``index``, of ``size`` bytes, is to be kept."""
+        """Return whether to keep the value of key ``index``, of ``size`` bytes."""
 
 
 class ElementReader:
@@ -185,9 +178,9 @@ class ElementReader:
         self._sink = sink
         self._line = b""
         self._remaining = 0
-        """Bytes of the present value that have not come, its line end included."""
+        """Missing bytes of the current value, including its line end."""
         self._value: io.BytesIO | None = None
-        """The present value, unless it is skipped."""
+        """The current value, unless it is skipped."""
         self._size = 0
         self._values: list[Any] = []
         self._expected = sink.expected_keys()
@@ -196,11 +189,11 @@ class ElementReader:
 
     @property
     def reply(self) -> Any:
-        """As hiredis gives it, with SKIPPED where a value was not kept."""
+        """The reply as hiredis returns it, with SKIPPED for values that were not kept."""
         return self._values if self._is_array else self._values[0]
 
     def feed(self, data: bytes) -> int:
-        """Read on; how many bytes of ``data`` belong to this reply. Raises NotResp."""
+        """Read on. Return the number of bytes of ``data`` that belong to this reply. Raises NotResp."""
         offset, size = 0, len(data)
         view = memoryview(data)
         while offset < size and not self.is_whole:
@@ -212,10 +205,10 @@ class ElementReader:
         if self._value is not None:
             self._value.write(piece[: max(self._remaining - 2, 0)])
         self._remaining -= len(piece)
-        if self._remaining < len(_CRLF):  # the line end has come, or half of it, or its other half
+        if self._remaining < len(_CRLF):  # the piece includes some of the line end
             line_end = _CRLF[: len(_CRLF) - self._remaining]
             if not line_end.endswith(piece[-len(line_end) :]):
-                raise NotResp("a value is longer than it was said to be")
+                raise NotResp("a value is longer than announced")
         if not self._remaining:
             self._add(SKIPPED if self._value is None else self._value.getvalue())
             self._value = None
@@ -272,7 +265,7 @@ class ElementReader:
 
 
 def _number(digits: bytes) -> int:
-    """As hiredis reads it: without a sign or zeros that mean nothing."""
+    """Return a number as strictly as hiredis: no plus sign or leading zeros."""
     if not _NUMBER.fullmatch(digits):
         raise NotResp("a size that is no number")
     return int(digits)
@@ -280,27 +273,27 @@ def _number(digits: bytes) -> int:
 
 _NOTHING: Final = object()
 KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds, seconds and probes: an idle connection to a node that vanished is known as broken after about 11 s."""
+"""Seconds, seconds and probes: an idle connection to a vanished node counts as broken after about 11 s."""
 
 
 _ARRAY: Final = ord("*")
 _SCALARS: Final = b"+-:$"
 _MAY_NEST: Final = re.compile(rb"\n[*%~>|]")
-"""Where a list, map, set, push or attribute would begin within a reply. So does the middle of a value."""
+"""The possible beginning of a nested list, map, set, push or attribute; also matches inside values."""
 PROOF_BYTES: Final = 64 * 1024
-"""Of all that an endpoint says before it is asked for values."""
+"""Limit of all that an endpoint sends before it is asked for values."""
 PING: Final = b"*1\r\n$4\r\nPING\r\n"
 PONG: Final = b"+PONG\r\n"
 READ_BYTES: Final = 256_000
-"""What uvloop reads at once, and it reads again at once if it got so much; asyncio reads 256 KiB."""
+"""Bytes that uvloop reads at once, repeating if it got that many; asyncio reads 256 KiB."""
 _FULL_BYTES: Final = READ_BYTES - len(PONG)
-"""A piece of so many bytes, also without the answer to PING before it, says nothing of what lies behind it."""
-SURPLUS: Final = "answered more than it was asked"
-"""Why a connection is closed on which something comes that nobody has asked for."""
+"""A piece of this size, even without a PONG before it, may have more behind it."""
+SURPLUS: Final = "sent more than was requested"
+"""The reason for closing a connection after unrequested bytes."""
 
 
 class Reading(enum.Enum):
-    """What a connection reads next."""
+    """The state of a connection: what it reads next."""
 
     PROVING = enum.auto()
     REPLIES = enum.auto()
@@ -313,11 +306,11 @@ class Reading(enum.Enum):
 TRANSITIONS: Final = frozenset(
     {
         (Reading.PROVING, Reading.REPLIES),  # the server has proven itself
-        (Reading.REPLIES, Reading.PONG),  # idle, and asked whether it is alive
-        (Reading.PONG, Reading.REPLIES),  # it is
-        (Reading.REPLIES, Reading.ELEMENTS),  # a reply is larger than hiredis may hold
-        (Reading.ELEMENTS, Reading.REPLIES),  # it is whole
-        (Reading.REPLIES, Reading.END),  # one that ends with a full piece is whole
+        (Reading.REPLIES, Reading.PONG),  # idle, and pinged
+        (Reading.PONG, Reading.REPLIES),  # alive
+        (Reading.REPLIES, Reading.ELEMENTS),  # a reply is too large for hiredis
+        (Reading.ELEMENTS, Reading.REPLIES),  # the large reply is complete
+        (Reading.REPLIES, Reading.END),  # a reply that ends with a full piece is complete
         (Reading.END, Reading.REPLIES),  # nothing follows it
         *((reading, Reading.CLOSED) for reading in Reading if reading is not Reading.CLOSED),
     }
@@ -327,10 +320,11 @@ _CLOSED: Final = Reading.CLOSED
 
 
 class ServerConnection(asyncio.Protocol):
-    """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), ``on_lost`` once, with why.
+    """Calls ``on_reply`` with each reply (bytes, None, list, int or hiredis.ReplyError), and ``on_lost`` once with a
+    reason.
 
-    With the native kernels, a list of bytes and None is a ``ShardReply`` unless it is large.
-    Without ``sink`` no reply may be large. What has come of a reply is counted in ``budget``.
+    With the native kernels, a list of bytes and None is a ``ShardReply`` unless it is large. Without ``sink`` no reply
+    may be large. Incomplete replies are counted in ``budget``.
     """
 
     def __init__(self, on_reply: Callable[[Any], None], on_lost: Callable[[str], None], budget: RouterBudget) -> None:
@@ -341,22 +335,18 @@ class ServerConnection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._kernels = native.kernels()
         self._scan: Any = None
-        """A ``ReplyScan`` of the chunks that have come, which hiredis has not seen."""
+        """A ``ReplyScan`` of the chunks, which hiredis has not seen."""
         self._transport: asyncio.Transport | None = None
         self.reading = Reading.PROVING
         self.received = 0
-        """Bytes since the beginning."""
         self._chunks: list[bytes] = []
-        """What has come of a reply that is not whole."""
         self._counted = 0
-        """What is taken of the budget for it."""
         self._elements: ElementReader | None = None
         self._late: Any = None
-        """The reply that is handed over when nothing follows it, at END."""
+        """At END, the reply to hand over if nothing follows it."""
         self._pong = b""
-        """What has not come of the answer to PING."""
         self._received_before = 0
-        """Bytes when ``ping`` was called last."""
+        """Bytes received before the last call of ``ping``."""
 
     @classmethod
     async def open(
@@ -366,7 +356,7 @@ class ServerConnection(asyncio.Protocol):
         on_lost: Callable[[str], None],
         budget: RouterBudget,
     ) -> ServerConnection:
-        """Resolve the name anew and connect to the first of its addresses that answers. Raises OSError."""
+        """Resolve the name, and connect to the first of its addresses that answers. Raises OSError."""
         loop = asyncio.get_running_loop()
         refused: OSError | None = None
         for host in await _resolve(address):
@@ -379,8 +369,8 @@ class ServerConnection(asyncio.Protocol):
         raise refused or OSError(f"{address.host} has no address")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Have the kernel watch the other end while nothing is asked of it."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour only
+        """Enable TCP keepalive, for idle connections."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -388,7 +378,7 @@ class ServerConnection(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def use(self, on_reply: Callable[[Any], None], sink: ReplySink) -> None:
-        """Take the connection into use: the server has proven itself. From now on replies may be large."""
+        """Start to use the connection, whose server has proven itself. From now on replies may be large."""
         self.on_reply = on_reply
         self.sink = sink
         self.reading = Reading.REPLIES
@@ -399,7 +389,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over whole replies; close at the first byte that is not RESP."""
+        """Hand over complete replies; close at the first byte that is not RESP."""
         self.received += len(data)
         try:
             if self.reading is not _REPLIES and self._read_by_state(data):
@@ -428,7 +418,7 @@ class ServerConnection(asyncio.Protocol):
             self.close(f"answered what is not RESP: {error}")
 
     def _read_by_state(self, data: bytes) -> bool:
-        """Read ``data`` in a state other than REPLIES. Returns False if it is to be read as in REPLIES."""
+        """Read ``data`` in a state other than REPLIES. Return False if it is to be read as in REPLIES."""
         match self.reading:
             case Reading.PONG:
                 self._read_pong(data)
@@ -441,13 +431,13 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _hand_over_late(self, reply: Any) -> None:
-        """Hand over a reply behind which more may have come already: that is read first, and ends the connection."""
+        """Hand over a reply after checking for bytes behind it, which end the connection."""
         if self.sink is None:
-            self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+            self.close(f"sent more than {PROOF_BYTES} bytes about what it serves")
             return
         self.reading, self._late = Reading.END, reply
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._end_reply)  # the loop looks at sockets between the two
+        loop.call_soon(loop.call_soon, self._end_reply)  # the loop polls sockets between the two
 
     def _end_reply(self) -> None:
         if self.reading is Reading.END:
@@ -456,7 +446,7 @@ class ServerConnection(asyncio.Protocol):
             self.on_reply(reply)
 
     def _read_natively(self, data: bytes) -> bool:
-        """Read the beginning of a list, or more of it, by the native kernels; False if others are to read it."""
+        """Read a list or more of it with the native kernels. Return False if they cannot."""
         if self._chunks:
             if self._scan is not None and self._continue_packed(data):
                 return True
@@ -466,8 +456,8 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def _read_nested(self, data: bytes) -> bool:
-        """Read a list in which hiredis might find another one, for which it would allocate what its head announces;
-        False if there is none in ``data``."""
+        """Read a list element by element if hiredis might find a nested one and allocate what its head announces.
+        Return False if there is none in ``data``."""
         last = self._chunks[-1][-1:] if self._chunks else b""
         if self.sink is None or not _MAY_NEST.search(last + data):
             return False
@@ -475,7 +465,7 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _begin_packed(self, kernels: ModuleType, data: bytes) -> bool:
-        """Read natively what begins a list of values; False if hiredis is to read it."""
+        """Read natively what begins a list of values. Return False if hiredis is to read it."""
         expected = self.sink.expected_keys() if self.sink else 0
         reply = kernels.ShardReply.read(data, expected)
         if reply is not None:
@@ -495,7 +485,7 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _continue_packed(self, data: bytes) -> bool:
-        """The same of what goes on with it. In the end hiredis gets all that has come."""
+        """Read more of that list. If the kernels give up, hiredis gets all chunks."""
         state = self._scan.feed(data)
         if state is False:
             self._keep(data)
@@ -518,24 +508,24 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _check_length(self, data: bytes) -> None:
-        """hiredis allocates what the head of a list announces: see first that it is what was asked for."""
+        """Check that the head of a list announces the expected number, because hiredis allocates memory for it."""
         head = b"*%d\r\n" % (self.sink.expected_keys() if self.sink else 0)
         found = b"".join([*self._chunks[: len(head)], data[: len(head)]])
         if not head.startswith(found[: len(head)]):
             raise NotResp(f"expected a list that begins with {head!r}, found {self._describe(found)}")
 
     def _describe(self, data: bytes) -> str:
-        """What has come instead. It may be a value once values are asked for: then it is not quoted."""
+        """Describe unexpected data, without quoting it if it may be a value."""
         return repr(data[:20]) if self.sink is None else f"{len(data)} bytes that begin otherwise"
 
     def _keep(self, data: bytes) -> None:
-        """A reply has come in part: it is kept, should it turn out to be large, whether hiredis has it or not."""
-        if self.sink is None:  # it proves itself
+        """Keep a chunk of an incomplete reply, in case the reply turns out to be large."""
+        if self.sink is None:  # the server is proving itself
             self._chunks.append(data)
             if self.received > PROOF_BYTES:
-                self.close(f"said more than {PROOF_BYTES} bytes of what it serves")
+                self.close(f"sent more than {PROOF_BYTES} bytes about what it serves")
             return
-        if not self.sink.expected_keys():  # its end would come when something is asked for
+        if not self.sink.expected_keys():  # nothing was requested
             self.close(SURPLUS)
             return
         self._chunks.append(data)
@@ -547,7 +537,7 @@ class ServerConnection(asyncio.Protocol):
             self._begin_elements(self.sink, self._chunks)
 
     def _begin_elements(self, sink: ReplySink, chunks: list[bytes]) -> None:
-        """Read a reply anew, and on, value by value."""
+        """Read a reply again from its start, value by value."""
         self._forget_chunks()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._elements = ElementReader(sink)
@@ -556,15 +546,14 @@ class ServerConnection(asyncio.Protocol):
             self._read_elements(chunk)
 
     def _read_elements(self, data: bytes) -> None:
-        """Read on in a large reply."""
         elements = self._elements
         if elements is None:
             if self.reading is not _CLOSED:
-                raise NotResp("more follows than was asked for")
+                raise NotResp("more follows than was requested")
             return
         end = elements.feed(data)
         if end < len(data):
-            raise NotResp("more follows than was asked for")
+            raise NotResp("more follows than was requested")
         if elements.is_whole:
             self._elements = None
             self.reading = Reading.REPLIES
@@ -573,22 +562,22 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._hand_over_late(elements.reply)
 
-    # Whether the other end is alive (see ``heartbeat``).
+    # Called by the heartbeat.
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is gone, for whatever reason."""
+        """Whether the connection is gone."""
         return self.reading is Reading.CLOSED
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a PING is not answered yet."""
+        """Whether a PING is unanswered."""
         return self.reading is Reading.PONG
 
     def ping(self) -> bool:
-        """Send a PING if nothing has come since the last call and nothing is asked for; whether one was sent.
+        """Send a PING if the connection was idle since the last call. Return whether one was sent.
 
-        Replies come in order: what is asked for from now on is answered after it.
+        Replies keep their order, so requests may follow at once.
         """
         is_quiet = self.received == self._received_before
         self._received_before = self.received
@@ -600,7 +589,6 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _read_pong(self, data: bytes) -> None:
-        """Read the answer to PING; what follows is a reply as any other."""
         piece, rest = data[: len(self._pong)], data[len(self._pong) :]
         if not self._pong.startswith(piece):
             raise NotResp(f"expected {PONG!r}, found {self._describe(data)}")
@@ -618,17 +606,17 @@ class ServerConnection(asyncio.Protocol):
         self._scan = None
 
     def eof_received(self) -> None:
-        """No half-open connections."""
+        """Close: half-open connections are not supported."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell why, once. A reply that is whole is handed over before: nothing follows it any more."""
+        """Hand over a complete reply, which nothing can follow now, and report the reason once."""
         self._transport = None
         self._end_reply()
         if self.reading is not _CLOSED:
             self._end(f"connection lost: {exc}" if exc else "the connection was closed by the other end")
 
     def close(self, why: str) -> None:
-        """Close at once, for the reason ``why``; no reply that is still on its way will be handed over."""
+        """Close at once for the reason ``why``; later replies are dropped."""
         if self.reading is not _CLOSED:
             if self._transport:
                 self._transport.abort()
@@ -637,7 +625,7 @@ class ServerConnection(asyncio.Protocol):
     def _end(self, why: str) -> None:
         self.reading = Reading.CLOSED
         self._elements = self._late = None
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # the heartbeat knows this connection a while longer
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)  # free memory: the heartbeat keeps this object
         self._forget_chunks()
         self._on_lost(why)
 
@@ -645,7 +633,7 @@ class ServerConnection(asyncio.Protocol):
 async def _resolve(address: ServerAddress) -> list[str]:
     """Return the IP addresses of the host. Raises OSError.
 
-    Connecting must not resolve it: uvloop, cancelled while it does both, leaves the resolver's late error to nobody.
+    Connecting must not resolve: if uvloop is cancelled while it does both, nobody handles the resolver's late error.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)

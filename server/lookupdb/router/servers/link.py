@@ -1,6 +1,6 @@
-"""The life of one link to an endpoint: a connection made, proven, broken, made again, less and less often.
+"""The life of one link to an endpoint: connect, verify, use, and reconnect with backoff after a failure.
 
-``link_state`` is its table of states; here is what each transition does.
+``TRANSITIONS`` is the table of states; ``Link`` performs each transition.
 """
 
 from __future__ import annotations
@@ -17,59 +17,57 @@ from lookupdb.router.counters import INDEX
 from lookupdb.router.servers.connection import Heartbeat, ServerAddress, ServerConnection
 from lookupdb.router.servers.proof import NotProven, Passwords, ShardIdentity, UnknownKey, connect
 
-# The life of a link as a table: which event leads from which state to which. No I/O.
+# The events of a link:
 #
-# | event | what happens | where |
+# | event | condition | place |
 # | --- | --- | --- |
 # | START | a routing table names the endpoint | ``Endpoint.start`` |
-# | START | the first slice of large work comes | ``Endpoint._lane_for`` |
-# | PROOF | the server is connected to, and proves what it serves | ``Link._use`` |
-# | FAILURE | it does not within 2 s (``CONNECT_SECONDS``), or there is an OSError | ``Link._connect`` |
+# | START | the first slice of large work arrives | ``Endpoint._lane_for`` |
+# | PROOF | the server is connected and has proven what it serves | ``Link._use`` |
+# | FAILURE | it has not within 2 s (``CONNECT_SECONDS``), or an OSError | ``Link._connect`` |
 # | FAILURE | it serves something else, refuses the password, says too much | ``NotProven``, raised in ``proof`` |
-# | FAILURE | the key of its password is not there | ``UnknownKey``, raised in ``Passwords.find`` |
+# | FAILURE | the key of its password is missing | ``UnknownKey``, raised in ``Passwords.find`` |
 # | LOSS | the other end closes or resets, or TCP keepalive gives it up | ``ServerConnection.connection_lost`` |
-# | LOSS | it sends what is not RESP, or more than was asked | ``ServerConnection.data_received``, ``_keep`` |
-# | LOSS | it sends a reply that was not asked for, or of the wrong shape | ``Lane._on_reply`` |
-# | LOSS | it is busy and stalls: too little of a batch comes in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
+# | LOSS | it sends invalid RESP, or more than was requested | ``ServerConnection.data_received``, ``_keep`` |
+# | LOSS | it sends an unrequested reply, or one of the wrong shape | ``Lane._on_reply`` |
+# | LOSS | it stalls: too little of a batch arrives in a deadline | ``StallWatch`` → ``Lane._close_stalled`` |
 # | SILENCE | it is idle and does not answer a PING within 2 s | ``Heartbeat`` → ``Link._on_silence`` |
-# | RETRY | the backoff has passed: 2 s at most (``MAX_BACKOFF_SECONDS``) | ``Link._live`` |
-# | CLOSE | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused``, by way of |
+# | RETRY | the backoff has passed: at most 2 s (``MAX_BACKOFF_SECONDS``) | ``Link._live`` |
+# | CLOSE | no routing table names the endpoint, or the worker ends | ``EndpointPool.close_unused``, through |
 # | | | ``Endpoint.close``, ``Lane.close``, ``Link.close`` |
 #
-# What is in flight fails its try either way. A lookup that then finds no ready replica is parked after a LOSS
-# (``ShardReplicas._park``), until its deadline at most: a server that was restarted is back in a moment, and one that
-# stalled gets a smaller batch next. After a SILENCE it is given up at once: an idle server that does not answer stands
-# still, and nobody knows for how long. Large work that is queued waits in its lane for the next connection after both,
-# while the endpoint is ready.
+# LOSS and SILENCE fail the try of what is in flight. If no replica is then ready, a lookup is parked after LOSS until
+# its deadline (``ShardReplicas._park``): a restarted server is back soon, and a stalled one gets a smaller batch. After
+# SILENCE it is given up at once, because nobody knows when a frozen server returns. Queued large work waits in its lane
+# for the next connection after both, while the endpoint is ready.
 #
-# Invariants: a link has a connection when it is READY, and then only. It is told to connect once, by START, and makes
-# no connection after CLOSE.
+# Invariants: a link has a connection exactly when it is READY. It starts once, and does not connect after CLOSE.
 
 
 class LinkState(enum.StrEnum):
-    """Only a READY link is used."""
+    """The states of a link. Only a READY link is used."""
 
     NEW = "new"
     CONNECTING = "connecting"
-    """Until the server has proven what it serves."""
+    """Lasts until the server has proven what it serves."""
     READY = "ready"
     BROKEN = "broken"
-    """Until the backoff has passed."""
+    """Lasts until the backoff has passed."""
     CLOSED = "closed"
 
 
 class LinkEvent(enum.Enum):
-    """What happens to a link."""
+    """The events of a link."""
 
     START = enum.auto()
     PROOF = enum.auto()
-    """The server is connected to and has proven itself."""
+    """The server is connected and has proven itself."""
     FAILURE = enum.auto()
-    """It could not be connected to, or proved to be something else."""
+    """The connection attempt failed, or the server serves something else."""
     LOSS = enum.auto()
-    """The connection broke. The server may be back in a moment: one that is restarted is."""
+    """The connection broke. The server may be back soon, for example after a restart."""
     SILENCE = enum.auto()
-    """The idle connection is dead: the server stands still, and nobody knows for how long."""
+    """The idle connection is dead. The server is frozen, and nobody knows for how long."""
     RETRY = enum.auto()
     CLOSE = enum.auto()
 
@@ -83,46 +81,45 @@ TRANSITIONS: Final = {
     (LinkState.BROKEN, LinkEvent.RETRY): LinkState.CONNECTING,
     **{(state, LinkEvent.CLOSE): LinkState.CLOSED for state in LinkState},
 }
-"""What is not here cannot happen: a KeyError is a defect."""
+"""All possible transitions; a KeyError is a bug."""
 
 
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""To resolve, connect and prove."""
+"""Limit to resolve, connect and verify."""
 FIRST_BACKOFF_SECONDS: Final = 0.05
 MAX_BACKOFF_SECONDS: Final = 2.0
-"""A replica that is back is used again within so long. Both are halved at random, so that routers spread out."""
+"""A replica that returns is used again within this time. Backoffs are randomly halved to spread routers out."""
 STEADY_SECONDS: Final = 1.0
-"""An endpoint that was ready for so long is connected again quickly."""
+"""An endpoint that was ready for this long is reconnected quickly."""
 _BROKEN: Final = INDEX["endpoints_broken"]
 _PROOFS_FAILED: Final = INDEX["proofs_failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What all links of a worker share."""
+    """The settings that all links of a worker share."""
 
     counters: memoryview
-    """The worker's slot (see ``counters``)."""
     random: random.Random
     budget: RouterBudget
     passwords: Passwords = field(default_factory=Passwords)
-    """An endpoint is shown its password before it is asked for its proof."""
+    """Passwords of the endpoints, which are sent before the proof is requested."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
 
 class LinkUser(Protocol):
-    """Who uses a link."""
+    """The user of a link."""
 
     def on_connection(self, connection: ServerConnection) -> None:
         """The endpoint has proven itself on ``connection``."""
 
     def on_no_connection(self, why: str) -> None:
-        """That connection is gone, or another could not be made."""
+        """The connection is lost, or an attempt failed."""
 
     def on_state_change(self) -> None:
-        """The link has become ready or has ceased to be, or is not for another reason than before."""
+        """The link has become ready or unready, or is unready for another reason."""
 
 
 class Link:
@@ -133,9 +130,9 @@ class Link:
     ) -> None:
         self.state = LinkState.NEW
         self.last_failure: str | None = None
-        """Why it is not ready; None if nothing has failed since it was, or since it began."""
+        """The reason why it is not ready, or None if nothing has failed since it was ready or started."""
         self.broken_at = float("-inf")
-        """The loop's time when it was ready for the last time, if it may be back in a moment."""
+        """Event loop time when it was last ready, if it may be back soon."""
         self.was_ready = False
         self._address = address
         self._identity = identity
@@ -150,11 +147,11 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._connection: ServerConnection | None = None
         self._lost = asyncio.Event()
-        """The connection is gone."""
+        """Set when the connection is lost."""
         self._life: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, and connect again whenever the connection breaks."""
+        """Connect, and reconnect whenever the connection breaks."""
         self._enter(LinkEvent.START)
         self._life = self._loop.create_task(self._live())
 
@@ -166,7 +163,7 @@ class Link:
         self.break_connection("closed")
 
     def break_connection(self, why: str) -> None:
-        """Close the connection; another one is made."""
+        """Close the connection; ``_live`` makes another."""
         if self._connection:
             self._connection.close(why)
 
@@ -185,14 +182,14 @@ class Link:
             self._enter(LinkEvent.RETRY, self.last_failure)
 
     async def _connect(self) -> ServerConnection | None:
-        """A connection to the endpoint, which has proven itself; None if there is none: then the user was told."""
+        """Return a verified connection, or None after reporting the failure to the user."""
         settings = self._settings
         try:
             password = settings.passwords.find(self._identity.password, self._identity.shard)
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await connect(self._address, self._identity, password, self._on_lost, settings.budget)
         except TimeoutError:
-            self._fail(f"did not connect and prove itself within {CONNECT_SECONDS:g} s")
+            self._fail(f"not connected and verified within {CONNECT_SECONDS:g} s")
         except (NotProven, UnknownKey) as error:
             settings.counters[_PROOFS_FAILED] += 1
             self._fail(str(error))
@@ -201,7 +198,6 @@ class Link:
         return None
 
     def _fail(self, why: str) -> None:
-        """No connection could be made."""
         self._enter(LinkEvent.FAILURE, why)
         self._user.on_no_connection(why)
 
@@ -213,14 +209,14 @@ class Link:
         self._settings.heartbeat.watch(connection, self._on_silence)
 
     def _on_silence(self) -> None:
-        """The first lookup on the connection would wait in vain, and so would the next ones."""
+        """Close the connection: the next lookups on it would wait in vain."""
         why = f"did not answer PING within {self._settings.heartbeat.silence_seconds:g} s"
         self._settings.counters[_BROKEN] += 1
         self._enter(LinkEvent.SILENCE, why)
         self.break_connection(why)
 
     def _on_lost(self, why: str) -> None:
-        """A connection is gone. One that had not proven itself is ``_connect``'s to tell."""
+        """Handle a lost connection. ``_connect`` reports one that was not verified."""
         if self._connection is None:
             return
         self._connection = None
@@ -229,11 +225,11 @@ class Link:
                 self._settings.counters[_BROKEN] += 1
                 self._enter(LinkEvent.LOSS, why)
             self._user.on_no_connection(why)
-        finally:  # whatever is raised about the lookups on it, the next connection is made
+        finally:  # an error of a lookup must not stop the reconnection
             self._lost.set()
 
     def _enter(self, event: LinkEvent, why: str | None = None) -> None:
-        """Go where ``event`` leads, for the reason ``why``, and tell the user if that is news."""
+        """Make the transition of ``event`` for the reason ``why``, and notify the user of a change."""
         before = self.state
         state = TRANSITIONS[before, event]
         is_new_failure = state is LinkState.BROKEN and why != self.last_failure

@@ -1,4 +1,9 @@
-"""Opens a connection to an endpoint and has the endpoint prove what it serves, before it is used."""
+"""Connects to an endpoint, and verifies what it serves before it is used.
+
+``Passwords`` holds the passwords of shard servers: a common one, or one per shard and rollout, derived from a key that
+the routing table names. ``connect`` sends the password, asks ``INFO lookupdb``, and compares the answer with the
+expected ``ShardIdentity``. That is necessary because the address of a deleted pod may belong to another pod by now.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +19,31 @@ from lookupdb.router.budget import RouterBudget
 from lookupdb.router.servers.connection import SURPLUS, ServerAddress, ServerConnection
 from lookupdb.shard_name import FORMAT_VERSION
 
-# The passwords that a worker shows to shard servers: one for all, or, of servers whose routing table entry names a
-# key, that of their shard and rollout, derived from the key.
-#
-# Keys are files named by their fingerprint, in a folder that is watched. A key that was there once is remembered until
-# the process ends: what serves goes on serving when its file goes, and to take a file away revokes nothing, because the
-# servers take the password as long as they live.
-
+# Keys are files named by their fingerprint in a watched folder. A key that was read is remembered until the process
+# ends. Removing its file revokes nothing, because servers accept the password as long as they live.
 
 MOST_KEYS: Final = 64
-"""That are remembered. A dataset has one a rollout at most, and routers start anew with each."""
+"""Limit of remembered keys. A dataset has at most one per rollout, and each rollout restarts the routers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordRef:
-    """Which passwords the servers of a rollout ask for, by the routing table. Nothing of it is secret."""
+    """The passwords of a rollout's servers, as the routing table names them. Holds no secret."""
 
     rollout: str
     key: str
-    """Fingerprint of the key that the password is derived from."""
+    """Fingerprint of the key that passwords are derived from."""
 
     def __str__(self) -> str:
         return f"password of rollout {self.rollout} (key {self.key})"
 
 
 class UnknownKey(Exception):
-    """A routing table names a key that is not there; the message says so."""
+    """The routing table names a key that is missing."""
 
 
 class Passwords:
-    """The passwords of one worker. ``common`` is for servers whose routing table entry names no key."""
+    """The passwords of one worker. ``common`` is for servers without a key in the routing table."""
 
     def __init__(self, common: str | None = None) -> None:
         self._common = common
@@ -52,15 +52,15 @@ class Passwords:
         self._wrong: frozenset[str] = frozenset()
 
     def take_files(self, content: Content) -> None:
-        """Take the keys that the files hold, and remember those of before."""
-        from lookupdb import shard_passwords  # here, because it brings OpenSSL, which a router without keys spares
+        """Add the keys in the files to the remembered ones."""
+        from lookupdb import shard_passwords  # lazy: it loads OpenSSL, which a router without keys does not need
 
         valid: set[str] = set()
         for path, key in content.items():
             is_whole = key is not None and len(key) == shard_passwords.KEY_BYTES
             if key is not None and is_whole and shard_passwords.fingerprint_key(key) == path.name:
                 valid.add(path.name)
-                self._keys.pop(path.name, None)  # the last one taken is forgotten last
+                self._keys.pop(path.name, None)  # moves the key to the end, so that it is dropped last
                 self._keys[path.name] = key
         self._present = frozenset(valid)
         self._wrong = frozenset(path.name for path in content) - valid
@@ -68,34 +68,29 @@ class Passwords:
             del self._keys[next(iter(self._keys))]
 
     def find(self, ref: PasswordRef | None, shard: int) -> str | None:
-        """The password of ``shard`` that ``ref`` asks for; None when none is to be shown. Raises UnknownKey."""
+        """Return the password of ``shard`` according to ``ref``, or None if there is none. Raises UnknownKey."""
         if ref is None:
             return self._common
         key = self._keys.get(ref.key)
         if key is None:
             found = "holds another key or none" if ref.key in self._wrong else "is not there"
-            raise UnknownKey(f"cannot be shown the {ref}: the file of that key {found} (--password-key-dir)")
+            raise UnknownKey(f"missing {ref}: the file of that key {found} (--password-key-dir)")
         from lookupdb import shard_passwords
 
         return shard_passwords.derive_password(key, ref.rollout, shard)
 
     def list_missing(self, refs: Iterable[PasswordRef]) -> list[str]:
-        """The fingerprints of keys that ``refs`` name and that no file holds now, also if they are remembered."""
+        """Return the fingerprints in ``refs`` that no file holds now, even if they are remembered."""
         return sorted({ref.key for ref in refs} - self._present)
 
 
-# What an endpoint must prove before it is used: that it serves the very shard the routing table says.
-#
-# The address of a pod that is gone may be another pod's by now; a wrong answer is worse than no answer.
-
-
 QUESTION: Final = b"*2\r\n$4\r\nINFO\r\n$8\r\nlookupdb\r\n"
-"""``INFO lookupdb``, whose answer is lines of ``name:value``."""
+"""``INFO lookupdb``, which is answered with lines of ``name:value``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIdentity:
-    """What one endpoint is expected to serve."""
+    """The expected content of an endpoint."""
 
     dataset: str
     """``namespace/name``."""
@@ -106,10 +101,10 @@ class ShardIdentity:
     normalize: tuple[str, ...]
     value_format: str
     password: PasswordRef | None = None
-    """Which password it asks for; None: the one that all ask for, or none."""
+    """The endpoint's own password, or None for the common one or none."""
 
     def members(self) -> dict[str, str]:
-        """As ``INFO lookupdb`` names them."""
+        """Return the names and values in the answer to ``INFO lookupdb``."""
         return {
             "format_version": str(FORMAT_VERSION),
             "dataset": self.dataset,
@@ -122,9 +117,9 @@ class ShardIdentity:
         }
 
     def mismatch(self, answer: object) -> str | None:
-        """What in the ``answer`` to QUESTION is not as expected, for a message; None when all is."""
+        """Return a message about what differs in the ``answer`` to QUESTION, or None."""
         if not isinstance(answer, bytes):
-            return f"does not tell what it serves: {str(answer)[:200]}"
+            return f"does not report what it serves: {str(answer)[:200]}"
         found = dict(_parse_lines(answer))
         wrong = [
             f"{name} {expected!r}, found {found.get(name, 'none')[:200]!r}"
@@ -142,7 +137,7 @@ def _parse_lines(answer: bytes) -> Iterator[tuple[str, str]]:
 
 
 class NotProven(Exception):
-    """The endpoint does not serve what it should, or does not tell; the message says what was found."""
+    """The endpoint does not serve what it should, or does not report it."""
 
 
 async def connect(
@@ -152,9 +147,9 @@ async def connect(
     on_lost: Callable[[str], None],
     budget: RouterBudget,
 ) -> ServerConnection:
-    """A connection to ``address``, which has proven to be ``identity``. Raises NotProven or OSError.
+    """Return a connection to ``address`` that has proven to be ``identity``. Raises NotProven or OSError.
 
-    ``on_lost`` is the connection's; give it an ``on_reply`` and a ``sink`` at once.
+    The connection keeps ``on_lost``; give it an ``on_reply`` and a ``sink`` at once.
     """
     replies: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -172,7 +167,7 @@ async def connect(
                 raise NotProven(f"does not accept the {which}: {str(admitted)[:200]}")
         answer = await dialogue.ask(QUESTION)
         if isinstance(answer, hiredis.ReplyError) and str(answer).startswith("NOAUTH"):
-            raise NotProven(f"wants a password, and the routing table names none: {str(answer)[:200]}")
+            raise NotProven(f"requires a password, but the routing table names none: {str(answer)[:200]}")
         mismatch = identity.mismatch(answer)
         if mismatch:
             raise NotProven(mismatch)
@@ -184,14 +179,14 @@ async def connect(
 
 
 class _Dialogue:
-    """One question after the other on ``connection``. What comes before it was asked for answers nothing."""
+    """Asks one question at a time on ``connection``. A reply that arrives before its question is an error."""
 
     def __init__(self, connection: ServerConnection, replies: asyncio.Queue[Any]) -> None:
-        """``replies`` also has, as an exception, why there will be no more."""
+        """``replies`` also receives, as an exception, the reason why no more will come."""
         self._connection = connection
         self._replies = replies
         self._told = 0
-        """Bytes until the end of the last reply."""
+        """Bytes up to the end of the last reply."""
         connection.on_reply = self._on_reply
 
     def _on_reply(self, reply: Any) -> None:
@@ -199,13 +194,13 @@ class _Dialogue:
         self._replies.put_nowait(reply)
 
     async def ask(self, question: bytes) -> Any:
-        """The answer to ``question``. Raises NotProven and ConnectionError."""
+        """Return the answer to ``question``. Raises NotProven and ConnectionError."""
         self.check_silence()
         self._connection.write(question)
         return self._take(await self._replies.get())
 
     def check_silence(self) -> None:
-        """Nothing has come that was not asked for. Raises NotProven and ConnectionError."""
+        """Check that nothing has arrived unasked. Raises NotProven and ConnectionError."""
         if not self._replies.empty():
             self._take(self._replies.get_nowait())
             raise NotProven(SURPLUS)

@@ -1,3 +1,3 @@
-"""One shard: which replica is asked, what waits for it, and which batches leave."""
+"""One shard: the choice of a replica, queues, and batches."""
 
 from __future__ import annotations

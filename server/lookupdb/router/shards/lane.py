@@ -1,8 +1,12 @@
-"""A lane to an endpoint: a link and the lookups that wait for it. One batch is in flight while the next one grows.
+"""A lane to an endpoint: a connection with one batch in flight, and the lookups that wait for the next batch.
 
-A lone lookup leaves at once; others leave together with those of the other lanes (see ``coalescer``). Answers come in
-the order of the batches, so a connection on which one went missing or wrong is closed, never resynchronised: a late
-answer can then not be taken for another's.
+``Lane.submit`` queues a lookup; ``Coalescer`` decides when lanes send. ``Lane.send`` takes lookups off the queue (a
+deque, or a ``FairQueue`` for large work) until the batch has the number of keys that ``BatchSize`` allows.
+``ShardBatch`` is the batch in flight; ``Lane._on_reply`` gives its lookups their values. ``StallWatch`` notices a batch
+without progress.
+
+Replies arrive in the order of the batches. So a connection with a missing or wrong reply is closed, never
+resynchronised: a late reply must not be taken for another one.
 """
 
 from __future__ import annotations
@@ -38,48 +42,46 @@ from lookupdb.router.servers.connection import SKIPPED, ServerAddress, ServerCon
 from lookupdb.router.servers.link import Link, LinkSettings, LinkState
 from lookupdb.router.servers.proof import ShardIdentity
 
-# When batches leave: once an iteration of the event loop brings nothing new, for all endpoints of a worker together.
+# When batches leave: as soon as an iteration of the event loop brings nothing new for any endpoint of the worker.
 #
-# A lone lookup leaves at once, after one look at the sockets that does not wait; of a thousand that come together those
-# for one shard leave together. Each batch costs a write and a read on both ends, whatever it holds.
+# Each batch costs a write and a read on both ends, whatever its size. A lone lookup leaves after one poll of the
+# sockets; of a thousand that arrive together, those of one shard leave together.
 
 
 MAX_ITERATIONS: Final = 4
-"""Of the event loop: lookups are kept while each brings more. With 100 clients and 4 shards 0 gives batches of 5 to
-7 keys, 4 of 10 to 12. More were better with 16 and 256 clients and worse with 100, by runs that vary as much."""
+"""Event loop iterations for which lookups wait while more arrive. With 100 clients and 4 shards, 0 gives batches of 5
+to 7 keys, 4 of 10 to 12. Higher values were better with 16 and 256 clients and worse with 100, within the noise."""
 
 ENOUGH_KEYS: Final = 64
-"""A batch that holds so many pays for itself, and nothing is gained by waiting for more."""
+"""A batch of this size pays for itself, so it waits for no more."""
 
 
 class BatchSender(Protocol):
-    """What has a queue to send."""
+    """A queue that can be sent."""
 
     outstanding: int
-    """Keys queued and in flight."""
 
     def send(self) -> None:
-        """Send it, or as much of it as may be sent now."""
+        """Send as much as may be sent now."""
 
 
 class Coalescer:
-    """Has each sender that is added send once, soon."""
+    """Makes each added sender send once, soon."""
 
     def __init__(self) -> None:
         self._call_soon = asyncio.get_running_loop().call_soon
         self._senders: list[BatchSender] = []
         self._coalesced = 0
-        """Keys, at the last iteration."""
         self._iterations = 0
 
     def add(self, sender: BatchSender) -> None:
-        """Have ``sender`` send soon. It is not among those added already."""
+        """Make ``sender`` send soon. It must not be in the list already."""
         if not self._senders:
             self._call_soon(self._send_or_wait)
         self._senders.append(sender)
 
     def _send_or_wait(self) -> None:
-        """Have all send, or look once more for what comes in: a callback that is due keeps the loop from waiting."""
+        """Make all send, or poll once more: a due callback keeps the loop from blocking."""
         key_count = 0
         for sender in self._senders:
             key_count += sender.outstanding
@@ -95,28 +97,22 @@ class Coalescer:
             sender.send()
 
 
-# What all endpoints of a worker share.
-
-
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Bounds of the lookups of an endpoint, and what its links need."""
+    """The settings that all endpoints of a worker share: limits of lookups, and those of links."""
 
     deadline_seconds: float
-    """A batch of which nothing comes for longer breaks its connection."""
+    """A batch without progress for longer than this breaks its connection."""
     max_queued_keys: int
     link: LinkSettings
     coalescer: Coalescer = field(default_factory=Coalescer)
-
-
-# A batch in flight: which keys were asked for whom, and who gets what of the reply.
 
 
 log = logging.getLogger(__name__)
 
 
 class ShardBatch:
-    """``key_count`` keys of ``lookups``, in this order, sent at ``sent_at`` (the loop's time)."""
+    """A batch in flight: ``key_count`` keys of ``lookups``, in this order, sent at ``sent_at`` (event loop time)."""
 
     __slots__ = ("_arrived", "_starts", "held_bytes", "key_count", "lookups", "sent_at")
 
@@ -125,31 +121,32 @@ class ShardBatch:
         self.key_count = key_count
         self.sent_at = sent_at
         self._starts: list[int] | None = None
-        """Of each lookup, the index of its first key; only a large reply needs them."""
+        """The index of each lookup's first key; only a large reply needs it."""
         self._arrived: dict[PendingLookup, int] = {}
         self.held_bytes = 0
-        """Taken of the budget for values, until ``release``."""
+        """Bytes taken from the budget for values, until ``release``."""
 
     def accept(self, index: int, size: int, budget: RouterBudget) -> bool:
-        """Whether the value of key ``index``, of ``size`` bytes, is to be kept. It is counted if so."""
+        """Return whether to keep the value of key ``index``, of ``size`` bytes. If so, count it."""
         if self._starts is None:
             self._starts = [0, *accumulate(lookup.key_count for lookup in self.lookups[:-1])]
         lookup = self.lookups[bisect_right(self._starts, index) - 1]
         arrived = self._arrived[lookup] = self._arrived.get(lookup, 0) + size
         if lookup.is_done or not lookup.may_receive(arrived, budget):
             return False
-        self.held_bytes += size  # until the whole reply is there, also if nobody waits for it any longer by then
+        self.held_bytes += size  # until the reply is complete, even if nobody waits for the value any longer
         budget.take(size)
         return True
 
     def release(self, budget: RouterBudget) -> None:
-        """Give back what was taken of the budget: the reply is delivered, or will not come."""
+        """Give back the bytes of the budget after the reply was delivered or lost."""
         if self.held_bytes:
             budget.release(self.held_bytes)
             self.held_bytes = 0
 
     def deliver(self, values: ReplyValues) -> tuple[int, int]:
-        """Give each lookup its values; how many keys of lookups that were not done were found, and how many missing."""
+        """Give each lookup its values. Return the number of keys found and missing, without those of finished
+        lookups."""
         at = 0
         missing, found = values.count(None), len(values)
         for lookup in self.lookups:
@@ -160,13 +157,13 @@ class ShardBatch:
             else:
                 try:
                     lookup.deliver(values, at)
-                except Exception:  # whatever it is, it must not cost the others their answer
+                except Exception:  # an error of one lookup must not stop the others
                     log.exception("a waiter failed")
             at += count
         return found - missing, missing
 
     def deliver_readable(self, values: list[Any], problem: Callable[[str], Problem]) -> tuple[int, int]:
-        """As ``deliver``, but some of ``values`` are errors, or SKIPPED where nobody waits any longer."""
+        """Like ``deliver``, but some of ``values`` are errors, or SKIPPED if nobody waits for them."""
         at = found = missing = 0
         for lookup in self.lookups:
             count = lookup.key_count
@@ -190,38 +187,37 @@ class ShardBatch:
         fail_tries(self.lookups, problem)
 
 
-# How many keys the next batch may have: by the size of the values that came lately, and by how long they took.
-
+# Limits of the next batch, by the size of recent values and their time.
 
 BATCH_KEYS: Final = 256
-"""A batch is sent once it has so many keys."""
+"""A batch is sent when it has this many keys."""
 FIRST_KEYS: Final = 128
-"""Of a lane's first batch, before any value was seen; that of a lane for large work has one."""
+"""Keys of a lane's first batch, before any value was seen. A lane for large work begins with one."""
 SLICE_KEYS: Final = 64
-"""A request's keys of one shard are cut into slices of so many: a batch has fewer than BATCH_KEYS + SLICE_KEYS."""
+"""A request's keys of one shard are cut into slices of this size, so a batch has fewer than BATCH_KEYS + SLICE_KEYS."""
 BATCH_BYTES: Final = 512 * 1024
-"""An answer should have no more bytes, unless it is one value: small work may have to wait for it."""
+"""Limit of a reply with more than one value, because small work may wait behind it."""
 LARGE_SLICE_BYTES: Final = 64 * 1024
 """A slice whose values are expected to be larger is large work."""
 _TIMED_BYTES: Final = 64 * 1024
-"""Only an answer of so many bytes shows that values come slowly; a small one may have waited for this process."""
+"""Only a reply of this size shows that values arrive slowly; a small one may have waited for this process."""
 _UNCUT_BYTES: Final = BATCH_BYTES // SLICE_KEYS
-"""Of a value: up to so many, slices have SLICE_KEYS."""
+"""Slices have SLICE_KEYS if values are no larger than this."""
 
 
 class BatchSize:
-    """Follows the answers of one lane. An answer should take no longer than ``target_seconds``."""
+    """Limits of a lane's next batch, learned from its replies. A reply should take at most ``target_seconds``."""
 
     __slots__ = ("_target_seconds", "keys", "slice_keys", "value_bytes")
 
     def __init__(self, target_seconds: float, first_keys: int = FIRST_KEYS) -> None:
         self._target_seconds = target_seconds
         self.keys = first_keys
-        """At most so many in the next batch."""
+        """Limit of keys in the next batch."""
         self.value_bytes = 0.0
-        """What a key's answer is expected to be: the mean of the last batch, or half of what was expected before it."""
+        """Expected bytes per key: the mean of the last batch, or half of the previous expectation if that is more."""
         self.slice_keys = SLICE_KEYS
-        """How many keys of one request stay together, by ``value_bytes``."""
+        """Number of keys of one request that stay together, by ``value_bytes``."""
 
     def measure(self, keys: int, received: int, seconds: float) -> None:
         """Learn from a batch of ``keys`` that was answered with ``received`` bytes in ``seconds``."""
@@ -237,27 +233,25 @@ class BatchSize:
         self.keys = max(1, int(min(fitting, 2 * self.keys, BATCH_KEYS)))
 
     def shrink(self) -> None:
-        """Have fewer keys in the next batch: one was not answered in time."""
+        """Put fewer keys in the next batch, after one was not answered in time."""
         self.keys = max(1, self.keys // 4)
 
 
 def fitting_slice_keys(value_bytes: float) -> int:
-    """How many keys of one request stay together when a key's answer is expected to have ``value_bytes``."""
+    """Return the number of keys of one request that stay together if a key's value has ``value_bytes``."""
     return max(1, min(SLICE_KEYS, int(BATCH_BYTES // max(value_bytes, 1))))
 
 
-# Notices a batch that is not answered. Bytes that come are progress: a reply may take longer than a lookup waits.
-
+# A reply may take longer than a lookup waits, so bytes that arrive count as progress.
 
 PROGRESS_BYTES: Final = 4096
-"""In the time of a deadline: fewer are no progress, or an endpoint that trickles would be waited for for ever."""
+"""Bytes per deadline that count as progress; fewer do not, because an endpoint could trickle endlessly."""
 
 
 class StallWatch:
-    """Calls ``on_stall`` when of what is in flight since ``in_flight_since()`` too little has come for ``seconds``.
+    """Calls ``on_stall`` when the batch sent at ``in_flight_since()`` has made too little progress for ``seconds``.
 
-    ``received()`` is how many bytes have come since that was sent: what came before the watch looked counts, too. There
-    is one timer, not one a batch.
+    ``received()`` returns the bytes since the batch was sent. One timer serves all batches.
     """
 
     def __init__(
@@ -274,16 +268,16 @@ class StallWatch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._watched: float | None = None
-        """When the batch was sent whose bytes are counted from ``_received_before``."""
+        """The time at which the watched batch was sent."""
         self._received_before = 0
 
     @property
     def is_watching(self) -> bool:
-        """Whether a timer runs."""
+        """Whether a timer is running."""
         return self._timer is not None
 
     def watch(self, sent: float) -> None:
-        """Something was sent at ``sent``: look at it later."""
+        """Watch the batch that was sent at ``sent``."""
         self._watched, self._received_before = sent, 0
         self._timer = self._loop.call_at(sent + self._seconds, self._check)
 
@@ -304,15 +298,11 @@ class StallWatch:
             self._on_stall()
 
 
-# Slices that wait in the lane for large work: requests rotate, so that none waits for all of another's.
-
-
 class FairQueue:
-    """As a deque of slices, but ``popleft`` takes the next slice of the request that is first in the rotation."""
+    """A deque of slices, except that ``popleft`` rotates over requests, so that none waits for all of another's."""
 
     def __init__(self) -> None:
         self._gathers: deque[ScatterGather] = deque()
-        """The requests, in the order of the rotation."""
         self._slices: dict[ScatterGather, deque[ShardSlice]] = {}
 
     def __len__(self) -> int:
@@ -333,7 +323,7 @@ class FairQueue:
             slices.append(shard_slice)
 
     def popleft(self) -> ShardSlice:
-        """The next slice of the first request, which then goes behind all others."""
+        """Return the next slice of the first request, which moves behind the others."""
         gather = self._gathers.popleft()
         slices = self._slices[gather]
         shard_slice = slices.popleft()
@@ -344,15 +334,15 @@ class FairQueue:
         return shard_slice
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all slices."""
         self._gathers.clear()
         self._slices.clear()
 
 
 _TARGET_SHARE: Final = 1 / 8
-"""Of a lookup's deadline: a large answer that takes longer has fewer keys the next time."""
+"""Share of a lookup's deadline: a large reply that takes longer leads to smaller batches."""
 _SAMPLED: Final = 16
-"""Of so many batches one is measured, by a clock of its own: the loop's has milliseconds."""
+"""One in this many batches is timed with a precise clock; the event loop's has milliseconds."""
 _KINDS: Final = frozenset((bytes, NoneType))
 _READABLE_KINDS: Final = _KINDS | {hiredis.ReplyError, type(SKIPPED)}
 _FOUND: Final = INDEX["keys_found"]
@@ -364,16 +354,13 @@ _FIRST_BUCKET: Final = INDEX[BATCH_BUCKETS[0]]
 _MICROSECONDS: Final = INDEX[BATCH_MICROSECONDS]
 
 Queue = deque[PendingLookup] | FairQueue
-"""What waits to be sent."""
 
 
 class Lane:
-    """A lane to ``address``. ``on_state`` is called as ``LinkUser.on_state_change`` is.
+    """A lane to ``address``, which calls ``on_state`` like ``LinkUser.on_state_change``.
 
-    Each concern has its own module: what waits (a deque, or ``fair_queue``), when it leaves (``coalescer``), how much
-    of it (``batch_size``), what is in flight (``batch``), whether that stalls (``stall_watch``), and the connection's
-    life (``servers.link``). Invariants: a batch is in flight only on a connection, and one at a time; ``outstanding``
-    counts the keys of lookups in the queue and of the batch in flight.
+    Invariants: at most one batch is in flight, and only with a connection; ``outstanding`` counts the keys in the queue
+    and in flight.
     """
 
     def __init__(
@@ -386,14 +373,11 @@ class Lane:
     ) -> None:
         self.link = Link(address, identity, settings.link, self, kind)
         self.queue: Any = deque() if kind == "small" else FairQueue()
-        """A ``Queue``."""
         self.batch_size = BatchSize(settings.deadline_seconds * _TARGET_SHARE, FIRST_KEYS if kind == "small" else 1)
         self.outstanding = 0
-        """Keys queued and in flight."""
         self.answered_at = float("-inf")
-        """The loop's time of the last answer."""
         self.stalled_at = float("-inf")
-        """That at which the connection was given up, the last time, because a batch was not answered."""
+        """Event loop time at which the connection was last closed because of a stall."""
         self.on_state_change = on_state
         self._address = address
         self._identity = identity
@@ -404,30 +388,27 @@ class Lane:
         self._coalescer = settings.coalescer
         self._now = asyncio.get_running_loop().time
         self._in_flight: ShardBatch | None = None
-        """In flight. A second one would give smaller batches for the same keys: with 100 clients and 4 shards 9.7 keys
-        instead of 11.7, and 38,700 lookups a second instead of 47,000 (one run, on a machine that was not quiet)."""
+        """The batch in flight. A second one would make batches smaller: with 100 clients and 4 shards, 9.7 keys instead
+        of 11.7, and 38,700 lookups per second instead of 47,000 (one run, on a busy machine)."""
         self._connection: ServerConnection | None = None
         kernels = native.kernels()
         self._reply_type = kernels.ShardReply if kernels else None
-        """Of replies that hold a value, or None, for each key that was asked for."""
+        """The type of native replies that hold a value or None for each requested key."""
         self._may_wait = kind == "large"
         self._is_returning = False
-        """Lookups wait in the queue for a connection that is made again."""
+        """Whether queued lookups wait for a new connection."""
         self._is_scheduled = False
-        """The coalescer is going to call ``send``."""
         self._until_measured = _SAMPLED
-        """Batches until one is measured. Each lane has its turns: one in 16 of all lanes together would be of the same
-        shards again and again, where requests are scattered over all of them."""
+        """Batches until one is timed. Each lane counts its own: one in 16 of all lanes would keep hitting the same
+        shards if requests go to all of them."""
         self._measured_since = 0.0
-        """When the batch in flight was sent, if it is measured."""
+        """The time at which the batch in flight was sent, if it is timed."""
         self._received = 0
-        """Bytes that had come when the batch in flight was sent."""
+        """Bytes received before the batch in flight was sent."""
         self._stall = StallWatch(settings.deadline_seconds, self._sent_at, self._received_bytes, self._close_stalled)
 
-    # The hot path.
-
     def submit(self, lookup: PendingLookup) -> bool:
-        """Queue ``lookup`` for the next batch; False when the queue is full."""
+        """Queue ``lookup`` for the next batch. Return False if the queue is full."""
         if self.outstanding >= self._max_queued_keys:
             return False
         self.outstanding += lookup.key_count
@@ -473,17 +454,17 @@ class Lane:
             self._stall.watch(now)
 
     def _on_reply(self, reply: Any) -> None:
-        """Deliver the values of the batch in flight, and send the next."""
+        """Deliver the values of the batch in flight, and send the next batch."""
         batch = self._in_flight
         if batch is None:
-            self.link.break_connection(f"answered what was not asked: {_shape(reply)}")
+            self.link.break_connection(f"sent an unrequested reply: {_shape(reply)}")
             return
         values = [reply] if batch.key_count == 1 else reply
         is_list = type(values) is list and len(values) == batch.key_count
         if type(reply) is self._reply_type or (is_list and _KINDS.issuperset(map(type, values))):
             self._finish(batch)
             if self.outstanding >= ENOUGH_KEYS:
-                self.send()  # first, so that the shard has something to do while these are delivered
+                self.send()  # first, so that the shard is busy while values are delivered
             found, missing = batch.deliver(values)
             self._counters[_FOUND] += found
             if missing:
@@ -509,7 +490,7 @@ class Lane:
             self._coalescer.add(self)
 
     def _finish(self, batch: ShardBatch) -> None:
-        """Learn from ``batch``, which is answered, how many keys the next may have, and how long batches take."""
+        """Learn from the answered ``batch`` the size of the next one, and time it if it is sampled."""
         self._in_flight = None
         self.outstanding -= batch.key_count
         self.answered_at = now = self._now()
@@ -528,7 +509,7 @@ class Lane:
         self._counters[_DAMAGED] += sum(type(value) is hiredis.ReplyError for value in values)
 
     def _refuse(self, batch: ShardBatch, error: str) -> None:
-        """Fail the try of ``batch``, which was answered with an error; the connection itself is still in order."""
+        """Fail the try of ``batch``, which was answered with an error. The connection is still usable."""
         if batch.key_count == 1 and "damaged" in error:
             self._counters[_DAMAGED] += 1
             batch.fail(self._damaged(error))
@@ -541,17 +522,17 @@ class Lane:
     def _problem(self, reason: Reason, finding: str) -> Problem:
         return make_endpoint_problem(reason, self._identity.shard, self._address, finding)
 
-    # A ReplySink: what the connection asks about a large reply.
+    # Called by the connection, as a ReplySink.
 
     def expected_keys(self) -> int:
-        """Of the batch in flight."""
+        """Return the number of keys in flight."""
         return self._in_flight.key_count if self._in_flight else 0
 
     def accept(self, index: int, size: int) -> bool:
-        """Whether a value of a large reply is to be kept."""
+        """Return whether to keep a value of a large reply."""
         return self._in_flight is not None and self._in_flight.accept(index, size, self._budget)
 
-    # What the stall watch asks and tells.
+    # Called by the stall watch.
 
     def _sent_at(self) -> float | None:
         return self._in_flight.sent_at if self._in_flight else None
@@ -564,18 +545,18 @@ class Lane:
         self.batch_size.shrink()
         self.link.break_connection(f"did not answer within {self._deadline_seconds:g} s")
 
-    # A LinkUser: what the link tells.
+    # Called by the link, as a LinkUser.
 
     @property
     def is_usable(self) -> bool:
-        """Whether it has a connection, or its lookups can wait for the connection to be made again.
+        """Whether it has a connection, or its lookups can wait for a new one.
 
-        Large work can: small work would wait behind it if it went elsewhere.
+        Large work waits: elsewhere, small work would queue behind it.
         """
         return self._is_returning or self.link.state is LinkState.READY
 
     def on_connection(self, connection: ServerConnection) -> None:
-        """Use ``connection`` from now on."""
+        """Start to use ``connection``."""
         self._connection = connection
         connection.use(self._on_reply, self)
         self._is_returning = False
@@ -584,7 +565,7 @@ class Lane:
             self._coalescer.add(self)
 
     def on_no_connection(self, why: str) -> None:
-        """Fail the tries of the lookups in flight, and of those queued unless they can wait for another connection."""
+        """Fail the tries in flight, and the queued ones unless they can wait for a new connection."""
         was_open = self._connection is not None
         self._connection = None
         self._is_returning = self._may_wait and was_open and self.link.state is not LinkState.CLOSED
@@ -599,7 +580,7 @@ class Lane:
         self._fail(lookups, why)
 
     def stop_waiting(self, why: str) -> None:
-        """Have nothing wait for another connection: the endpoint is gone."""
+        """Fail lookups that wait for a new connection, because the endpoint is gone."""
         self._is_returning = False
         if self._connection is None:
             self._fail(self._empty_queue(), why)
@@ -620,7 +601,7 @@ class Lane:
 
 
 def _shape(reply: Any) -> str:
-    """What a reply is, which may hold values of others."""
+    """Describe a reply without its values, which may be other clients'."""
     match reply:
         case list():
             return f"a list of {len(reply)}"

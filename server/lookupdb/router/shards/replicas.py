@@ -1,4 +1,8 @@
-"""One shard's replicas: which endpoint is asked, and what happens when one fails."""
+"""One shard's replicas: they choose an endpoint for each try, and park lookups while none is ready.
+
+An ``Endpoint`` has a lane for small work and, once needed, one for large work. Slices with many expected bytes take the
+large lane, so that lookups of small values do not wait behind them.
+"""
 
 from __future__ import annotations
 
@@ -26,33 +30,29 @@ from lookupdb.router.servers.link import LinkState
 from lookupdb.router.servers.proof import ShardIdentity
 from lookupdb.router.shards.lane import LARGE_SLICE_BYTES, SLICE_KEYS, EndpointSettings, Lane
 
-# One endpoint of a shard: a lane for small work and, once there is any, one for large work, each a connection.
-#
-# Slices that are expected to bring many bytes take the large lane: a lookup of a small value does not wait behind them.
-
-
 CONNECTIONS_AN_ENDPOINT: Final = 2
-"""At most: one a lane."""
+"""The most connections per endpoint, one for each lane."""
 
 
 class Endpoint:
-    """The endpoint at ``address``, which must prove to be ``identity``. Connects from ``start()`` to ``close()``."""
+    """The endpoint at ``address``, which must prove to be ``identity``. Connected from ``start()`` to ``close()``."""
 
     def __init__(self, address: ServerAddress, identity: ShardIdentity, settings: EndpointSettings) -> None:
         self.address = address
         self.identity = identity
         self.observers: list[Callable[[], None]] = []
-        """Called when it has become ready or has ceased to be, or is not for another reason than before."""
+        """Called when the endpoint becomes ready or unready, or unready for another reason."""
         self._small = Lane(address, identity, settings, "small", self._on_state_change)
         self._large = Lane(address, identity, settings, "large", lambda: None)
         self._submit_small = self._small.submit
 
     def submit(self, lookup: PendingLookup) -> bool:
-        """Queue ``lookup`` for the next batch; False when the queue is full. Only for a ready endpoint."""
+        """Queue ``lookup`` for the next batch. Return False if the queue is full. Only for a ready endpoint."""
         return self._lane_for(lookup).submit(lookup) if type(lookup) is ShardSlice else self._submit_small(lookup)
 
     def _lane_for(self, shard_slice: ShardSlice) -> Lane:
-        """The lane for large work if ``shard_slice`` is, and that lane is there: it is connected for the first."""
+        """Return the lane for large work if ``shard_slice`` is large and that lane is connected. The first one connects
+        it."""
         large, count = self._large, shard_slice.key_count
         if count <= LARGE_SLICE_KEYS and not shard_slice.gather.is_large:
             most = LARGE_SLICE_BYTES / count
@@ -66,39 +66,39 @@ class Endpoint:
 
     @property
     def outstanding(self) -> int:
-        """Keys queued and in flight."""
+        """The number of keys queued and in flight."""
         return self._small.outstanding + self._large.outstanding
 
     @property
     def slice_keys(self) -> int:
-        """How many keys of a request stay together."""
+        """The number of keys of a request that stay together."""
         small, large = self._small.batch_size.slice_keys, self._large.batch_size.slice_keys
         return small if small < large else large
 
     @property
     def answered_at(self) -> float:
-        """The loop's time of the last answer."""
+        """Event loop time of the last answer."""
         return max(self._small.answered_at, self._large.answered_at)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has let a batch wait for the whole deadline, and answered none since, though it may be ready: a
-        server whose storage hangs answers what proves it."""
+        """Whether a batch has waited for the whole deadline and none was answered since. Such an endpoint may be ready:
+        a server whose storage hangs still answers the proof."""
         return self.answered_at < max(self._small.stalled_at, self._large.stalled_at)
 
     @property
     def state(self) -> LinkState:
-        """The state of the lane for small work: without that the endpoint is not used."""
+        """The state of the lane for small work, without which the endpoint is not used."""
         return self._small.link.state
 
     @property
     def last_failure(self) -> str | None:
-        """Why it is not ready; None if nothing has failed since it was, or since it began."""
+        """The reason why it is not ready, or None if nothing has failed since it was ready or started."""
         return self._small.link.last_failure
 
     @property
     def broken_at(self) -> float:
-        """The loop's time when it was ready for the last time, if it may be back in a moment."""
+        """Event loop time when it was last ready, if it may be back soon."""
         return self._small.link.broken_at
 
     @property
@@ -107,11 +107,11 @@ class Endpoint:
         return self._small.link.was_ready
 
     def start(self) -> None:
-        """Connect, and connect again whenever the connection breaks."""
+        """Connect, and reconnect whenever the connection breaks."""
         self._small.link.start()
 
     def close(self) -> None:
-        """Close the connections; tries that are still open fail."""
+        """Close the connections and fail the open tries."""
         self._small.close()
         self._large.close()
 
@@ -129,11 +129,11 @@ _HEDGES: Final = INDEX["hedges"]
 _QUEUE_FULL: Final = INDEX["queue_full"]
 _COMPACT_SECONDS: Final = 0.05
 _MAX_NAMED_ENDPOINTS: Final = 3
-"""A problem names so many endpoints; /status names all."""
+"""Number of endpoints that a problem names; /status names all."""
 
 
 class ShardReplicas:
-    """One shard of one generation in one routing table. ``close()`` when the table is retired."""
+    """One shard of one generation in one routing table. Call ``close()`` when the table is retired."""
 
     def __init__(
         self,
@@ -155,11 +155,11 @@ class ShardReplicas:
         self._loop = asyncio.get_running_loop()
         self._ready: list[Endpoint] = []
         self._parked: deque[tuple[PendingLookup, int]] = deque()
-        """Lookups that wait for an endpoint to come back, and how many keys each has: a restart costs its keys time,
-        not their answer."""
+        """Lookups that wait for an endpoint to return, each with its number of keys. So a restart delays answers but
+        loses none."""
         self._parked_keys = 0
         self._compacted_at = float("-inf")
-        """The loop's time when those that are done were sought among all."""
+        """Event loop time when all finished lookups were last removed."""
         self._forget_timer: asyncio.TimerHandle | None = None
         for endpoint in self.endpoints:
             endpoint.observers.append(self._on_state_change)
@@ -167,7 +167,7 @@ class ShardReplicas:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an endpoint is ready now."""
+        """Whether an endpoint is ready."""
         return bool(self._ready)
 
     @property
@@ -176,12 +176,12 @@ class ShardReplicas:
         return any(endpoint.was_ready for endpoint in self.endpoints)
 
     def close(self) -> None:
-        """Stop observing the endpoints, which may serve another table's shard."""
+        """Stop observing the endpoints, which may serve another table."""
         for endpoint in self.endpoints:
             endpoint.observers.remove(self._on_state_change)
         if self._forget_timer is not None:
             self._forget_timer.cancel()
-        self._parked.clear()  # what is not done ends at its deadline; a lookup knows its replicas, which know it
+        self._parked.clear()  # open lookups end at their deadlines; clearing breaks a reference cycle
         self._parked_keys = 0
 
     def submit(self, lookup: PendingLookup) -> None:
@@ -199,10 +199,10 @@ class ShardReplicas:
             self._submit_to_least_busy(lookup, ready, endpoint)
 
     def retry(self, lookup: PendingLookup, problem: Problem) -> None:
-        """Begin the second try of ``lookup``, whose first failed with ``problem``."""
+        """Begin the second try of ``lookup`` after the first failed with ``problem``."""
         endpoint: LookupTarget | None = self._choose_endpoint(lookup)
         if endpoint is None and problem.reason == "Damaged":
-            lookup.give_up(problem)  # the same file would be read again
+            lookup.give_up(problem)  # another try would read the same file
             return
         if endpoint is None and lookup.first_target in self._ready:
             endpoint = lookup.first_target
@@ -216,10 +216,10 @@ class ShardReplicas:
             lookup.give_up(problem)
 
     def try_another(self, lookup: PendingLookup, *, is_hedge: bool) -> None:
-        """Begin the second try of ``lookup``, whose first goes on, if another replica is ready.
+        """Begin the second try of ``lookup`` while the first is open, if another replica is ready.
 
-        A second try that is no hedge begins only if it is likely to be faster: to ask each replica for every key while
-        all are busy would overload them.
+        Without ``is_hedge``, it begins only if it is likely to be faster: asking every replica for every key while all
+        are busy would overload them.
         """
         first = lookup.first_target
         if lookup.is_done or lookup.is_retried or not lookup.open_tries or first is None:
@@ -235,21 +235,21 @@ class ShardReplicas:
 
     @property
     def slice_keys(self) -> int:
-        """How many keys of a request stay together, by the values that came lately."""
+        """The number of keys of a request that stay together, by recent values."""
         return self._ready[0].slice_keys if self._ready else SLICE_KEYS
 
     def describe(self) -> list[dict[str, Any]]:
-        """Of each endpoint its address, state and why it is not ready."""
+        """Return address, state and failure of each endpoint."""
         return [{"endpoint": str(e.address), "state": e.state, "why": e.last_failure} for e in self.endpoints]
 
     def explain_absence(self) -> str:
-        """Of the first endpoints why each is not ready, and how many more there are."""
+        """Return why the first endpoints are not ready, and the number of others."""
         whys = [f"{e.address}: {e.last_failure or e.state}" for e in self.endpoints[:_MAX_NAMED_ENDPOINTS]]
         more = len(self.endpoints) - len(whys)
         return f"{'; '.join(whys)}{f'; and {more} more' if more else ''}"
 
     def _choose(self, endpoints: Sequence[Endpoint]) -> Endpoint | None:
-        """The less busy of two at random: near to the least busy of all, and no herd runs to one."""
+        """Return the less busy of two random endpoints: close to the least busy of all, without a rush to one."""
         count = len(endpoints)
         if count < 2:
             return endpoints[0] if endpoints else None
@@ -259,7 +259,7 @@ class ShardReplicas:
         return left if left.outstanding <= right.outstanding else right
 
     def _choose_endpoint(self, lookup: PendingLookup) -> Endpoint | None:
-        """A ready replica that has not been asked; on another host if there is one, since hosts die whole."""
+        """Return a ready replica that was not tried, on another host if possible, because whole hosts fail."""
         tried = lookup.first_target
         others = [endpoint for endpoint in self._ready if endpoint is not tried]
         if tried:
@@ -268,18 +268,18 @@ class ShardReplicas:
         return self._choose(others)
 
     def _submit_to_least_busy(self, lookup: PendingLookup, ready: Sequence[Endpoint], first_choice: Endpoint) -> None:
-        """Submit ``lookup`` to the least busy endpoint, as the queue of ``first_choice`` is full, or give it up."""
+        """Submit ``lookup`` to the least busy endpoint because the queue of ``first_choice`` is full, or give up."""
         least_busy = min(ready, key=lambda endpoint: endpoint.outstanding)
         if least_busy.submit(lookup):
             lookup.first_target = least_busy
             return
         self.counters[_QUEUE_FULL] += lookup.key_count
         limit = self._settings.max_queued_keys
-        finding = f"the queue is full ({limit} keys); come back later"
+        finding = f"the queue is full ({limit} keys); retry later"
         lookup.give_up(make_endpoint_problem("QueueFull", self.number, first_choice.address, finding))
 
     def _park(self, lookup: PendingLookup, problem: Problem | None) -> None:
-        """Have ``lookup`` wait for an endpoint if one was ready until a moment ago and there is room, or give it up."""
+        """Queue ``lookup`` until an endpoint returns, if one was ready recently and there is room, or give up."""
         last = max(endpoint.broken_at for endpoint in self.endpoints)
         recent = last + self._settings.deadline_seconds > self._loop.time()
         if recent and self._has_room():
@@ -291,8 +291,8 @@ class ShardReplicas:
             lookup.give_up(problem or self._unreachable())
 
     def _has_room(self) -> bool:
-        """Whether another lookup may wait. Those that are done, and stand behind one that is not, are sought when there
-        is no room otherwise, and not for each that comes."""
+        """Whether another lookup may wait. Finished lookups behind an open one are removed only if room is needed, and
+        not for every lookup."""
         self._forget_done()
         limit, now = self._settings.max_queued_keys, self._loop.time()
         if self._parked_keys >= limit and now >= self._compacted_at + _COMPACT_SECONDS:
@@ -302,7 +302,7 @@ class ShardReplicas:
         return self._parked_keys < limit
 
     def _forget_later(self) -> None:
-        """Look after each deadline for what is done by then: no endpoint may come for hours, and no other lookup."""
+        """Remove finished lookups after each deadline, because no endpoint or lookup may come for hours."""
         self._forget_done()
         seconds = self._settings.deadline_seconds
         self._forget_timer = self._loop.call_later(seconds, self._forget_later) if self._parked else None
@@ -316,7 +316,7 @@ class ShardReplicas:
         return Problem("Unreachable", f"shard {self.number} cannot be reached: {self.explain_absence()}", self.number)
 
     def _on_state_change(self) -> None:
-        """Know which endpoints are ready, and submit what waited for one."""
+        """Update the ready endpoints, and submit parked lookups."""
         self._ready = [endpoint for endpoint in self.endpoints if endpoint.state is LinkState.READY]
         if self._ready and self._parked:
             parked, self._parked, self._parked_keys = self._parked, deque(), 0
@@ -328,5 +328,5 @@ class ShardReplicas:
     def _resubmit(self, lookup: PendingLookup) -> None:
         try:
             self.submit(lookup)
-        except Exception:  # whatever it is, it must not cost the others their turn
+        except Exception:  # an error of one lookup must not stop the others
             log.exception("a waiter failed")

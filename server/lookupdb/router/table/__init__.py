@@ -1,3 +1,3 @@
-"""The routing table: read, judged, brought to life, put into effect."""
+"""The routing table: parse, check, connect, put into effect."""
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Cutover: a new routing table takes effect once its endpoints have proven themselves; until then the old serves.
+"""Cutover: puts a new routing table into effect once its endpoints are verified; the old table serves until then.
 
-Afterwards the generation before can still be asked by name for PREVIOUS_SECONDS, as long as each of its shards has an
-endpoint that answers: who reads many keys of one generation, in several requests, can finish.
+``diagnose_refusal`` and ``awaited_shards`` decide whether and when a table may follow another. ``EndpointPool``
+connects a table and gives a ``LiveTable``. ``Cutover`` replaces the table in effect.
+
+Afterwards clients can request the previous generation by name for PREVIOUS_SECONDS, while each of its shards has an
+endpoint. So a client that reads one generation in several requests can finish.
 """
 
 from __future__ import annotations
@@ -23,18 +26,14 @@ from lookupdb.router.shards.lane import EndpointSettings
 from lookupdb.router.shards.replicas import Endpoint, ShardReplicas
 from lookupdb.router.table.routing_table import GenerationEntry, RoutingTable, ShardEntry
 
-# Which routing table may follow which, and when. No I/O.
-
-
 _CONTRADICTION: Final = "is in effect with other content"
 
 
 def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str | None = None) -> str | None:
-    """Why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None: of any), as a sentence;
-    None when it may.
+    """Return why ``new`` may not follow ``current`` in a router of the dataset with ``uid`` (None for any), or None.
 
     Versions only grow, so that a late or repeated write cannot bring back shards that are being retired. Another
-    dataset (also one deleted and made again: its uid differs) counts from its own beginning.
+    dataset, or one recreated with another uid, has its own versions.
     """
     if uid is not None and new.dataset.uid != uid:
         return (
@@ -49,24 +48,24 @@ def diagnose_refusal(new: RoutingTable, current: RoutingTable | None, uid: str |
 
 
 def describe_contradiction(version: int) -> str:
-    """The words of a refusal by which the operator knows that a router answers from another table ``version`` than it
-    is given. Nothing but a greater version heals that."""
+    """Return the phrase by which the operator recognises that a router has another table ``version`` than it was given.
+    Only a greater version resolves that."""
     return f"version {version} {_CONTRADICTION}"
 
 
 def tells_contradiction(why: str) -> bool:
-    """Whether ``why`` says so of any version."""
+    """Whether ``why`` has that phrase, for any version."""
     return _CONTRADICTION in why
 
 
 def awaited_shards(
     new: RoutingTable, proven: Iterable[bool], current: RoutingTable | None, current_proven: Iterable[bool]
 ) -> list[int]:
-    """The shards that keep ``new`` from being put into effect; ``proven`` tells, shard by shard of the active entry,
-    whether an endpoint has proven itself.
+    """Return the shards that keep ``new`` from taking effect. ``proven`` has an entry for each shard of the active
+    entry: whether an endpoint is verified.
 
-    A shard that another generation is to serve needs one. A shard of the same generation need only be no worse off
-    than it is: one that is down before and after must not keep the others from their new addresses.
+    A shard that changes its generation needs a verified endpoint. Any other shard must only be no worse off than
+    before: one that is down must not keep the others from their new addresses.
     """
     if current is None:
         return []
@@ -82,32 +81,31 @@ def awaited_shards(
 
 
 def may_ask_for_previous(new: RoutingTable, old: RoutingTable) -> bool:
-    """Whether the active generation of ``old``, which ``new`` has replaced, may still be asked for by name: of another
-    dataset it may not, ``new`` may name it itself, and in a mixed table no generation is whole."""
+    """Whether clients may still request the active generation of ``old``, which ``new`` has replaced. They may not if
+    the dataset differs, ``new`` names the generation itself, or a table is mixed, so that no generation is complete."""
     if new.dataset != old.dataset or new.is_mixed or old.is_mixed:
         return False
     return all(entry.generation != old.active for entry in new.entries)
 
 
 def may_still_ask_for_previous(new: RoutingTable, old: RoutingTable, previous: RoutingTable) -> bool:
-    """The same of the active generation of ``previous``, which came before that of ``old``: ``new`` has the generation
-    of ``old``, of other servers say, and it is not the generation that has changed."""
+    """Whether clients may still request the active generation of ``previous``, the table before ``old``. Only if
+    ``new`` keeps the generation of ``old``, for example with other servers."""
     return new.active == old.active and may_ask_for_previous(new, previous)
 
 
-# A routing table with its connections: its generations, their shards, and the endpoints behind them.
-#
-# Endpoints outlive tables: one that stands in the old and the new table under the same identity keeps its connection.
+# A routing table with its connections. Endpoints that appear in the old and the new table under the same identity keep
+# theirs.
 
 
 _TAG_DIGITS: Final = 16
 _MAX_COMBINATIONS: Final = 64
-"""Of generations of a mixed table, that are remembered."""
+"""Limit of remembered combinations of a mixed table's generations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutedGeneration(ServedGeneration):
-    """One generation with its shards' connections; in a mixed table, all that serve its shards."""
+    """One generation, or all that serve the shards of a mixed table, with their connections."""
 
     shards: tuple[ShardReplicas, ...]
     _combinations: dict[frozenset[ServedGeneration], ServedGeneration] = field(default_factory=dict)
@@ -118,7 +116,7 @@ class RoutedGeneration(ServedGeneration):
         return len(self.names) > 1
 
     def select(self, shards: Iterable[LookupReplicas]) -> ServedGeneration:
-        """What an answer comes from that ``shards`` of it gave; all of it when none did."""
+        """Return the source of an answer from ``shards``, or this generation if there are none."""
         generations = frozenset(shard.generation for shard in shards)
         if len(generations) == 1:
             return next(iter(generations))
@@ -127,7 +125,6 @@ class RoutedGeneration(ServedGeneration):
         return self._combinations.get(generations) or self._combine(generations)
 
     def _combine(self, generations: frozenset[ServedGeneration]) -> ServedGeneration:
-        """The new entry of ``_combinations``."""
         if len(self._combinations) >= _MAX_COMBINATIONS:
             self._combinations.clear()
         found = {generation.name for generation in generations}
@@ -139,49 +136,49 @@ class RoutedGeneration(ServedGeneration):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LiveTable:
-    """``table`` with connections. Made by ``EndpointPool.connect``, ended by ``close``."""
+    """``table`` with connections, made by ``EndpointPool.connect`` and ended by ``close``."""
 
     table: RoutingTable
     active: RoutedGeneration
     generations: dict[str, RoutedGeneration]
-    """Those that can be asked for by name: none of a mixed table, because none is whole."""
+    """Generations that clients can request by name: none of a mixed table, because none is complete."""
     mixture: dict[str, int] | None
-    """How many shards each generation of a mixed table serves; None of another."""
+    """The number of shards that each generation of a mixed table serves; None for other tables."""
     built_at: str
-    """When the oldest generation that serves a shard of the active entry was built: ISO 8601, with its time zone."""
+    """Build time of the oldest generation that serves a shard of the active entry: ISO 8601 with time zone."""
 
     @property
     def proven(self) -> list[bool]:
-        """Of each shard of the active entry, whether an endpoint is ready now."""
+        """Whether an endpoint is ready, for each shard of the active entry."""
         return [shard.is_proven for shard in self.active.shards]
 
     @property
     def unreached(self) -> list[int]:
-        """The shards of the active entry of which no endpoint has ever been ready."""
+        """The shards of the active entry that never had a ready endpoint."""
         return [shard.number for shard in self.active.shards if not shard.was_proven]
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Of all generations and shards."""
+        """Yield the endpoints of all generations and shards."""
         yield from self.active_endpoints()
         yield from self.candidate_endpoints()
 
     def active_endpoints(self) -> Iterator[Endpoint]:
-        """Of the active generation, or what serves its shards."""
+        """Return the endpoints of the active generation, or of all that serve its shards."""
         return _endpoints((self.active,))
 
     def candidate_endpoints(self) -> Iterator[Endpoint]:
-        """Of the generations that are asked for by name: nothing waits for them."""
+        """Return the endpoints of generations requested by name; no cutover waits for them."""
         return _endpoints(self._candidates())
 
     @property
     def passwords(self) -> set[PasswordRef]:
-        """Those that its servers ask for."""
+        """The passwords of the servers."""
         shards = (shard for entry in self.table.entries for shard in entry.shards)
         return {shard.password for shard in shards if shard.password}
 
     def password_failure(self, shards: Collection[int]) -> str:
-        """Which server of ``shards`` of the active entry is not usable on account of its password, and why; empty when
-        none is known."""
+        """Return the address and failure of a server in ``shards`` of the active entry that has a password problem, or
+        an empty text."""
         for number in shards:
             for endpoint in self.active.shards[number].endpoints:
                 failure = endpoint.last_failure or ""
@@ -190,7 +187,7 @@ class LiveTable:
         return ""
 
     def problems(self, most: int) -> list[dict[str, Any]]:
-        """Endpoints that are not ready, at most so many, with why; those of the active generation first."""
+        """Return at most ``most`` endpoints that are not ready, with reasons; those of the active generation first."""
         found: list[dict[str, Any]] = []
         for generation in (self.active, *self._candidates()):
             for shard in generation.shards:
@@ -214,8 +211,8 @@ def _endpoints(generations: Iterable[RoutedGeneration]) -> Iterator[Endpoint]:
 
 
 def _make_tag(table: RoutingTable, entry: GenerationEntry, shard: ShardEntry) -> str:
-    """Return the entity tag of values of the generation of ``shard``. All routers have the same one, and no other
-    generation has it: not one of the same name after its dataset was deleted and made again, nor another dataset's."""
+    """Return the entity tag of values of the generation of ``shard``. All routers compute the same tag. A generation of
+    the same name in a recreated dataset, or in another one, has a different tag."""
     about = (table.dataset, table.dataset.uid, shard.generation, shard.built_at, shard.content, entry.value_format)
     digest = hashlib.sha256("\0".join(map(str, about)).encode()).hexdigest()
     return f'"{shard.generation}-{digest[:_TAG_DIGITS]}"'
@@ -223,13 +220,13 @@ def _make_tag(table: RoutingTable, entry: GenerationEntry, shard: ShardEntry) ->
 
 @dataclass(slots=True)
 class EndpointPool:
-    """All endpoints that are connected or being connected."""
+    """All connected and connecting endpoints."""
 
     settings: EndpointSettings
     _endpoints: dict[tuple[ShardIdentity, ServerAddress], Endpoint] = field(default_factory=dict)
 
     def connect(self, table: RoutingTable) -> LiveTable:
-        """``table`` with its endpoints, of which new ones begin to connect."""
+        """Return ``table`` with its endpoints; new ones start to connect."""
         generations = {entry.generation: self._connect_generation(table, entry) for entry in table.entries}
         entry = table.active_entry
         active = generations[table.active]
@@ -284,13 +281,13 @@ class EndpointPool:
 log = logging.getLogger(__name__)
 
 READY_SECONDS: Final = 10.0
-"""After a table has been in effect for so long, one shard that was reached is enough to be ready: others' keys are
-better answered than none, and a shard that is down must not keep every new router out of service."""
+"""After this time in effect, a table is ready with one reached shard: a shard that is down must not keep every new
+router out of service."""
 PREVIOUS_SECONDS: Final = 10.0
-"""The least for which its servers stay by default: ``drainSeconds``."""
+"""The default ``drainSeconds``, for which the old servers stay."""
 WAITING: Final = "no routing table yet"
 _MAX_REPORTED: Final = 20
-"""Reports to the supervisor name at most so many endpoints."""
+"""Limit of endpoints that a report to the supervisor names."""
 _RELOADS: Final = INDEX["reloads"]
 _REFUSED: Final = INDEX["reloads_refused"]
 _VERSION: Final = INDEX[TABLE_VERSION]
@@ -299,17 +296,17 @@ _CANDIDATE_ENDPOINTS: Final = INDEX["candidate_endpoints_ready"], INDEX["candida
 
 
 class TableUser(Protocol):
-    """Who looks keys up in the table in effect."""
+    """The user of the table in effect."""
 
     live: LiveTable | None
     previous: RoutedGeneration | None
-    """Was active before, and may still be asked by name."""
+    """The previously active generation, which clients can still request by name."""
 
 
 class Cutover:
-    """Puts routing tables into effect in ``lookups``. ``on_change`` is called when ``status()`` has changed.
+    """Puts routing tables into effect in ``lookups``. Calls ``on_change`` when ``status()`` has changed.
 
-    With ``dataset_uid``, a table of any other dataset is refused, the first one too.
+    With ``dataset_uid``, it refuses every table of another dataset, including the first.
     """
 
     def __init__(
@@ -332,14 +329,14 @@ class Cutover:
         self._error: str | None = None
         self._seen_version: int | None = None
         self._digest: str | None = None
-        """Of the text of the table in effect: of the last one, if several said the same."""
+        """Digest of the text of the table in effect: the latest text if several mean the same."""
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._ready_timer: asyncio.TimerHandle | None = None
         self._may_lack_shards = False
 
     def offer(self, table: RoutingTable) -> None:
-        """Put ``table`` into effect as soon as it can be; the newest table offered wins."""
+        """Put ``table`` into effect as soon as possible. The latest offer wins."""
         self._seen_version = table.version
         current = self._lookups.live
         why = diagnose_refusal(table, current.table if current else None, self._dataset_uid)
@@ -356,7 +353,7 @@ class Cutover:
         self._consider()
 
     def refuse(self, why: str) -> None:
-        """Keep the table in effect, and log once ``why`` a new one cannot be used; ``status()`` says it too."""
+        """Keep the table in effect. Log once why a new one cannot be used, and report it in ``status()``."""
         if why != self._error:
             self._counters[_REFUSED] += 1
             log.warning("routing table refused: %s", why, extra={"inEffect": self._counters[_VERSION]})
@@ -364,8 +361,7 @@ class Cutover:
             self._on_change()
 
     def status(self) -> dict[str, Any]:
-        """What this worker reports: whose table and which version is in effect, the digest of its text, the version
-        seen, and what is wrong."""
+        """Return the worker's report: the table in effect, the version seen, and problems."""
         live = self._lookups.live
         reported = self._next or live
         return {
@@ -383,7 +379,7 @@ class Cutover:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a table is in effect and each shard of its active generation has been reached at least once.
+        """Whether a table is in effect and each shard of its active generation was reached at least once.
 
         READY_SECONDS after the first table took effect, one shard is enough.
         """
@@ -403,7 +399,7 @@ class Cutover:
         self._pool.close_unused(())
 
     def _missing_keys(self) -> list[str]:
-        """Of passwords, by the keys' fingerprints: those that a table names and that no file holds now."""
+        """Return the fingerprints of keys that a table names and no file holds now."""
         passwords = {ref for live in (self._next, self._lookups.live) if live for ref in live.passwords}
         return self._settings.link.passwords.list_missing(passwords)[:_MAX_REPORTED]
 
@@ -411,11 +407,11 @@ class Cutover:
         if not self._next:
             return None if self._lookups.live else WAITING
         awaited = self._awaited_shards(self._next)
-        if not awaited:  # it takes effect in a moment
+        if not awaited:  # it is about to take effect
             return None
         shards = ", ".join(map(str, awaited[:_MAX_REPORTED]))
         why = self._next.password_failure(awaited)
-        waits = f"version {self._next.table.version} waits for an endpoint to prove itself of shard {shards}"
+        waits = f"version {self._next.table.version} waits for an endpoint to be verified for shard {shards}"
         return f"{waits}: {why}" if why else waits
 
     def _awaited_shards(self, new: LiveTable) -> list[int]:
@@ -439,7 +435,7 @@ class Cutover:
         live.close()
 
     def _on_endpoint_change(self) -> None:
-        """Consider soon, once for all changes of this iteration of the event loop."""
+        """Consider soon, once for all changes of this event loop iteration."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._consider)
@@ -467,7 +463,7 @@ class Cutover:
             self._succeed(new, old)
 
     def _succeed(self, new: LiveTable, old: LiveTable) -> None:
-        """Keep of ``old`` what may be asked for by name, or of the table before it, and retire what may not."""
+        """Keep the table whose generation clients may request by name, and retire the other."""
         previous = self._previous
         if previous and may_still_ask_for_previous(new.table, old.table, previous.table):
             self._begin_retirement(old)
@@ -480,7 +476,6 @@ class Cutover:
             self._begin_retirement(old)
 
     def _end_previous(self) -> None:
-        """From now on the generation before cannot be asked for."""
         previous, self._previous, self._lookups.previous = self._previous, None, None
         if self._previous_timer:
             self._previous_timer.cancel()
@@ -490,7 +485,7 @@ class Cutover:
             self._count_endpoints()
 
     def _begin_retirement(self, old: LiveTable) -> None:
-        # Whatever was asked of it has been answered, or given up, by then.
+        # All its lookups have ended by then.
         self._retiring.append(old)
         self._loop.call_later(self._settings.deadline_seconds, self._retire, old)
 
@@ -504,7 +499,7 @@ class Cutover:
         self._close_unused()
 
     def _abandon(self) -> None:
-        """Release the next table: another has come before it could take effect."""
+        """Release the next table, which another one has replaced before it took effect."""
         if self._next:
             abandoned, self._next = self._next, None
             self._release(abandoned)

@@ -1,5 +1,8 @@
-"""Watches the routing table file. Polling, because it sees every way a file can change: renamed over, rewritten in
-place, or reached through a symbolic link that a kubelet swaps (the ``..data`` of a ConfigMap).
+"""The routing table: which generation is active, and where its shards are. Parses the file, and watches it.
+
+``parse_table`` accepts or rejects a table as a whole; after a rejection, the table in effect keeps serving.
+``TableWatcher`` polls the file. Polling notices every kind of change: a rename, a rewrite in place, and a swapped
+symbolic link, as with the ``..data`` of a ConfigMap.
 """
 
 from __future__ import annotations
@@ -22,36 +25,33 @@ from lookupdb.keys import NORMALIZATIONS
 from lookupdb.router.servers.connection import ServerAddress
 from lookupdb.router.servers.proof import PasswordRef
 
-# The routing table: which generation is active and where its shards are. Parsing, no I/O.
-#
-# A table that is not whole or not valid is refused as a whole; the one in effect keeps serving.
-#
-# Of format version 1, all shards of an entry are of its generation. Of version 2, the table is *mixed*: it is a step of
-# a rollout shard by shard. Its one entry is that of the generation that is rolled out, and a shard that another
-# generation still serves says so::
+# In format version 1, all shards of an entry have its generation. In version 2 the table is *mixed*: a step of a
+# shard-by-shard rollout. Its only entry is that of the new generation, and a shard that another generation still serves
+# names it::
 #
 #     {"generation": "g12", "builtAt": "2026-11-20T00:00:00Z", "endpoints": ["10.0.0.1:6379"]}
 #
 # All generations of a mixed table have the entry's number of shards, normalisation and value format.
 #
-# An entry whose servers ask for a password names the key that it is derived from, by its fingerprint: ``"passwordKey":
-# "8d3f6b1a"``. The password is that of the entry's rollout. A shard that servers of another rollout serve may say so,
-# ``"rollout": "r33"``, with the key of their password, and without one when they ask for none. In both format versions:
-# a router that knows nothing of passwords shows none, is refused, and stays with the table that it has.
+# An entry whose servers require a password names the fingerprint of its key: ``"passwordKey": "8d3f6b1a"``. The
+# password
+# is that of the entry's rollout. A shard served by another rollout says so, ``"rollout": "r33"``, with its own key, or
+# without one if it needs no password. This holds in both format versions: a router that does not know passwords is
+# rejected by the servers, and keeps its table.
 #
-# An entry may have ``"content"``, a checksum of its files. Outside a cluster all datasets have the same uid, and it
-# tells generations of the same name apart.
+# An entry may have ``"content"``, a checksum of its files. Outside a cluster, where all datasets have the same uid, it
+# distinguishes generations of the same name.
 
 
 FORMAT_VERSION: Final = 1
-"""In which each entry is of one generation."""
+"""Each entry has one generation."""
 MIXED_FORMAT_VERSION: Final = 2
 MAX_BYTES: Final = 4 << 20
-"""Of a routing table file. 1,024 shards of 16 endpoints need about 1 MiB, which is also a ConfigMap's limit."""
+"""Limit of a routing table file. 1,024 shards of 16 endpoints need about 1 MiB, which is also a ConfigMap's limit."""
 MAX_GENERATIONS: Final = 16
 MAX_SHARDS: Final = 1024
 MAX_ENDPOINTS: Final = 4096
-"""Of one shard: 64 replicas of 64 workers."""
+"""Limit per shard: 64 replicas of 64 workers."""
 DIGEST_DIGITS: Final = 16
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}")
 _KEY: Final = re.compile(r"[0-9a-f]{8}")
@@ -66,7 +66,7 @@ class InvalidTable(LookupdbError):
 
 @dataclass(frozen=True, slots=True)
 class RoutedDataset:
-    """Whose table it is."""
+    """The dataset of a table."""
 
     namespace: str
     name: str
@@ -78,43 +78,42 @@ class RoutedDataset:
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One shard, and who serves it."""
+    """One shard and its servers."""
 
     generation: str
     built_at: str
-    """When the generation was built: ISO 8601, with its time zone."""
+    """Build time of the generation: ISO 8601 with time zone."""
     endpoints: tuple[ServerAddress, ...]
-    """At least one."""
     password: PasswordRef | None = None
-    """Which password they ask for; None: none that the table knows of."""
+    """The password of its servers, or None if the table names none."""
     content: str = ""
-    """Of a generation whose dataset has no uid of its own: what differs if its files do."""
+    """Checksum of the files, for a generation whose dataset has no uid of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationEntry:
-    """One generation of a table: the active one, or another that can be asked for by name. In a mixed table, the one
-    that is rolled out, and what serves its shards."""
+    """One generation of a table, active or available by name. In a mixed table, the new generation and what serves its
+    shards."""
 
     generation: str
     rollout: str
     records: int
     bytes: int
     built_at: str
-    """ISO 8601, with its time zone."""
+    """ISO 8601 with time zone."""
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
     shards: tuple[ShardEntry, ...]
 
     @property
     def shard_generations(self) -> dict[str, int]:
-        """How many shards each generation serves, by number of the generation."""
+        """The number of shards that each generation serves, in the order of generations."""
         counts = Counter(shard.generation for shard in self.shards)
         return {name: counts[name] for name in sorted(counts, key=lambda name: int(name[1:]))}
 
     @property
     def oldest_built_at(self) -> str:
-        """When the oldest of the generations that serve its shards was built."""
+        """Build time of the oldest generation that serves a shard."""
         return min((shard.built_at for shard in self.shards), key=datetime.datetime.fromisoformat)
 
 
@@ -127,7 +126,7 @@ class RoutingTable:
     active: str
     entries: tuple[GenerationEntry, ...]
     digest: str = field(compare=False)
-    """That of its text (``digest_table``): two texts may say the same."""
+    """Digest of the text (``digest_table``); two texts may mean the same."""
 
     @property
     def active_entry(self) -> GenerationEntry:
@@ -136,12 +135,12 @@ class RoutingTable:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether several generations serve the shards: then none can be asked for by name."""
+        """Whether several generations serve the shards; then clients can request none by name."""
         return any(shard.generation != self.active for shard in self.active_entry.shards)
 
 
 def parse_table(content: bytes) -> RoutingTable:
-    """The routing table that a file's ``content`` is. Raises InvalidTable with what was expected and found."""
+    """Parse a file's ``content``. Raises InvalidTable with what was expected and found."""
     if len(content) > MAX_BYTES:
         raise InvalidTable(f"a routing table has at most {MAX_BYTES} bytes, found {len(content)}")
     try:
@@ -154,7 +153,7 @@ def parse_table(content: bytes) -> RoutingTable:
         raise InvalidTable(
             f"the routing table has format version {version!r}, this lookupdb reads {FORMAT_VERSION} and "
             f"{MIXED_FORMAT_VERSION}",
-            hint="upgrade the router before whoever writes its table",
+            hint="upgrade the router before the operator that writes its table",
         )
     may_mix = version == MIXED_FORMAT_VERSION
     entries = tuple(_entry(entry, f"generations[{i}]", may_mix=may_mix) for i, entry in enumerate(_entries(members)))
@@ -172,9 +171,9 @@ def parse_table(content: bytes) -> RoutingTable:
 
 
 def digest_table(content: bytes) -> str:
-    """What tells the ``content`` of two routing table files apart, of one version, too: 16 hexadecimal digits of its
-    SHA-256. Routers report it (``tableDigest``), and operators of other versions compare it: it is a wire contract, and
-    another digest is another member of the report."""
+    """Return 16 hexadecimal digits of the SHA-256 of a file's ``content``, to distinguish files of the same version.
+    Routers report it as ``tableDigest``, and operators of other versions compare it. Another digest needs another
+    member of the report."""
     return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
 
 
@@ -254,13 +253,13 @@ def _steps(steps: list[Any], where: str) -> tuple[str, ...]:
         if step not in NORMALIZATIONS:
             raise InvalidTable(
                 f"{where} must be steps of {', '.join(NORMALIZATIONS)}, found {step!r}",
-                hint="upgrade the router before whoever writes its table",
+                hint="upgrade the router before the operator that writes its table",
             )
     return tuple(steps)
 
 
 def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef | None:
-    """The password that servers of ``rollout`` ask for, by what stands beside it."""
+    """Return the password of servers of ``rollout``, by the key in ``members``."""
     if "passwordKey" not in members:
         return None
     key = _text_member(members, "passwordKey", where)
@@ -270,7 +269,7 @@ def _password(members: dict[str, Any], rollout: str, where: str) -> PasswordRef 
 
 
 def _shard(value: Any, where: str, of_entry: ShardEntry, *, may_mix: bool) -> ShardEntry:
-    """A shard of an entry whose shards are like ``of_entry``, unless they say otherwise."""
+    """Parse a shard, which is like ``of_entry`` unless it says otherwise."""
     members = _check_type(value, dict, where)
     generation, built_at, password = of_entry.generation, of_entry.built_at, of_entry.password
     content = of_entry.content
@@ -332,14 +331,13 @@ def _fail(message: str) -> NoReturn:
 
 POLL_SECONDS: Final = 0.2
 _SETTLED_SECONDS: Final = 1.0
-"""A file changed so short before it was read may change again within its timestamp's resolution: read it again."""
+"""A file changed this recently may change again within the resolution of its timestamp, so it is read again."""
 
 
 class TableWatcher:
-    """Calls ``on_table`` with each new routing table in the file at ``path``, ``on_invalid`` with the reason when the
-    file cannot be read or holds no valid one: once for each content, and for each reason why there is none to be read.
+    """Calls ``on_table`` with each new valid routing table in the file at ``path``, else ``on_invalid`` with a reason.
 
-    It calls neither while the file has never been there.
+    It calls once for each content and each reason, and never before the file has first appeared.
     """
 
     def __init__(self, path: Path, on_table: Callable[[RoutingTable], None], on_invalid: Callable[[str], None]) -> None:
@@ -349,24 +347,23 @@ class TableWatcher:
         self._signature: tuple[int, int, int, int] | None = None
         self._content: bytes | None = None
         self._unreadable: str | None = None
-        """Why the file could not be read at the last look."""
+        """The reason why the file was unreadable at the last poll."""
         self.has_found = False
-        """Whether there was a file, at any time."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look now, and again until ``stop``."""
-        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first: also if the table makes somebody fail
+        """Poll now, and repeatedly until ``stop``."""
+        self._timer = self._loop.call_later(POLL_SECONDS, self.start)  # first, in case the table raises an error
         self.look()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._timer:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Read the file if it has changed since it was read."""
+        """Read the file if it has changed."""
         try:
             about = self._path.stat()
             signature = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
@@ -398,6 +395,6 @@ class TableWatcher:
             self._on_table(table)
 
     def _read(self) -> bytes:
-        """The content, bounded: one byte more than may be is enough to refuse it."""
+        """Read at most one byte beyond the limit, which is enough to reject the file."""
         with self._path.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
