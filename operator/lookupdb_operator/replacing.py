@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 else:
 
     def replace(record: R, /, **members: Any) -> R:
-        """``dataclasses.replace``; ``record`` itself when every member is as it was.
+        """``dataclasses.replace``, but return ``record`` itself if every member is unchanged.
 
-        A pass of ``plan()`` asks for some forty, and most change nothing. A new record of thirty members takes twenty
-        times as long as seeing that. What was decided of ``record`` also holds for it when it is the same.
+        Only for speed: no code depends on which of two equal records it gets. A pass of ``plan()`` calls this some
+        forty times, and most calls change nothing. With ``dataclasses.replace`` a pass takes 1.8 times as long.
         """
         for name, value in members.items():
             before = getattr(record, name)

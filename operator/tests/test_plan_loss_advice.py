@@ -10,7 +10,8 @@ from operator_support.plan_world import World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Turn, Turns
-from lookupdb_operator.plan import losses, reasons
+from lookupdb_operator.plan import generations as losses
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.situation import Situation
 
 _REFRESH = "give the annotation lookupdb.dev/refresh another value; or set spec.generation to g2"

@@ -20,7 +20,7 @@ from lookupdb import shard_passwords
 from lookupdb_operator import manifests, names
 from lookupdb_operator.manifests import is_made_once
 from lookupdb_operator.model import Manifest
-from lookupdb_operator.plan import secrets
+from lookupdb_operator.plan import objects as secrets
 from lookupdb_operator.status import DatasetStatus
 
 _, KEY, NEWER_KEY, _ = KEYS

@@ -15,7 +15,7 @@ from operator_support.plan_world import NEVER, World
 from lookupdb_operator import names
 from lookupdb_operator.model import ObjectRef, Trouble
 from lookupdb_operator.plan import clock, reasons
-from lookupdb_operator.plan.pushes import BELIEVED_SECONDS
+from lookupdb_operator.plan.rollouts import BELIEVED_SECONDS
 
 pytestmark = pytest.mark.long  # whole lives
 

@@ -13,7 +13,8 @@ from operator_support.plan_world import NEVER, World
 
 from lookupdb_operator import names
 from lookupdb_operator.model import Plan, Trouble
-from lookupdb_operator.plan import losses, reasons
+from lookupdb_operator.plan import builds as losses
+from lookupdb_operator.plan import reasons
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.status import DatasetStatus
 

@@ -15,9 +15,7 @@ from lookupdb_operator.manifests import objects
 from lookupdb_operator.model import Manifest
 from lookupdb_operator.plan.situation import (
     Ingredients,
-    Situation,
     build_stamps,
-    decided_once,
     render_permanent_objects,
     shard_stamps,
     table_stamps,
@@ -100,19 +98,3 @@ def test_a_pass_that_finds_all_as_it_should_be_renders_no_table_and_no_build(mon
     for render in ("render_routing_table", "render_builder", "render_shards"):
         monkeypatch.setattr(manifests, render, lambda *given: pytest.fail("all is there"))
     assert world.look().apply == ()
-
-
-def test_what_is_decided_once_is_decided_anew_of_another_status_and_in_another_situation() -> None:
-    asked: list[DatasetStatus] = []
-
-    @decided_once
-    def count(status: DatasetStatus, situation: Situation) -> int:
-        asked.append(status)
-        return status.last_generation
-
-    world = World()
-    situation = Situation.from_observed(world.observe(), world.config, world.now)
-    before, after = DatasetStatus(last_generation=1), DatasetStatus(last_generation=2)
-    assert [count(status, situation) for status in (before, before, after, before)] == [1, 1, 2, 1]
-    assert count(before, replace(situation, observed=world.observe())) == 1
-    assert asked == [before, after, before, before]

@@ -9,7 +9,8 @@ from operator_support.plan_samples import applied, condition, deleted, rebuilt, 
 from operator_support.plan_world import World
 
 from lookupdb_operator.model import Observed
-from lookupdb_operator.plan import rollouts
+from lookupdb_operator.plan.builds import end_build
+from lookupdb_operator.plan.objects import without_permanent_objects
 from lookupdb_operator.status import BuildFailure, DatasetStatus, Ticket
 
 NOW = "2030-01-01T00:00:00Z"
@@ -154,7 +155,7 @@ def test_a_stateful_set_of_an_older_pod_template_cannot_be_made_again() -> None:
 
 def test_it_wakes_nobody_for_an_attempt_or_a_turn_that_does_not_come() -> None:
     failure = BuildFailure("BadSource", "no such file", "g1", "content", "", 3, NOW)
-    status = rollouts.end_build(DatasetStatus(failure=failure, build_ticket=Ticket(NOW, 2)))
+    status = end_build(DatasetStatus(failure=failure, build_ticket=Ticket(NOW, 2)))
     assert (status.build, status.failure, status.build_ticket) == (None, None, None)
     world = _suspended()
     world.edit(source={"url": "s3://data/broken.csv"})
@@ -183,4 +184,4 @@ def test_a_kept_rollout_ends_when_its_time_has_passed() -> None:
 
 def test_what_is_of_no_rollout_is_never_garbage() -> None:
     observed: Observed = serving().observe()
-    assert {existing.rollout for existing in rollouts.without_permanent_objects(observed).other_objects} == {"r1"}
+    assert {existing.rollout for existing in without_permanent_objects(observed).other_objects} == {"r1"}

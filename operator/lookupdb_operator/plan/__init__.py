@@ -1,4 +1,4 @@
-"""What should be done about one dataset: ``plan(observed, config, now)``, a pure function. Begin with ``plan.py``."""
+"""Decide what to do about one dataset: ``plan(observed, config, now)``, a pure function. Begin with ``plan.py``."""
 
 from __future__ import annotations
 

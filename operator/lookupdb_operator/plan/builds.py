@@ -1,39 +1,35 @@
-"""A build. This module decides whether one begins and whether it goes on, claims its number, and judges Built.
-``build_job`` reads from its Job and pods what keeps it from getting on; ``build_outcome`` records how it ended, and
-says when the next attempt is.
+"""Builds: whether one begins and goes on, how it ends, and the condition Built.
 
-What ends a build:
+How a build ends:
 
-    what                       where                               then
-    its pod ends with a        build_outcome.record_outcome,       built, adopted, unchanged: the generation is
-    result                     by parse.build_result               noted; waiting: it is begun again, after 300 s
-                                                                   at most; failed: a failure; interrupted:
-                                                                   Kubernetes says why. Unchanged, and a newer one
-                                                                   was let through: the next one begins
-    its pod ends without one   build_outcome.record_outcome,       a failure; BuildFailed when neither Job nor pod
-                               by parse.causes                     tells why
+    cause                      decided by                          then
+    its pod ends with a        record_outcome, from                built, adopted, unchanged: the generation is
+    result                     parse.build_result                  noted; waiting: the next attempt follows after
+                                                                   300 s at most; failed: a failure; interrupted:
+                                                                   Kubernetes says why
+    its pod ends without one   record_outcome, from parse.causes   a failure; BuildFailed if neither Job nor pod
+                                                                   says why
     the deadline: spec.build.  manifests.builder sets it on the    Kubernetes ends the pod; then a failure:
     deadlineSeconds            Job, parse.workloads reads it       DeadlineExceeded
-    its turn is given up: in   turns.is_long_stall,                its Job is deleted; the next build waits for a
-    trouble for 180 s (the     turn_queues._must_yield             turn after 60 s, doubling up to 30 min, but not
-    store's: 600 s), and                                           for the store's (turns.give_turn_up)
-    others wait or stall, too
-    its Job is stuck: being    build_job.has_stuck_job             the same, though nobody waits; the next build
-    deleted, in trouble 180 s                                      has a number and a Job of its own
+    it gives its slot up: in   turns.is_long_stall,                its Job is deleted; the next build is queued
+    trouble for 180 s (the     TurnQueues                          after 60 s, doubling up to 30 min, but not for
+    store's: 600 s) while                                          the store's (turns.give_turn_up)
+    others wait or stall
+    its Job is stuck: being    has_stuck_job                       the same, even if no other dataset waits; the
+    deleted, in trouble 180 s                                      next build has a number and a Job of its own
     the spec changed, or no    _without_unneeded_build             its Job is deleted at once
     build is needed; or its
-    Job would differ now, and
-    it does not get on
-    spec.suspend is true       suspension.end_build                its Job is deleted at once
-    status was wiped           recovery.recover_status             its number is past, its Job is deleted
+    Job would differ now and
+    makes no progress
+    spec.suspend is true       end_build                           its Job is deleted at once
+    the status was wiped       lifecycle.recover_status            its number is past, its Job is deleted
 
-After a failure the next build begins after 30 s, doubling up to 30 min (``retries.retry_delay``). A builder that
-hangs while its pod runs is in no trouble: the deadline alone ends it. A Job that succeeded and whose pod is gone ends
-no build: it runs again under its number (``build_job.has_lost_result``).
+After a failure the next build begins after 30 s, doubling up to 30 min (``clock.retry_delay``). A builder that hangs
+while its pod runs is in no trouble; only the deadline ends it. A Job that succeeded and whose pod is gone ends no
+build: it runs again under its number (``has_lost_result``).
 
-Why does its Job stay? It is under way; or it failed, and stays until the next attempt, for its log; or a finalizer
-keeps it; or ``standstill`` holds. ``objects.find_garbage`` lists every other one, and
-``loop.reconcile.Reconciler._delete`` deletes what is listed.
+A Job stays while its build is under way, after a failure until the next attempt (for its log), while a finalizer keeps
+it, or while the dataset stands still (``conditions``). ``objects.find_garbage`` lists every other one.
 """
 
 from __future__ import annotations
@@ -45,14 +41,20 @@ from lookupdb.wording import format_count
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Trouble
 from lookupdb_operator.names import BUILDER
-from lookupdb_operator.plan import clock, generations, losses, reasons, refreshes, rollouts, secrets, turns
+from lookupdb_operator.plan import clock, generations, reasons, refreshes, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.rollouts import Target
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BuildFailure, BuildStatus, DatasetStatus, GenerationStatus
+from lookupdb_operator.status import (
+    BuildFailure,
+    BuildStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RefusedGeneration,
+)
 
-# The Job of a build and its pods: which ones are there, whether they get on, and what keeps them from it. ``builds``
-# says what comes of that.
+# The Job of a build and its pods: which ones exist, whether they make progress, and what stops them.
 
 
 def find_job(observed: Observed, build: BuildStatus) -> BuildJob | None:
@@ -81,7 +83,7 @@ def is_progressing(build: BuildStatus, observed: Observed) -> bool:
 
 
 def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
-    """What keeps ``build`` from getting on, as far as its Job, its pods or a refused write tell."""
+    """The obstacle of ``build`` as its Job, its pods or a refused write report it."""
     job = find_job(observed, build)
     if job is not None and job.failure is not None:
         return job.failure
@@ -92,8 +94,8 @@ def diagnose_obstacle(build: BuildStatus, observed: Observed) -> Trouble | None:
 
 
 def diagnose_stall(build: BuildStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``build`` from getting on. That nothing runs for it is such a thing, too: its Job is suspended, or is
-    being deleted and a finalizer keeps it."""
+    """Why ``build`` makes no progress; also that nothing runs for it, because its Job is suspended, or is being deleted
+    and a finalizer keeps it."""
     observed = situation.observed
     trouble, job = diagnose_obstacle(build, observed), find_job(observed, build)
     if trouble is not None or job is None or any(is_running(pod) for pod in find_pods(observed, build)):
@@ -118,9 +120,8 @@ def is_running(pod: Pod) -> bool:
     return pod.phase not in ("Succeeded", "Failed") and not pod.deleting
 
 
-# How a build ended. This module records it, and says when the next attempt is; ``builds`` lists all that ends one.
-#
-# A builder's own word counts, whatever Kubernetes says about its Job: what is published is published.
+# How a build ended, and when the next attempt is. The builder's own report counts, whatever Kubernetes says about its
+# Job: what is published is published.
 
 
 _NO_RESULT: Final = Trouble(reasons.BUILD_FAILED, "The builder ended without a word; its log may tell why.")
@@ -133,7 +134,7 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         return status
     job, pods = find_job(situation.observed, build), find_pods(situation.observed, build)
     result = next((pod.result for pod in pods if pod.result is not None), None)
-    admitted = None if result is None else losses.find_admitted(status, build, result)
+    admitted = None if result is None else find_admitted(status, build, result)
     if result is not None and admitted is not None:
         result = replace(result, outcome="unchanged", reason="", message="")
     if result is not None and result.outcome != "failed":
@@ -153,7 +154,7 @@ def record_outcome(status: DatasetStatus, situation: Situation) -> DatasetStatus
         return status
     status = refreshes.record_failure(status, build, trouble, result, situation.now)
     if result is not None:
-        status = losses.note_refusal(status, build, result, situation)
+        status = note_refusal(status, build, result, situation)
         status = _without_taken_numbers(status, result)
     return replace(status, build=None, failure=next_failure(build, trouble, status.failure, situation.now))
 
@@ -246,7 +247,7 @@ def next_failure(build: BuildStatus, trouble: Trouble, before: BuildFailure | No
 
 
 def attempt_key(attempt: BuildStatus | BuildFailure) -> tuple[str, str, str]:
-    """What an attempt answers and was made from: a retry with the same key is a repetition."""
+    """The spec and refresh that an attempt answers, and the digest of its Job. A retry has the same key."""
     return attempt.content, attempt.refresh, attempt.digest
 
 
@@ -256,8 +257,8 @@ def is_current_failure(failure: BuildFailure, desired: Desired) -> bool:
 
 
 def next_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until a build that failed may be tried again. None when it may be already: what it waits for then, its
-    turn or the rollout before it, wakes the dataset."""
+    """Seconds until a build that failed may be retried. None if it may be already: the slot or the rollout that it
+    waits for wakes the dataset."""
     if status.build is not None or status.failure is None:
         return None
     return clock.remaining_backoff(status.failure.retry_at, situation.now) or None
@@ -270,34 +271,40 @@ _MOST_PROTECTED: Final = 160
 def decide_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the build that should be under way now: the one that is, another one, or none."""
     if situation.desired.is_suspended:
-        return rollouts.end_build(status)
+        return end_build(status)
     has_ended = status.build is None and situation.dataset.status.build is not None
     status = _without_unneeded_build(status, situation)
     if status.build is not None:
         return _with_build_under_way(status, status.build, situation)
-    is_needed_now = generations.is_build_needed(status, situation.desired) and not waits_for_rollout(status, situation)
-    if not is_needed_now or _must_wait_for_retry(status, situation):
+    is_needed = generations.is_build_needed(status, situation.desired)
+    is_due = is_needed and not waits_for_rollout(rollouts.find_target(status, situation))
+    if not is_due or _must_wait_for_retry(status, situation):
         return replace(status, build_ticket=None)
-    # A build that has ended has had its turn: others come before the next one.
+    # A build that has ended has had its slot: others come before the next one.
     if has_ended or not turns.may_take_turn(situation.observed.turns.build, status.build_ticket, situation.now):
         waiting = turns.wait_for_turn(status.build_ticket, situation.desired.build_digest, situation.now)
         return replace(status, build_ticket=waiting)
     return _with_claimed_build(status, situation)
 
 
-def waits_for_rollout(status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a generation of the present spec is built already that has not had its turn: a candidate of the same
-    spec is finished before it. A third would only push it out of the store, unserved."""
-    waiting = rollouts.target_generation(status, situation)
-    target = rollouts.target_rollout(status, situation)
-    return waiting is not None and target is not None and target.generation != waiting.generation
+def end_build(status: DatasetStatus) -> DatasetStatus:
+    """``status`` without a build, and without a slot or a retry to wait for."""
+    return replace(status, build=None, failure=None, build_ticket=None)
+
+
+def waits_for_rollout(target: Target) -> bool:
+    """Whether a generation of the present spec is built already and waits for the rollout of an earlier one of the same
+    spec. A third generation would only push it out of the store, unserved."""
+    waiting, rollout = target.generation, target.rollout
+    return waiting is not None and rollout is not None and rollout.generation != waiting.generation
 
 
 def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` without a build and a failure of what is not asked for any more.
+    """``status`` without a build and a failure that the spec no longer asks for.
 
-    A build that answers an older refresh goes on: were it begun anew with each, none might ever end. So does one with
-    an older deadline, gate, node selector or image, as long as it gets on: these hold from the next build on.
+    A build that answers an older refresh goes on: if each refresh restarted it, none might ever end. A build with an
+    older deadline, gate, node selector or image also goes on as long as it makes progress. These apply from the next
+    build on.
     """
     build, failure, desired = status.build, status.failure, situation.desired
     if build is not None and not (
@@ -314,7 +321,7 @@ def _without_unneeded_build(status: DatasetStatus, situation: Situation) -> Data
 
 
 def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the build under way; without it when it gives its turn up."""
+    """``status`` with the build under way; without it if it gives its slot up."""
     trouble = diagnose_stall(build, situation)
     is_given_up = situation.observed.turns.build.must_yield or has_stuck_job(build, situation)
     if trouble is None or not is_given_up:
@@ -326,10 +333,10 @@ def _with_build_under_way(status: DatasetStatus, build: BuildStatus, situation: 
 
 
 def _must_wait_for_retry(status: DatasetStatus, situation: Situation) -> bool:
-    if losses.must_wait(status, situation):
+    if generations.must_wait_for_rebuild(status, situation):
         return True
     failure = status.failure
-    if failure is None or secrets.may_end_failure(failure.reason, status, situation):
+    if failure is None or may_end_failure(failure.reason, status, situation):
         return False
     return clock.remaining_backoff(failure.retry_at, situation.now) > 0
 
@@ -359,8 +366,8 @@ def _with_claimed_build(status: DatasetStatus, situation: Situation) -> DatasetS
 
 
 def _protected_names(status: DatasetStatus, desired: Desired) -> tuple[str, ...]:
-    """What a builder must not remove of the store, as the sweep is told it: whatever is asked for later on is among
-    these, or newer than all of them. None, and nothing is removed, where there are more than status can hold."""
+    """The generations that a builder must not remove from the store. Everything that may be served later is among
+    these, or newer than all of them. If there are more than the status can hold: none, and nothing is removed."""
     protected = sorted(status.protected_generations(desired.pinned_generation), key=names.read_number)
     return tuple(protected) if len(protected) <= _MOST_PROTECTED else ()
 
@@ -376,7 +383,7 @@ def _refused_name(status: DatasetStatus, desired: Desired) -> str:
 
 
 def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with what keeps the build that has its turn from getting on."""
+    """``status`` with the reason why the build that has a slot makes no progress."""
     build = status.build
     if build is None:
         return status
@@ -385,64 +392,108 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     return replace(status, build=replace(build, stall=stall))
 
 
-def assess(status: DatasetStatus, situation: Situation) -> Assessment:
-    """Built, what keeps the build from getting on, and when it is tried again."""
+def assess(status: DatasetStatus, target: Target, situation: Situation) -> Assessment:
+    """Built, the obstacle of the build, and the time of the next attempt."""
     return reasons.assess(
-        judge_built(status, situation),
+        reasons.judge(BUILT_CHECKS, status, target, situation),
         (diagnose_build(status, situation),),
-        (next_attempt_in(status, situation), losses.next_replacement_in(status, situation)),
+        (next_attempt_in(status, situation), generations.next_rebuild_in(status, situation)),
         outlook=describe_next_attempt(status, situation),
     )
 
 
-def judge_built(status: DatasetStatus, situation: Situation) -> Verdict:
-    """Whether the store holds what is asked for."""
-    build = status.build
+def _check_trouble(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
     trouble = diagnose_build(status, situation)
-    if trouble is not None:
-        text = reasons.write_sentence(trouble.reason, trouble.message)
-        return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
-    if turns.is_waiting(status.build_ticket):
-        message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
-        return Verdict("False", reasons.WAITING_FOR_TURN, message)
-    if build is not None:
-        message = f"{build.generation} is being built since {build.started_at}."
-        return Verdict("False", reasons.BUILDING, message)
-    if is_waiting_for_source(status):
-        assert status.failure is not None
-        message = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, status.failure.message)
-        return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} It is looked for at {status.failure.retry_at}.")
-    if waits_for_rollout(status, situation):
-        return _judge_waiting_for_rollout(status, situation)
-    generation = generations.up_to_date_generation(status, situation.desired)
-    is_missing = generation is None or generations.is_build_needed(status, situation.desired)
-    if is_missing and situation.desired.is_suspended:
-        return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
-    damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
-    if generation is None or (is_missing and damage is None):
-        return Verdict("False", reasons.BUILDING, "A build is about to begin.")
-    if damage is not None:
-        message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
-        text = reasons.write_sentence(damage.reason, message)
-        return Verdict("False", damage.reason, f"{text}{losses.describe_replacement(status, situation)}")
-    useless = losses.describe_useless_override(status, situation)
-    message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
-    return Verdict("True", reasons.GENERATION_BUILT, message)
+    if trouble is None:
+        return None
+    text = reasons.write_sentence(trouble.reason, trouble.message)
+    return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
 
 
-def _judge_waiting_for_rollout(status: DatasetStatus, situation: Situation) -> Verdict:
-    """The newest generation is built, and waits for the rollout of the one before it."""
-    generation = rollouts.target_generation(status, situation)
-    target = rollouts.target_rollout(status, situation)
-    assert generation is not None
-    assert target is not None
+def _check_queued(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if not turns.is_waiting(status.build_ticket):
+        return None
+    message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
+    return Verdict("False", reasons.WAITING_FOR_TURN, message)
+
+
+def _check_under_way(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    build = status.build
+    if build is None:
+        return None
+    return Verdict("False", reasons.BUILDING, f"{build.generation} is being built since {build.started_at}.")
+
+
+def _check_source_missing(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    failure = status.failure
+    if failure is None or not is_waiting_for_source(status):
+        return None
+    message = reasons.write_sentence(reasons.WAITING_FOR_SOURCE, failure.message)
+    return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} It is looked for at {failure.retry_at}.")
+
+
+def _check_rollout_first(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    generation, rollout = target.generation, target.rollout
+    if generation is None or rollout is None or not waits_for_rollout(target):
+        return None
     message = (
         f"{generation.generation} holds {_describe_contents(generation)}; it is rolled out"
-        f" when {rollouts.describe_rollout(situation.dataset, target)} is in effect."
+        f" when {rollouts.describe_rollout(situation.dataset, rollout)} is in effect."
     )
     if not generations.is_build_needed(status, situation.desired):
         return Verdict("True", reasons.GENERATION_BUILT, message)
     return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
+
+
+def _check_suspended(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if not situation.desired.is_suspended or not _is_missing(status, situation):
+        return None
+    return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
+
+
+def _check_damaged(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    generation = generations.up_to_date_generation(status, situation.desired)
+    damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
+    if generation is None or damage is None:
+        return None
+    message = f"{generation.generation} was built, and the store cannot give it any more: {damage.message}"
+    text = reasons.write_sentence(damage.reason, message)
+    return Verdict("False", damage.reason, f"{text}{generations.describe_rebuild(status, situation)}")
+
+
+def _check_about_to_begin(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if not _is_missing(status, situation):
+        return None
+    return Verdict("False", reasons.BUILDING, "A build is about to begin.")
+
+
+def _check_built(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    generation = generations.up_to_date_generation(status, situation.desired)
+    if generation is None:
+        return None
+    useless = describe_useless_override(status, situation)
+    message = f"{generation.generation} holds {_describe_contents(generation)}.{useless}"
+    return Verdict("True", reasons.GENERATION_BUILT, message)
+
+
+BUILT_CHECKS: Final = (
+    _check_trouble,  # the build is stuck, gave its slot up, or failed
+    _check_queued,  # it waits for a build slot
+    _check_under_way,
+    _check_source_missing,  # the success file is not there yet
+    _check_rollout_first,  # an earlier generation is rolled out before the next build
+    _check_suspended,
+    _check_damaged,  # the store has lost what was built
+    _check_about_to_begin,
+    _check_built,
+)
+"""The checks of Built, in order: the first that applies gives the verdict."""
+
+
+def _is_missing(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the store lacks what is asked for; a generation that it has lost counts as missing."""
+    desired = situation.desired
+    return generations.up_to_date_generation(status, desired) is None or generations.is_build_needed(status, desired)
 
 
 def _describe_contents(generation: GenerationStatus) -> str:
@@ -453,7 +504,7 @@ def _describe_contents(generation: GenerationStatus) -> str:
 
 
 def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps the build under way from getting on, else how the last one failed."""
+    """Why the build under way makes no progress, or else how the last one failed."""
     build, failure = status.build, status.failure
     if build is not None:
         trouble = diagnose_stall(build, situation)
@@ -464,11 +515,11 @@ def diagnose_build(status: DatasetStatus, situation: Situation) -> Trouble | Non
         return given_up
     if failure is None or is_waiting_for_source(status):
         return None
-    return losses.with_refusal_advice(Trouble(failure.reason, failure.message), status, situation)
+    return with_refusal_advice(Trouble(failure.reason, failure.message), status, situation)
 
 
 def is_waiting_for_source(status: DatasetStatus) -> bool:
-    """Whether the last build found no success file: nothing is wrong, and it is looked for again."""
+    """Whether the last build found no success file. Nothing is wrong, and the next attempt looks again."""
     return status.failure is not None and status.failure.reason == reasons.WAITING_FOR_SOURCE
 
 
@@ -482,3 +533,136 @@ def describe_next_attempt(status: DatasetStatus, situation: Situation) -> str:
     if build is not None:
         return f" Attempt {failure.count + 1} is {build.generation}, since {build.started_at}."
     return f" The next attempt is at {failure.retry_at}, or as soon as the spec changes."
+
+
+def may_end_failure(reason: str, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether a build that failed for ``reason`` may succeed with what the store's Secret is about to hold."""
+    return reason in reasons.STORE_REASONS and is_store_access_new(status, situation)
+
+
+def is_store_access_new(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the store's address or credentials differ from what the dataset's Secret holds."""
+    access = situation.observed.store
+    return situation.shares_store and access.problem is None and access.digest != status.store_digest
+
+
+# A generation that a gate rejected is whole in the store, and no rollout serves it. ``status.refused`` names the newest
+# one until a newer generation is built or rejected. An annotation names the one generation whose gates it overrides. An
+# annotation that was there before the rejection does nothing: it may come from a file that is applied again and again,
+# and its author has not seen the generation that it would admit.
+
+
+MAX_REASON_CHARACTERS: Final = 256
+"""Maximum length of the reason for a rejection, in the list of generations."""
+_MAX_REFUSAL_CHARACTERS: Final = 3000
+"""Maximum length of a builder's message, which leaves room for the advice."""
+
+
+def note_refusal(status: DatasetStatus, build: BuildStatus, result: BuildResult, situation: Situation) -> DatasetStatus:
+    """``status`` when ``build`` has ended with ``result``: with the generation that its gates refused, if there is
+    one."""
+    if result.reason != reasons.GATE_CLOSED or not result.file_bytes:
+        return status
+    if result.generation == build.generation:
+        return replace(status, refused=_refused_generation(build, result, situation))
+    refused = status.refused
+    if refused is None or refused.generation != result.generation or refused.content != build.content:
+        return status
+    # The source was read again, and is as it was.
+    read_by = names.read_number(build.generation)
+    again = replace(refused, refresh=build.refresh, slot=build.slot, verified_by=read_by, refreshed_at=build.started_at)
+    return replace(status, refused=again)
+
+
+def find_admitted(status: DatasetStatus, build: BuildStatus, result: BuildResult) -> GenerationStatus | None:
+    """The generation that a gate has rejected by the report of ``build``, and that was admitted since: its source is
+    unchanged, and its gates are no longer asked. None for any other ``result``."""
+    if result.reason != reasons.GATE_CLOSED or result.generation == build.generation:
+        return None
+    found = status.find_generation(result.generation)
+    if found is None or (found.content, found.fingerprint) != (build.content, result.fingerprint):
+        return None
+    return found
+
+
+def _refused_generation(build: BuildStatus, result: BuildResult, situation: Situation) -> RefusedGeneration:
+    annotation = situation.dataset.override_gates
+    return generations.make_generation(
+        RefusedGeneration,
+        generations.describe_built(build, result, situation.desired),
+        slot="" if result.adopted_from else build.slot,
+        message=reasons.shorten(_first_line(result.message), MAX_REASON_CHARACTERS),
+        premature_override=annotation if annotation == build.generation else "",
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.partition("\n")[0]
+
+
+def override_gates(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` when the annotation names the generation that was refused: it is one like any other now, and the
+    refresh that it was built for is answered."""
+    refused = status.refused
+    if refused is None:
+        return status
+    if refused.premature_override not in ("", situation.dataset.override_gates):
+        refused = replace(refused, premature_override="")
+        status = replace(status, refused=refused)
+    if not _is_overridden(refused, status, situation):
+        return status
+    admitted = _admitted_generation(refused)
+    status = generations.add_generation(refreshes.record_override(status, admitted, situation.now), admitted)
+    failure = status.failure
+    if failure is not None and failure.reason == reasons.GATE_CLOSED:
+        failure = None
+    status = replace(status, refused=None, failure=failure)
+    return refreshes.answer_requests(status, refused.refresh, refused.slot, generations.last_reading(refused))
+
+
+def _is_overridden(refused: RefusedGeneration, status: DatasetStatus, situation: Situation) -> bool:
+    is_named = situation.dataset.override_gates == refused.generation and not refused.premature_override
+    is_asked_for = refused.content == situation.desired.content_hash
+    return is_named and is_asked_for and generations.is_up_to_date(refused, status)
+
+
+def _admitted_generation(refused: RefusedGeneration) -> GenerationStatus:
+    return generations.make_generation(GenerationStatus, refused, overridden=refused.message or reasons.GATE_CLOSED)
+
+
+def with_refusal_advice(trouble: Trouble, status: DatasetStatus, situation: Situation) -> Trouble:
+    """``trouble``, with how to let the generation through if it is one of a closed gate, and its builder has not said
+    so."""
+    refused = status.refused
+    if trouble.reason != reasons.GATE_CLOSED or refused is None or refused.content != situation.desired.content_hash:
+        return trouble
+    message = reasons.shorten(trouble.message, _MAX_REFUSAL_CHARACTERS)
+    is_told = f"{names.OVERRIDE_GATES}={refused.generation} " in message
+    advice = _describe_override(refused, situation, is_told=is_told)
+    return Trouble(trouble.reason, f"{message}\n{advice}" if advice else message)
+
+
+def _describe_override(refused: RefusedGeneration, situation: Situation, *, is_told: bool) -> str:
+    """How ``refused`` is let through, unless that ``is_told``; and why the annotation that is there does not."""
+    name, annotation = refused.generation, situation.dataset.override_gates
+    if refused.premature_override:
+        return (
+            f"the annotation {names.OVERRIDE_GATES} named {name} before it was refused, and does nothing: look at"
+            f" {name}, remove the annotation, and set it again to let {name} through"
+        )
+    advice = "" if is_told else f"to let {name} through as it is, set the annotation {names.OVERRIDE_GATES} to {name}"
+    if not annotation:
+        return advice
+    subject = f"the annotation {names.OVERRIDE_GATES}" if is_told else f"{advice}; it"
+    return f"{subject} names {annotation}, which is not what was refused"
+
+
+def describe_useless_override(status: DatasetStatus, situation: Situation) -> str:
+    """A sentence for the end of a message, if the annotation does nothing and never did; else empty."""
+    annotation, refused = situation.dataset.override_gates, status.refused
+    if refused is not None and refused.generation == annotation:
+        why = "which is of another spec, or of a source that was read again since, and is not let through"
+        return f" The annotation {names.OVERRIDE_GATES} names {annotation}, {why}."
+    if not annotation or 0 < names.read_number(annotation) <= status.last_generation:
+        return ""
+    return f" The annotation {names.OVERRIDE_GATES} names {annotation}, which no gate has refused."

@@ -1,6 +1,7 @@
-"""Moments in status: ISO 8601 in UTC, whole seconds.
+"""Times in the status: ISO 8601 in UTC, whole seconds.
 
-Nothing in status changes because time passes, only at transitions; what is to happen later is compared with ``now``.
+The status never changes because time passes, only at transitions. Everything that is to happen later is compared with
+``now``.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from lookupdb_operator.plan import reasons
 
 
 def format_moment(moment: datetime) -> str:
-    """``moment`` as it stands in status: ``2026-01-31T12:00:00Z``."""
+    """Format ``moment`` as the status has it: ``2026-01-31T12:00:00Z``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_moment(text: str) -> datetime:
-    """What ``format_moment`` wrote. Raises ValueError for what is no moment."""
+    """Parse what ``format_moment`` wrote. Raises ValueError for anything else."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def add_seconds(moment: datetime, seconds: float) -> str:
-    """The moment ``seconds`` after ``moment``, as it stands in status."""
+    """Format the time ``seconds`` after ``moment``."""
     return format_moment(moment + timedelta(seconds=seconds))
 
 
@@ -54,7 +55,7 @@ def doubling_delay(count: int, first: float, longest: float) -> float:
     return float(min(longest, first * 2 ** min(count - 1, 16)))
 
 
-# How long the next build waits: after a failure, and after a loss.
+# Backoff of builds: after a failure, and after a loss.
 
 
 FIRST_RETRY_DELAY: Final = 30.0

@@ -1,27 +1,28 @@
-"""The four conditions of a dataset. ``serving`` judges Ready, ``builds`` Built, ``cutover`` RolledOut. This module
-judges Degraded, and dates and bounds all four. No decision reads a condition.
+"""The four conditions of a dataset. This module judges Ready and Degraded, and dates and bounds all four; ``builds``
+judges Built, ``cutover`` RolledOut. No decision reads a condition.
 
-Why is Degraded True? It takes its reason from the first trouble and tells the first three, in this order:
+Ready, Built and RolledOut are each a list of checks in order. The first check that applies gives the verdict.
 
-    what is wrong                                          who makes the sentence
-    the routers' pods cannot be made; servers of a         serving.diagnose_serving
+Degraded takes its reason from the first fault, and lists the first three, in this order:
+
+    fault                                                  found by
+    the routers' pods cannot be made; servers of a         diagnose_serving
     rollout in effect, or routers, are not ready
     no store credentials; a write that the API server      _diagnose_writes
-    refuses; an object that somebody changes back;
-    the store is not told what serves;                     announcement.diagnose_announcement
-    what an earlier dataset has left for good
-    the build does not get on, gave its turn up,           builds.diagnose_build
+    refuses; an object that another writer changes back
+    the active generation is not announced in the store    objects.diagnose_announcement
+    an earlier dataset has left objects for good           diagnose_orphans
+    the build makes no progress, gave its slot up,         builds.diagnose_build
     or has failed
-    a candidate's servers do not get ready, or it          starting.diagnose_candidate
-    gave its turn up
+    a candidate's servers do not get ready, or it          rollouts.diagnose_candidate
+    gave its slot up
     routers do not take up the routing table               cutover.diagnose_table
-    what was replaced does not go, and shards wait         leftovers.diagnose_leftovers
-    the data that serve are too old                        freshness.diagnose_staleness
+    replaced servers are not deleted, and shards wait      windows.diagnose_leftovers
+    the data that serve are too old                        refreshes.diagnose_staleness
 
-The sentences about pods and Jobs are those of ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
+The sentences about pods and Jobs come from ``parse.causes``. ``reasons.write_sentence`` adds the remedy, from
 ``reasons.REMEDIES``. The message ends with what keeps serving, and with the next attempt at a build
-(``builds.describe_next_attempt``).
-``standstill`` makes its own Degraded: of a spec that cannot be used, and of what an earlier dataset has left.
+(``builds.describe_next_attempt``). A dataset that stands still has a Degraded of its own, at the end of this module.
 """
 
 from __future__ import annotations
@@ -51,27 +52,26 @@ from lookupdb_operator.plan import (
     clock,
     cutover,
     generations,
-    losses,
-    pushes,
+    objects,
     reasons,
     refreshes,
     rollouts,
     routing_tables,
     windows,
 )
-from lookupdb_operator.plan import objects as announcement
 from lookupdb_operator.plan.reasons import Assessment, Verdict
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BUILT, DEGRADED, READY, ROLLED_OUT, Condition, DatasetStatus, RolloutStatus
 
-# What serves now: the servers and routers that should be ready, those on lost nodes among them; and what Ready says.
+# Ready: the servers and routers that should be ready, and pods on lost nodes.
 #
-# A StatefulSet makes no other pod of a name while the old one is there, so a shard would lack a server for as long as
-# the node is away. What a shard server serves never changes, and a router keeps nothing: two of one name do no harm,
-# should the node come back. So the operator has Kubernetes forget the old one. A builder writes: its end is waited for.
-# By force nothing drains: only the seconds count that the operator has itself seen pass (``loop.absences``). An
-# operator that starts waits anew.
+# A StatefulSet makes no second pod of a name while the first one exists, so a shard would lack a server for as long as
+# its node is away. A shard server always serves the same data, and a router keeps nothing: two of one name do no harm
+# if the node comes back. So the operator has Kubernetes forget the old one. A builder writes, so its end is awaited.
+#
+# A pod that is deleted by force does not drain. So only the seconds count that the operator has itself seen pass
+# (``loop.absences``), and an operator that restarts counts from zero.
 
 
 READY_WITHIN: Final = 15.0
@@ -157,22 +157,40 @@ def _serves(pod: Pod, rollout: RolloutStatus) -> bool:
 
 
 def count_ready_routers(observed: Observed) -> int:
-    """How many routers take requests."""
+    """Number of routers that take requests."""
     return sum(pod.ready for pod in routing_tables.list_live_routers(observed))
 
 
 def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
     """Whether lookups are answered: of every shard, by something that a router in effect references."""
-    if is_status_lost(status):
-        return _judge_lost(status, observed)
-    if not cutover.has_served(status):
-        return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+    return reasons.judge(READY_CHECKS, status, observed)
+
+
+def _check_status_lost(status: DatasetStatus, observed: Observed) -> Verdict | None:
+    return _judge_lost(status, observed) if is_status_lost(status) else None
+
+
+def _check_nothing_served(status: DatasetStatus, observed: Observed) -> Verdict | None:
+    if cutover.has_served(status):
+        return None
+    return Verdict("False", reasons.NO_ROUTING_TABLE, "Nothing is rolled out yet; lookups are answered 503.")
+
+
+def _check_shards(status: DatasetStatus, observed: Observed) -> Verdict | None:
     for rollout, shards in shards_in_effect(status):
         lacking = count_lacking_servers(rollout, shards, 1, observed)
         if lacking:
             return _judge_lacking(rollout, lacking, observed)
-    if not count_ready_routers(observed):
-        return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+    return None
+
+
+def _check_routers(status: DatasetStatus, observed: Observed) -> Verdict | None:
+    if count_ready_routers(observed):
+        return None
+    return Verdict("False", reasons.NO_ROUTER_READY, "No router is ready: requests find nobody to answer them.")
+
+
+def _check_serving(status: DatasetStatus, observed: Observed) -> Verdict:
     if status.table is not None and status.table.is_mixed:
         which = windows.describe_serving(status)
         return Verdict("True", reasons.SERVING, f"{which}, shard by shard, at {status.endpoint}.")
@@ -181,6 +199,16 @@ def judge_ready(status: DatasetStatus, observed: Observed) -> Verdict:
         reasons.SERVING,
         f"{status.generation} serves {format_count(status.records, 'record')} at {status.endpoint}.",
     )
+
+
+READY_CHECKS: Final = (
+    _check_status_lost,  # something serves, and the status does not know what
+    _check_nothing_served,
+    _check_shards,  # a shard has no ready server
+    _check_routers,  # no router is ready
+    _check_serving,
+)
+"""The checks of Ready, in order: the first that applies gives the verdict."""
 
 
 def is_status_lost(status: DatasetStatus) -> bool:
@@ -222,8 +250,8 @@ def diagnose_serving(status: DatasetStatus, situation: Situation) -> Iterator[Tr
         lacking = count_lacking_servers(rollout, shards, rollout.referenced_replicas, observed)
         if lacking:
             trouble = _diagnose_lacking(rollout, lacking, observed)
-            trouble = losses.with_loss_advice(trouble, rollout.generation, status, situation)
-            yield pushes.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
+            trouble = generations.with_loss_advice(trouble, rollout.generation, status, situation)
+            yield rollouts.with_next_push(trouble, rollout, rollouts.with_current_alone(status, situation), situation)
     if cutover.has_served(status) and not count_ready_routers(observed) and not _is_settling(status, situation):
         yield _with_pod_trouble(
             reasons.NO_ROUTER_READY, "No router is ready", routing_tables.list_live_routers(observed)
@@ -284,7 +312,7 @@ def next_lost_pod_in(observed: Observed) -> float | None:
 
 
 def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
-    """The servers and routers that may be lost, and for how many seconds their kubelets are still waited for."""
+    """The servers and routers that may be lost, each with the seconds that remain until it counts as lost."""
     for pod in observed.pods:
         if pod.component in (names.SHARDS, names.ROUTER) and pod.lost_after is not None:
             seen = observed.absences.get(pod.uid, _UNSEEN)
@@ -293,8 +321,8 @@ def _list_waits(observed: Observed) -> Iterator[tuple[Pod, float]]:
 
 # The one word that ``kubectl get`` shows of a dataset: a summary for people. No decision reads it.
 #
-# Several things may hold at once, a refresh that is built while what serves is pinned say. The word is the first of
-# ``PHASES`` that holds: what somebody has to do something about comes before what goes by itself.
+# Several phases may hold at once, for example a refresh that is built while a generation is pinned. The word is the
+# first of ``PHASES`` that holds: problems that need a person come before states that end by themselves.
 
 
 _ROLLING_OUT: Final = frozenset({reasons.STARTING_SERVERS, reasons.CONFIRMING, reasons.DRAINING})
@@ -303,7 +331,7 @@ _WAITING_FOR_PREDECESSOR: Final = frozenset({reasons.WAITING_FOR_PREDECESSOR, re
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a phase is found by: conditions, and the status and the spec that they are about."""
+    """Everything that a phase depends on: the conditions, and the status and the spec that they are about."""
 
     status: DatasetStatus
     spec: Mapping[str, Any]
@@ -319,7 +347,7 @@ class Facts:
         return condition.reason if condition is not None else ""
 
     def fails(self, kind: str) -> bool:
-        """Whether the condition tells of a failure."""
+        """Whether the condition reports a failure."""
         return bool(self.reason(kind)) and self.reason(kind) not in reasons.HEALTHY_REASONS
 
 
@@ -365,7 +393,7 @@ PHASES: Final = (
     ),
     Phase(
         "Stuck",
-        "a build or a rollout failed, or does not get on",
+        "a build or a rollout failed, or makes no progress",
         lambda facts: facts.fails(BUILT) or facts.fails(ROLLED_OUT),
     ),
     Phase("Degraded", "something else is wrong; lookups are answered", lambda facts: facts.truth(DEGRADED) == "True"),
@@ -376,7 +404,7 @@ PHASES: Final = (
     ),
     Phase(
         "Queued",
-        "it waits for its turn to build or to roll out",
+        "it waits for a build slot or a rollout slot",
         lambda facts: reasons.WAITING_FOR_TURN in (facts.reason(BUILT), facts.reason(ROLLED_OUT)),
     ),
     Phase(
@@ -480,7 +508,7 @@ def judge_degraded(status: DatasetStatus, troubles: tuple[Trouble, ...], *, serv
 
 
 def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
-    """What cannot be written, or is not left as it was written; and what somebody else has left behind."""
+    """Objects that cannot be written, or that another writer changes; and objects that an earlier dataset has left."""
     problem = observed.store.problem
     if problem is not None and observed.dataset.own_store is None:
         yield Trouble(reasons.STORE_CREDENTIALS_MISSING, problem)
@@ -491,7 +519,7 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
             reasons.CONTESTED,
             f"{contest.kind} {contest.name} {what} again and again; it is put right every five minutes at most",
         )
-    announcement_trouble = announcement.diagnose_announcement(observed)
+    announcement_trouble = objects.diagnose_announcement(observed)
     if announcement_trouble is not None:
         yield announcement_trouble
     orphans = diagnose_orphans(observed)
@@ -500,7 +528,7 @@ def _diagnose_writes(observed: Observed) -> Iterator[Trouble]:
 
 
 def diagnose_orphans(observed: Observed) -> Trouble | None:
-    """What stays until somebody deletes it, with the command that does."""
+    """Objects that stay until somebody deletes them, with the command that does."""
     orphans = [predecessor for predecessor in observed.predecessors if predecessor.orphaned]
     if not orphans:
         return None
@@ -515,7 +543,7 @@ def diagnose_orphans(observed: Observed) -> Trouble | None:
 
 
 def describe_collection(observed: Observed) -> str:
-    """What Kubernetes is collecting, as a sentence."""
+    """The objects that Kubernetes is collecting, as a sentence."""
     remainder = _list_names(observed.predecessors)
     return f"Kubernetes still collects {remainder} of an earlier dataset of this name. This one begins after that."
 
@@ -526,12 +554,11 @@ def _list_names(predecessors: Iterable[Predecessor]) -> str:
     return ", ".join(objects[:_MAX_OBJECTS]) + more
 
 
-# Datasets about which nothing is done, and why. A dataset stands still while it is being deleted, belongs to another
-# operator, has an unreadable status or a spec that cannot be used, or while an earlier dataset of its name is
-# collected.
+# Datasets that stand still. The operator does nothing about a dataset that is being deleted, belongs to another
+# operator, or has an unreadable status or an unusable spec, or while an earlier dataset of its name is collected.
 #
-# Kubernetes collects what belonged to a dataset a while after it is gone. Until then its servers and its routing table
-# have the very names that those of its successor will have, and hold the old data.
+# Kubernetes collects the objects of a dataset a while after it is gone. Until then its servers and its routing table
+# have the names that those of its successor will have, and hold the old data.
 
 
 _MAX_PROBLEM_CHARACTERS: Final = 300
@@ -576,7 +603,7 @@ def why_idle(dataset: ObservedDataset, config: Config) -> str:
 
 
 def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended | None:
-    """Why nothing is done about ``dataset`` though nobody deletes it, and the command that ends it."""
+    """Why the operator does nothing about ``dataset`` though it is not being deleted, and the command that ends it."""
     where = f"{dataset.name} -n {dataset.namespace}"
     owner = dataset.assigned or dataset.status.operator
     if owner not in ("", config.identity):
@@ -592,7 +619,7 @@ def diagnose_unattended(dataset: ObservedDataset, config: Config) -> Unattended 
         return Unattended(
             reasons.STATUS_UNREADABLE,
             f"Nothing is done: {reasons.shorten(dataset.status_problem, _MAX_PROBLEM_CHARACTERS)}; what serves goes"
-            " on serving. Install the operator's version that wrote it, or have the status made anew, and the data"
+            " on serving. Install the operator's version that wrote it, or remove the status, and have the data"
             f" built again: kubectl patch lds {where} --subresource=status --type=json"
             """ -p '[{"op": "remove", "path": "/status"}]'""",
         )
@@ -636,5 +663,5 @@ def plan_waiting(status: DatasetStatus, observed: Observed, now: datetime) -> Pl
         waiting = Verdict("False", reasons.WAITING_FOR_PREDECESSOR, describe_collection(observed))
         degraded = judge_degraded(status, (), serves=False)
     verdicts = {READY: waiting, BUILT: waiting, ROLLED_OUT: waiting, DEGRADED: degraded}
-    status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a turn
+    status = replace(status, build_ticket=None, rollout_ticket=None)  # it could not use a slot
     return Plan(status=date_conditions(status, verdicts, observed.dataset, now))

@@ -1,6 +1,5 @@
-"""Servers that only older routing tables reference are retired: once every router has confirmed the newest one, and the
-drain time has passed.
-"""
+"""The way from one routing table to the next, and the condition RolledOut. A table is written (``routing_tables``),
+routers confirm it, lookups that began on an older one end, and servers that only older tables reference are retired."""
 
 from __future__ import annotations
 
@@ -12,24 +11,36 @@ from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, routing_tables, turns, windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
+from lookupdb_operator.plan.rollouts import Target
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import ALL, DatasetStatus, RolloutStatus, TableStatus, Truth, parse_shards, shorten_shards
+from lookupdb_operator.status import (
+    ALL,
+    CandidateStatus,
+    DatasetStatus,
+    RolloutStatus,
+    TableStatus,
+    Truth,
+    parse_shards,
+    shorten_shards,
+)
 
-# The previous rollout: the one that routers answered from before, of another generation than the active one. With
-# ``spec.rollout.keepPrevious`` its servers stay for a while after they have drained, so that a rollback is one write of
-# the routing table. At most one is kept at a time. No routing table references it: to delete it harms no lookup,
-# whenever that is. It has the pod template that it had, and as many servers as the spec asks for.
+# The previous rollout is the one that routers answered from before, of another generation than the active one. With
+# ``spec.rollout.keepPrevious`` its servers stay for a while after they have drained, so that a rollback needs only a
+# new routing table. At most one is kept at a time. No routing table references it, so deleting it never harms a lookup.
+# It keeps its pod template, and has as many servers as the spec asks for.
 #
-# What ends it: its time has passed; it is pinned and served again (``cutover``), or its generation is from another
-# rollout; another one has drained; a rollout that is asked for finds no room. Its own failures are told, and make
-# nothing degraded.
+# It is released when its time has passed, when it is pinned and serves again, when another rollout of its generation
+# serves, when another rollout has drained, or when a desired rollout finds no room. Its own failures are reported, and
+# do not make the dataset Degraded.
 
 
 def release_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` without a kept rollout that has no purpose any more, unless it is asked for. There are two when one
     was asked for while another drained, and then was not any more."""
-    target = rollouts.target_rollout(status, situation)
+    if find_kept(status) is None:
+        return status
+    target = rollouts.find_target(status, situation).rollout
     kept = [rollout for rollout in status.rollouts if rollout.kept_since and rollout != target]
     newest = max(kept, key=lambda rollout: (rollout.kept_since, names.read_number(rollout.rollout)), default=None)
     staying = tuple(
@@ -92,17 +103,14 @@ def _describe_trouble(rollout: RolloutStatus, observed: Observed) -> str:
     return "" if trouble is None else f"; its servers are not all ready ({trouble.reason})"
 
 
-# The way from one routing table to the next: it is written, routers confirm it, and lookups that began on an older one
-# end. This module also judges RolledOut.
-#
 # A table is written only when enough of the servers that it adds are ready (``rollouts``). Servers that fail later stay
-# in it: routers ask another replica meanwhile, and Kubernetes brings them back under the same name.
+# in it: routers ask another replica meanwhile, and Kubernetes restarts them under the same name.
 
 
 POLL_SECONDS: Final = 0.5
 """Seconds between two polls of routers that take up a routing table, which takes them a second or so."""
 SLOW_POLL_SECONDS: Final = 5.0
-"""The same once a router is overdue."""
+"""Seconds between two polls once a router is overdue."""
 
 
 def confirm_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -140,9 +148,9 @@ def _note_served(status: DatasetStatus, table: TableStatus) -> DatasetStatus:
 
 
 def reopen_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table unconfirmed again, when a router answers from an older one whose servers are
-    kept: lookups that it begins have to drain, too. Also when a router has the same version with other content; and
-    when what is active was edited: routers tell it again."""
+    """``status`` with its routing table unconfirmed again, if a router answers from an older one whose servers are
+    kept: lookups that it begins have to drain, too. Also if a router has other content under the same version, and
+    if the active generation in the status was edited: routers then report it again."""
     table = status.table
     if table is not None and table.confirmed_at and _is_edited(table, status, situation):
         return replace(status, table=replace(table, written_at=clock.format_moment(situation.now), confirmed_at=""))
@@ -190,7 +198,7 @@ def needs_reports(status: DatasetStatus) -> bool:
 
 
 def next_poll_in(status: DatasetStatus, situation: Situation) -> float | None:
-    """Seconds until routers are asked again; None when nobody needs to know."""
+    """Seconds until routers are asked again; None if no decision depends on their answers."""
     table = status.table
     if table is None or not needs_reports(status):
         return None
@@ -209,90 +217,169 @@ def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[st
     return routing_tables.diagnose_late_routers(situation.observed, table, digest)
 
 
-def assess(status: DatasetStatus, situation: Situation) -> Assessment:
-    """RolledOut, what keeps servers or routers from getting on, and when to look for them again."""
-    last_window = _find_last_window(status, situation)
+def assess(status: DatasetStatus, target: Target, situation: Situation) -> Assessment:
+    """RolledOut, what delays servers or routers, and when to look at them again."""
+    last_window = _find_last_window(status, target, situation)
     return reasons.assess(
-        judge_rolled_out(status, situation),
+        reasons.judge(ROLLED_OUT_CHECKS, status, target, situation),
         (
             generations.diagnose_pin(status, situation.desired),
-            rollouts.diagnose_candidate(status, situation),
+            rollouts.diagnose_candidate(status, target, situation),
             diagnose_table(status, situation),
             None if last_window is None else windows.diagnose_leftovers(status, last_window, situation),
         ),
         (
             next_poll_in(status, situation),
-            rollouts.next_progress_in(status, situation),
+            rollouts.next_progress_in(status, target, situation),
             next_release_in(status, situation),
             None if last_window is None else windows.next_overdue_in(status, last_window, situation),
         ),
     )
 
 
-def judge_rolled_out(status: DatasetStatus, situation: Situation) -> Verdict:
-    """Whether what is asked for is what serves."""
+def _check_pin_missing(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
     missing = generations.diagnose_pin(status, situation.desired)
-    if missing is not None:
-        serves = f" {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
-        return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
-    target, table = rollouts.target_rollout(status, situation), status.table
-    if (target is None or not target.is_starting) and turns.is_waiting(status.rollout_ticket):
-        return rollouts.judge_waiting(status, situation)
-    is_suspended = situation.desired.is_suspended
-    if is_suspended and (table is None or (table.confirmed_at and not windows.is_draining(status))):
-        return rollouts.judge_serving(table, status, situation)
+    if missing is None:
+        return None
+    serves = f" {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+    return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
+
+
+def _check_queued(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if target.rollout is not None and target.rollout.is_starting:
+        return None
+    return rollouts.judge_waiting(status, target, situation) if turns.is_waiting(status.rollout_ticket) else None
+
+
+def _check_suspended(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    table = status.table
+    if not situation.desired.is_suspended:
+        return None
+    if table is not None and (not table.confirmed_at or windows.is_draining(status)):
+        return None
+    return rollouts.judge_serving(table, status, situation)
+
+
+def _check_held_back(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if target.rollout is not None or status.table is not None:
+        return None
     reason, why = generations.explain_target(status, situation.desired)
-    if target is None and table is None and reason in (reasons.ROLLED_BACK, reasons.REJECTED):
-        return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
-    if table is not None and _waits_for_last_window(target, status, situation):
-        return _judge_last_window(table, status, situation)
-    if target is None or generations.is_pin_missing(status, situation.desired):
-        serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
-        return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
-    waiting = None if generations.promoted_candidate(status, situation.desired) else status.candidate
-    if waiting is not None and (table is None or table.confirmed_at):
-        return routing_tables.judge_waiting(status, waiting, situation)
-    if waiting is None and (table is None or rollouts.is_starting(target, table, status, situation)):
-        return rollouts.judge_starting(target, status, situation)
-    assert table is not None
-    if not table.confirmed_at:
-        return _judge_confirming(table, status, situation)
-    where = rollouts.describe_rollout(situation.dataset, target)
+    if reason not in (reasons.ROLLED_BACK, reasons.REJECTED):
+        return None
+    return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
+
+
+def _check_last_window(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if status.table is None or not _waits_for_last_window(status, target, situation):
+        return None
+    return _judge_last_window(status.table, status, situation)
+
+
+def _check_not_built(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    if target.rollout is not None and not generations.is_pin_missing(status, situation.desired):
+        return None
+    serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
+    return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
+
+
+def _check_candidate_waiting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    waiting, table = _find_waiting(status, situation), status.table
+    if waiting is None or (table is not None and not table.confirmed_at):
+        return None
+    return routing_tables.judge_waiting(status, waiting, situation)
+
+
+def _check_starting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or _find_waiting(status, situation) is not None:
+        return None
+    if table is not None and not rollouts.is_starting(rollout, table, status, situation):
+        return None
+    return rollouts.judge_starting(rollout, status, target, situation)
+
+
+def _check_confirming(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    table = status.table
+    return None if table is None or table.confirmed_at else _judge_confirming(table, status, situation)
+
+
+def _check_draining(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or table is None or not windows.is_draining(status):
+        return None
+    where = rollouts.describe_rollout(situation.dataset, rollout)
+    drains = _describe_draining(table, status, situation)
+    _, why = generations.explain_target(status, situation.desired)
+    idle = generations.describe_idle_annotations(status, situation.desired)
+    truth = _judge_spec(status, situation)
+    return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
+
+
+def _check_serving(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+    rollout, table = target.rollout, status.table
+    if rollout is None or table is None:
+        return None
+    where = rollouts.describe_rollout(situation.dataset, rollout)
     servers = f"{table.replicas} {_servers(table.replicas)} a shard"
+    reason, why = generations.explain_target(status, situation.desired)
     idle = generations.describe_idle_annotations(status, situation.desired)
     kept = describe_kept(status, situation)
-    # RolledOut is about the spec as it is. Older data of this spec is that, and so is what spec.generation names. Data
-    # of another spec, which serves because what is of this one was rolled back from, is not, however well it serves.
-    truth: Truth = "False" if generations.is_of_other_spec(status, situation.desired) else "True"
-    if windows.is_draining(status):
-        drains = _describe_draining(table, status, situation)
-        return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
+    truth = _judge_spec(status, situation)
     return Verdict(truth, reason, f"Routers answer from {where}, {servers}.{why}{idle}{kept}")
 
 
-def _waits_for_last_window(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> bool:
+ROLLED_OUT_CHECKS: Final = (
+    _check_pin_missing,  # spec.generation names a generation that is not there
+    _check_queued,  # the rollout waits for a rollout slot, or its next window does
+    _check_suspended,  # nothing is under way, and nothing begins
+    _check_held_back,  # nothing is known to serve, and the newest generation was rolled back from or rejected
+    _check_last_window,  # the next window waits until what the last one replaced is gone
+    _check_not_built,
+    _check_candidate_waiting,  # routers can reach it, and nobody has promoted it
+    _check_starting,  # servers start, or do not get ready
+    _check_confirming,  # routers take up the routing table, or do not
+    _check_draining,  # lookups that began on what served before end
+    _check_serving,
+)
+"""The checks of RolledOut, in order: the first that applies gives the verdict."""
+
+
+def _judge_spec(status: DatasetStatus, situation: Situation) -> Truth:
+    """Return whether what serves is of the present spec.
+
+    Older data of this spec is, and so is what ``spec.generation`` names. Data of another spec, which serves because the
+    data of this one was rolled back from, is not, however well it serves.
+    """
+    return "False" if generations.is_of_other_spec(status, situation.desired) else "True"
+
+
+def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:
+    """Return the candidate that waits for promotion; None if there is none, or it is promoted."""
+    return None if generations.promoted_candidate(status, situation.desired) else status.candidate
+
+
+def _waits_for_last_window(status: DatasetStatus, target: Target, situation: Situation) -> bool:
     """Whether shards of what is asked for wait until what the last window has replaced is gone."""
     if situation.desired.is_suspended:
         return False
-    if target is None:
-        generation = rollouts.target_generation(status, situation)
-        return generation is not None and not generations.is_pin_missing(status, situation.desired)
-    is_whole = status.table is not None and status.table.rollout == target.rollout and not status.table.parts
-    return not is_whole and not windows.pending_shards(target, status)
+    if target.rollout is None:
+        return target.generation is not None and not generations.is_pin_missing(status, situation.desired)
+    table = status.table
+    is_whole = table is not None and table.rollout == target.rollout.rollout and not table.parts
+    return not is_whole and not windows.pending_shards(target.rollout, status)
 
 
-def _find_last_window(status: DatasetStatus, situation: Situation) -> TableStatus | None:
+def _find_last_window(status: DatasetStatus, target: Target, situation: Situation) -> TableStatus | None:
     """The routing table of the last window, while nothing but what that has replaced keeps the next one."""
     table = status.table
     if situation.desired.strategy != windows.PER_SHARD or table is None:
         return None
     if not table.confirmed_at or windows.is_draining(status):
         return None
-    target = rollouts.target_rollout(status, situation)
-    if not _waits_for_last_window(target, status, situation):
+    if not _waits_for_last_window(status, target, situation):
         return None
-    asked_for = rollouts.target_generation(status, situation)
-    generation = asked_for if target is None else status.find_generation(target.generation)
+    rollout = target.rollout
+    generation = target.generation if rollout is None else status.find_generation(rollout.generation)
     if generation is None or windows.window_size(generation, status, situation) == generation.shards:
         return None
     return table
@@ -339,7 +426,7 @@ def _servers(count: int) -> str:
 
 
 def diagnose_table(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Which routers take too long to take up the routing table."""
+    """The routers that take too long to take up the routing table."""
     table = status.table
     if table is None or not windows.is_confirmation_overdue(status, situation):
         return None
@@ -360,7 +447,7 @@ def retire_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStatu
         return status
     if find_late_routers(status, situation):
         return status
-    target = rollouts.target_rollout(status, situation)
+    target = rollouts.find_target(status, situation).rollout
     staying = tuple(
         _without_drained_servers(rollout, table, status)
         for rollout in status.rollouts

@@ -1,14 +1,15 @@
-"""Generations: which one of the store's is asked for, whether another one is needed, which ones the store keeps."""
+"""Generations: which one should serve, whether another one is needed, and which ones the store keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar, cast
 
 from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Trouble
-from lookupdb_operator.plan import reasons
+from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
@@ -16,25 +17,25 @@ from lookupdb_operator.status import (
     BuiltGeneration,
     DatasetStatus,
     GenerationStatus,
+    LostGeneration,
     RolledBack,
     RolloutStatus,
 )
 
-# A rollback: routers are sent from a generation to an older one, which ``spec.generation`` pins. This module marks
-# what was rolled back from (``status.rolledBack``), says what a mark holds back, and which generation to go back to.
+# A rollback sends routers from a generation to an older one, which ``spec.generation`` pins. The generation that was
+# left is marked (``status.rolledBack``).
 #
-# A mark holds back its generation, and any other one of the same source and the same spec, after the pin is taken away
-# too. It ends
+# A mark holds back its generation, and any other one of the same source and spec, also after the pin is removed. It
+# ends when
 #
-#     what                                        where
-#     the source or the spec changes: what is     find_mark: another fingerprint or content
-#     built then is not what was rolled back
-#     its generation, or one of the same, is      with_marks, when routers are sent there
-#     pinned and served
-#     more than MOST_MARKS are there              drop_oldest: never one that holds back the newest generation
-#     the whole status is lost                    it is forgotten with all else. A part that was lost or set back takes
-#                                                 no mark away, though nothing may then be known to serve: routers stay
-#                                                 with what they have
+#     event                                       where
+#     the source or the spec changes              find_mark: another fingerprint or content
+#     its generation, or one with the same data,  with_marks, when routers are sent there
+#     is pinned and serves
+#     there are more than MOST_MARKS              drop_oldest: never the one that holds back the newest generation
+#     the whole status is lost                    with everything else. A status that was lost in part or set back keeps
+#                                                 its marks, though nothing may be known to serve: routers keep what
+#                                                 they have
 
 
 MOST_MARKS: Final = 16
@@ -55,7 +56,7 @@ def holds_back(mark: RolledBack, generation: GenerationStatus) -> bool:
 def with_marks(status: DatasetStatus, pinned: GenerationStatus) -> tuple[RolledBack, ...]:
     """The marks when routers are sent to ``pinned`` from what ``status.table`` references: none of ``pinned``, and one
     of each newer generation that they leave. There are two while some still answer from what was active before, and
-    more when rollouts shard by shard have overtaken one another."""
+    more when rollouts shard by shard have overtaken each other."""
     marks = tuple(mark for mark in status.rolled_back if not holds_back(mark, pinned))
     if status.table is None:
         return marks
@@ -79,10 +80,12 @@ def drop_oldest(marks: tuple[RolledBack, ...], status: DatasetStatus) -> tuple[R
 
 
 def previous_generation(status: DatasetStatus) -> GenerationStatus | None:
-    """The generation to go back to: of those that have served, the one that did so last before the active one (before
-    the one that replaces it shard by shard), and that neither was rolled back from nor rejected itself. One that nobody
-    was ever answered from is none: a candidate that something newer has superseded, say. None when there is none, or
-    nothing is active."""
+    """Return the generation to go back to; None if there is none, or nothing is active.
+
+    It is the one that served last before the active one (or before the one that replaces it shard by shard), and that
+    was neither rolled back from nor rejected. A generation that never served does not count, for example a candidate
+    that a newer one has superseded.
+    """
     if not status.generation:
         return None
     table, marks = status.table, (*status.rolled_back, *status.rejected)
@@ -101,32 +104,32 @@ def _number(generation: str) -> int:
     return names.read_number(generation)
 
 
-# Promotion: which generation may take effect, and which one is rejected. ``candidate`` has the rollout that waits.
+# Promotion: which generation may take effect, and which one is rejected. ``status.candidate`` has the rollout that
+# waits.
 #
-# With ``rollout.promotion: Manual`` a generation takes effect
+# With ``rollout.promotion: Manual`` a generation takes effect if
 #
-#     when                                        because
+#     condition                                   because
 #     the annotation ``promote`` names it, and    somebody has looked at it, before or after it was ready
 #     did not do so before it was built
-#     ``spec.generation`` pins it                 that names it, too
-#     it is in effect: another rollout of it      the data is the same: a new image or size needs nobody's eyes
-#     nothing was ever in effect                  there is nothing to compare with, and nothing to ask it beside
+#     ``spec.generation`` pins it                 a pin names it, too
+#     it is in effect, from another rollout       the data is the same: a new image or size needs no approval
+#     nothing was ever in effect                  there is nothing to compare with
 #
-# An annotation stays, so it names one generation and never the next one. One that names what does not wait does
-# nothing. Neither does one that stood there before its generation was built, as with overridden gates (``refusals``):
-# it may come from a file that is applied again and again, or be of an earlier dataset of this name, and nobody has seen
-# what it would let through. It counts again once it was taken away.
+# An annotation stays, so it names one generation and never the next one. If that generation does not wait, the
+# annotation does nothing. It also does nothing if it was there before the generation was built (as with overridden
+# gates, in ``builds``): it may come from a file that is applied again and again, or from an earlier dataset of this
+# name, and its author has not seen the data. It counts again after it was removed once.
 
 
 G = TypeVar("G", bound=BuiltGeneration)
-
 MANUAL: Final = "Manual"
 _MAX_NAME_CHARACTERS: Final = 40
-"""Of an annotation's value, in a message."""
+"""Maximum length of an annotation's value in a message."""
 
 
 def may_take_effect(generation: str, status: DatasetStatus, desired: Desired) -> bool:
-    """Whether routers may answer from ``generation`` when nobody asks for one by name."""
+    """Whether routers may answer from ``generation`` by default, without a request that names it."""
     if desired.promotion != MANUAL or generation == desired.pinned_generation:
         return True
     if generation == desired.promote and not is_premature(generation, status):
@@ -164,7 +167,7 @@ def read_annotations(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _forget_premature(status: DatasetStatus, desired: Desired) -> DatasetStatus:
-    """``status`` in which an annotation that was taken away may promote from now on."""
+    """``status`` in which an annotation that was removed may promote from now on."""
 
     def forget(generation: G) -> G:
         is_over = generation.premature_promotion not in ("", desired.promote)
@@ -232,7 +235,7 @@ def _shorten(value: str) -> str:
 
 
 _MAX_NAMES: Final = 10
-"""Of generations in one message."""
+"""Maximum number of generations named in one message."""
 
 
 def newest_matching_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
@@ -256,9 +259,13 @@ def find_compared_generation(status: DatasetStatus, build: BuildStatus) -> Gener
 
 
 def target_generation(status: DatasetStatus, desired: Desired) -> GenerationStatus | None:
-    """The generation that is asked for: what serves, while the dataset is suspended; else the pinned one; else the one
-    that waited and was promoted; else the newest of the present spec; else what serves, while that one is held back or
-    the pinned one is not there. None while nothing is there that could serve."""
+    """The desired generation; None while there is none that could serve. In this order:
+
+    - what serves, while the dataset is suspended;
+    - the pinned one, or what serves if it is not there;
+    - the one that waited and was promoted;
+    - the newest of the present spec, or what serves while that is held back.
+    """
     if desired.is_suspended:
         return served_generation(status)
     if desired.pinned_generation:
@@ -276,7 +283,7 @@ def is_held_back(generation: GenerationStatus, status: DatasetStatus) -> bool:
 
 
 def has_fixed_target(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether something else than the newest generation is asked for. Then no candidate comes before it."""
+    """Whether something other than the newest generation is desired. Then no candidate comes before it."""
     newest = up_to_date_generation(status, desired)
     return (
         desired.is_suspended or bool(desired.pinned_generation) or (newest is not None and is_held_back(newest, status))
@@ -289,7 +296,7 @@ def served_generation(status: DatasetStatus) -> GenerationStatus | None:
 
 
 def is_of_other_spec(status: DatasetStatus, desired: Desired) -> bool:
-    """Whether data of another spec serves, and nobody has asked for it by name: what is of the present one is held
+    """Whether data of another spec serves that no pin asks for, because the newest data of the present spec is held
     back."""
     newest, served = up_to_date_generation(status, desired), served_generation(status)
     if desired.pinned_generation or newest is None or served is None or not is_held_back(newest, status):
@@ -362,7 +369,7 @@ def is_up_to_date(generation: BuiltGeneration, status: DatasetStatus) -> bool:
 
 
 def last_reading(generation: BuiltGeneration) -> int:
-    """The number of the last build that read the source of ``generation`` as it is in it."""
+    """The number of the last build that read the source of ``generation`` in its present state."""
     return max(names.read_number(generation.generation), generation.verified_by)
 
 
@@ -394,8 +401,8 @@ def _is_check_due(status: DatasetStatus) -> bool:
 
 
 def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot fetch ``generation`` from the store any more, as they say or have said. Whatever is built then
-    is built anew, even from the same source."""
+    """Why servers cannot fetch ``generation`` from the store any more, as they report or have reported. The next
+    build then writes a new generation, even from the same source."""
     reported = find_reported_damage(generation, status, situation)
     if reported is not None or status.lost is None or not is_lost(generation, status, situation.desired):
         return reported
@@ -403,10 +410,11 @@ def diagnose_damage(generation: GenerationStatus, status: DatasetStatus, situati
 
 
 def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why servers cannot fetch ``generation`` from the store, as they say now, or said when they gave their turn up."""
+    """Why servers cannot fetch ``generation`` from the store, as they report now, or reported when their rollout
+    gave its slot up."""
     troubles = [pod.trouble for pod in situation.observed.pods if pod.generation == generation.generation]
     ticket = status.rollout_ticket
-    # It gave its turn up, and its pods are gone. The ticket of another generation says nothing of this one.
+    # It gave its slot up, and its pods are gone. The ticket of another generation says nothing of this one.
     if ticket is not None and ticket.given_up and ticket.digest == situation.template_for(generation):
         troubles.append(Trouble(ticket.reason, ticket.message))
     return next(
@@ -415,14 +423,14 @@ def find_reported_damage(generation: GenerationStatus, status: DatasetStatus, si
 
 
 def count_shards(status: DatasetStatus, rollout: RolloutStatus) -> int:
-    """How many shards ``rollout`` has."""
+    """Number of shards of ``rollout``."""
     generation = status.find_generation(rollout.generation)
     return 0 if generation is None else generation.shards
 
 
 def describe_built(build: BuildStatus, result: BuildResult, desired: Desired) -> BuiltGeneration:
-    """What ``build`` has left whole in the store, as its builder reported it. For what was adopted the source was not
-    read: it answers no refresh, and is as old as it was."""
+    """The generation that ``build`` has left whole in the store, as its builder reported it. For an adopted one the
+    source was not read: it answers no refresh, and is as old as it was."""
     return BuiltGeneration(
         generation=build.generation,
         content=build.content,
@@ -470,3 +478,191 @@ def trim_generations(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 def _sorted(generations: Iterable[GenerationStatus]) -> tuple[GenerationStatus, ...]:
     return tuple(sorted(generations, key=lambda generation: names.read_number(generation.generation)))
+
+
+# Losses: generations that the store has lost, and builds that replace them.
+#
+# A server that starts fetches its shard, and reports if the generation is not in the store or a file does not match its
+# checksum. If that is the newest generation of the present spec, the status notes it (``note_loss``), and it asks for a
+# build as a refresh does (``is_build_needed``). The new generation answers it. So there is one build for each loss,
+# whenever an operator ends.
+#
+# What serves is not touched: its servers have their files. It is replaced when the new generation's servers are ready.
+#
+# With promotion Manual, what serves is rolled out again from a new pod template before anything else waits for
+# promotion. That is impossible once the store has lost it, and the candidate would never be offered. So its rollout
+# notes that template (``RolloutStatus.lost_template``) and keeps its servers; with another pod template it is tried
+# again.
+#
+# The build waits 30 s after the first loss, and twice as long after each further one in a row, up to 30 min. Otherwise
+# a store that loses everything would be filled all the time. A generation that lasted longer was not lost in a row. A
+# build that is needed for another reason does not wait. Until a build has begun, the loss is forgotten when all servers
+# of the generation are ready.
+
+
+LASTING_SECONDS: Final = 3600.0
+"""A generation as old as that was not lost as soon as it was built."""
+_MOST_LOSSES: Final = 999_999_999
+"""As the CRD has it."""
+
+
+def note_loss(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the loss of the newest generation of the present spec, if servers report one; without the one
+    that none reports any more; and with that of what serves, if something else waits for promotion beside it."""
+    desired = situation.desired
+    newest = up_to_date_generation(status, desired)
+    if newest is None or desired.is_suspended or desired.pinned_generation or is_held_back(newest, status):
+        return status
+    status = _with_lost_template(status, newest, situation)
+    damage = find_reported_damage(newest, status, situation)
+    is_noted = is_lost(newest, status, desired)
+    if damage is not None and not is_noted:
+        return replace(status, lost=_describe_loss(newest, damage, status.lost, situation))
+    if damage is None and is_noted and status.build is None and status.failure is None:
+        return _with_found_generation(status) if _is_served(newest, situation) else status
+    return status
+
+
+def _with_lost_template(status: DatasetStatus, newest: GenerationStatus, situation: Situation) -> DatasetStatus:
+    """``status`` in which what serves is not rolled out again from the present pod template, if the store has lost
+    it and ``newest`` waits for promotion."""
+    served = None if status.table is None else status.find_rollout(status.table.rollout)
+    generation = None if served is None else status.find_generation(served.generation)
+    if served is None or generation is None or may_take_effect(newest.generation, status, situation.desired):
+        return status
+    template = situation.template_for(generation)
+    if template in (served.template, served.lost_template):
+        return status
+    if find_reported_damage(generation, status, situation) is None:
+        return status
+    noted = replace(served, lost_template=template)
+    return replace(status, rollouts=tuple(noted if rollout is served else rollout for rollout in status.rollouts))
+
+
+def is_renewal_lost(served: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
+    """Whether ``served`` cannot be replaced by a rollout of its generation from the present pod template, because the
+    store has lost that generation."""
+    generation = status.find_generation(served.generation)
+    if generation is None or served.lost_template in ("", served.template):
+        return False
+    return served.lost_template == situation.template_for(generation)
+
+
+def _describe_loss(
+    generation: GenerationStatus, damage: Trouble, before: LostGeneration | None, situation: Situation
+) -> LostGeneration:
+    is_in_a_row = before is not None and not _has_lasted(generation, situation)
+    count = min(before.count + 1, _MOST_LOSSES) if before and is_in_a_row else 1
+    return LostGeneration(
+        generation=generation.generation,
+        reason=damage.reason,
+        message=reasons.shorten(damage.message, clock.MAX_MESSAGE_CHARACTERS),
+        count=count,
+        retry_at=clock.format_moment(situation.now + timedelta(seconds=clock.retry_delay(count))),
+    )
+
+
+def _has_lasted(generation: GenerationStatus, situation: Situation) -> bool:
+    return (situation.now - clock.parse_moment(generation.built_at)).total_seconds() > LASTING_SECONDS
+
+
+def _is_served(generation: GenerationStatus, situation: Situation) -> bool:
+    """Whether there are servers of ``generation``, and all of them have its files."""
+    observed, name = situation.observed, generation.generation
+    sets = [shard_set for shard_set in observed.shard_sets if shard_set.generation == name]
+    are_ready = all(0 < shard_set.replicas <= shard_set.ready for shard_set in sets)
+    return bool(sets) and are_ready and all(pod.ready for pod in observed.pods if pod.generation == name)
+
+
+def _with_found_generation(status: DatasetStatus) -> DatasetStatus:
+    """``status`` when the store has what it seemed to have lost."""
+    assert status.lost is not None
+    count = max(status.lost.count - 1, 0)
+    return replace(status, lost=replace(status.lost, count=count, retry_at="") if count else None)
+
+
+def must_wait_for_rebuild(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether nothing but a loss asks for a build, and its time has not come."""
+    return _remaining_rebuild_wait(status, situation) > 0 and not is_build_requested(status, situation.desired)
+
+
+def _remaining_rebuild_wait(status: DatasetStatus, situation: Situation) -> float:
+    """Seconds until what was lost is built again; 0 when nothing was, or its time has come."""
+    lost, newest = status.lost, up_to_date_generation(status, situation.desired)
+    if lost is None or newest is None or not is_lost(newest, status, situation.desired):
+        return 0.0
+    return clock.remaining_backoff(lost.retry_at, situation.now)
+
+
+def next_rebuild_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until what was lost is built again; None when nothing waits for that alone."""
+    return (
+        _remaining_rebuild_wait(status, situation)
+        if status.build is None and must_wait_for_rebuild(status, situation)
+        else None
+    )
+
+
+def describe_rebuild(status: DatasetStatus, situation: Situation) -> str:
+    """When a damaged generation of the present spec is built again: a sentence to append."""
+    if situation.desired.pinned_generation:
+        return " Nothing is built in its place while a generation is pinned: take spec.generation away."
+    if status.lost is None or not must_wait_for_rebuild(status, situation):
+        return ""
+    return f" It is built again at {status.lost.retry_at}."
+
+
+# Advice about a generation that the store has lost, for the conditions of servers that cannot fetch it.
+#
+#     the generation                      is it built again?
+#     the newest of the present spec      yes
+#     pinned                              no: only itself would serve. Restore it in the store, or change the pin
+#     serves while the newest is held     no: its source is gone, and the present source may be the one that was rolled
+#     back                                back from or rejected. The user refreshes when the source is right
+#     any other                           no: a newer one replaces it
+
+
+_MAX_LOSS_CHARACTERS: Final = 1000
+"""Maximum length of what servers report, which leaves room for the advice."""
+
+
+def with_loss_advice(trouble: Trouble, generation: str, status: DatasetStatus, situation: Situation) -> Trouble:
+    """``trouble`` of servers of ``generation``; if the store has lost that, with what becomes of it and what to do."""
+    if trouble.reason not in reasons.DAMAGE_REASONS:
+        return trouble
+    message = reasons.shorten(trouble.message, _MAX_LOSS_CHARACTERS).rstrip(".")
+    return Trouble(trouble.reason, f"{message}\n{_advise_on_loss(generation, status, situation)}")
+
+
+def _advise_on_loss(generation: str, status: DatasetStatus, situation: Situation) -> str:
+    desired = situation.desired
+    if desired.is_suspended:
+        return "nothing is built while spec.suspend is true"
+    if desired.pinned_generation == generation:
+        return (
+            f"spec.generation pins {generation}, and nothing that is built would serve in its place: bring it back into"
+            " the store, name another generation, or take spec.generation away"
+        )
+    if is_pin_missing(status, desired):
+        return "nothing is built in its place while a generation is pinned: take spec.generation away"
+    if desired.pinned_generation:
+        return f"{desired.pinned_generation}, which spec.generation pins, replaces it"
+    newest = up_to_date_generation(status, desired)
+    if newest is None:
+        return "what the spec asks for now is built, and replaces it"
+    if is_held_back(newest, status):
+        return _advise_held_back(newest, status)
+    if newest.generation != generation:
+        may_serve = may_take_effect(newest.generation, status, desired)
+        return f"{newest.generation}, which is built, replaces it{'' if may_serve else ' when it is promoted'}"
+    when = f" at {status.lost.retry_at}" if status.lost is not None and must_wait_for_rebuild(status, situation) else ""
+    return f"it is built again by itself{when}; at once, when the annotation {names.REFRESH} gets another value"
+
+
+def _advise_held_back(newest: GenerationStatus, status: DatasetStatus) -> str:
+    verdict = "rejected" if is_rejected(newest, status) else "rolled back from"
+    return (
+        f"nothing is built in its place by itself, because {newest.generation}, the newest of this spec, was {verdict}:"
+        f" when the source is as it should be, give the annotation {names.REFRESH} another value; or set"
+        f" spec.generation to {newest.generation}"
+    )

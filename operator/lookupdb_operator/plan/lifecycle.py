@@ -1,48 +1,61 @@
 """The life of a generation and of a rollout, written down once: their phases, and the transitions between them.
 
-``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass; the simulation holds every pass against
-them; the reference of the documentation shows them.
+``plan()`` executes ``TRANSITIONS`` from the first to the last at each pass. The simulation checks every pass against
+them, and the reference of the documentation shows them.
 
-Why does r1 stay? Because of its phase: the transitions that leave it say when they do. What ends it? The transition
-that leads to ``GONE``. Who deletes it? ``objects.find_garbage`` lists its objects, only when its phase is ``GONE``, and
-``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by force in any phase
-(``serving.find_lost_pods``), and its StatefulSet makes another one.
+Why does r1 stay? Because of its phase: the transitions that leave it say when they do. Which transition ends it? The
+one that leads to ``GONE``. Which code deletes it? ``objects.find_garbage`` lists its objects only when its phase is
+``GONE``, and ``loop.reconcile.Reconciler._delete`` deletes what is listed. A pod on a lost node is deleted by force in
+any phase (``conditions.find_lost_pods``), and its StatefulSet makes another one.
 
 Whatever its phase, a StatefulSet also stays
 
-- while ``standstill`` holds: the dataset is being deleted (Kubernetes collects it then), belongs to another operator,
-  has an unreadable status or an invalid spec, or waits for the objects of an earlier dataset of its name;
+- while the dataset stands still (``conditions``): it is being deleted (Kubernetes collects it then), belongs to another
+  operator, has an unreadable status or an invalid spec, or waits for the objects of an earlier dataset of its name;
 - while a finalizer keeps it;
 - while the API server refuses the DELETE, which is sent again after 30 s at most (``objects.REFUSED_RETRY_SECONDS``).
 
-Why do a generation's files stay? ``lookupdb.store.dataset`` lists who removes them. Why does a build's Job stay? See
-``builds``; a routing table: ``table_content``; the servers of the generation before: ``previous``.
+Why do a generation's files stay? ``lookupdb.store.dataset`` lists what removes them. Why does a build's Job stay? See
+``builds``; a routing table: ``routing_tables``; the servers of the generation before: ``cutover``.
 
-A phase is stored nowhere: it is read from status, so that an operator that died at any point goes on from what it
-finds. Each transition is written to status before anything else is done on account of it.
+A phase is not stored: it is read from the status, so that an operator that died at any point goes on from what it
+finds. Each transition is written to the status before anything else is done because of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from lookupdb_operator import names
+from lookupdb_operator.model import BuildJob, ExistingObject, Observed, ShardSet
 from lookupdb_operator.plan import (
     builds,
+    clock,
     cutover,
     generations,
-    losses,
-    recovery,
     refreshes,
     rollouts,
     routing_tables,
+    turns,
     windows,
 )
 from lookupdb_operator.plan.situation import Situation
-from lookupdb_operator.status import DatasetStatus, RolloutStatus
+from lookupdb_operator.replacing import replace
+from lookupdb_operator.status import (
+    ALL,
+    BuildFailure,
+    BuildRecord,
+    BuildStatus,
+    DatasetStatus,
+    GenerationStatus,
+    RefusedGeneration,
+    RolloutStatus,
+    TableStatus,
+)
 
 
 class GenerationPhase(Enum):
@@ -93,6 +106,217 @@ class RolloutPhase(Enum):
 Phase = GenerationPhase | RolloutPhase
 
 
+# Recovery of a status that was wiped or set back, by hand or with a backup, and of times that lie ahead because the
+# clock was set back.
+#
+# What serves goes on serving until something newer is in effect. No number is claimed that an object carries, or
+# another part of the status.
+
+
+def recover_key(rollout: RolloutStatus, observed: Observed) -> RolloutStatus:
+    """``rollout`` with the key that its StatefulSets say, if it says none."""
+    if rollout.password_key:
+        return rollout
+    shard_sets = (shard_set for shard_set in observed.shard_sets if shard_set.rollout == rollout.rollout)
+    marks = (shard_set.password_key for shard_set in shard_sets)
+    return replace(rollout, password_key=max(marks, default=""))
+
+
+_Holder = TypeVar("_Holder", BuildStatus, RolloutStatus)
+"""A build or a rollout: both hold slots."""
+_WithGeneration = GenerationStatus | RefusedGeneration | BuildRecord | BuildStatus | BuildFailure
+
+
+def recover_status(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` with the rollouts that it does not know and that objects belong to, and with numbers not below any
+    that it or an object has. Some routing table may reference such a rollout, so it is kept as referenced."""
+    observed = situation.observed
+    # Such a status does not say which rollout serves: those whose numbers are past are kept, too.
+    oldest = 0 if is_inconsistent(status) or _forgets_what_serves(status, observed) else status.last_rollout + 1
+    rollout_objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
+    generation_objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*observed.jobs, *rollout_objects)
+    rollouts = (*status.rollouts, *rollout_objects)
+    last_rollout = max((names.recover_number(item.rollout) for item in rollouts), default=0)
+    generations = (*_list_with_generations(status), *generation_objects)
+    last_generation = max((names.recover_number(item.generation) for item in generations), default=0)
+    unknown = tuple(_list_unknown_rollouts(status, situation, oldest, last_generation))
+    status = _without_outdated_table(status, situation)
+    return replace(
+        status,
+        rollouts=tuple(recover_key(rollout, observed) for rollout in (*status.rollouts, *unknown)),
+        last_rollout=max(status.last_rollout, last_rollout),
+        last_generation=max(status.last_generation, last_generation),
+    )
+
+
+def _list_with_generations(status: DatasetStatus) -> Iterator[_WithGeneration]:
+    """The parts of ``status`` that have the number of a generation, whatever it says that the last one is."""
+    yield from status.generations
+    yield from status.builds
+    last: tuple[_WithGeneration | None, ...] = (status.build, status.refused, status.failure)
+    yield from filter(None, last)
+
+
+def _forgets_what_serves(status: DatasetStatus, observed: Observed) -> bool:
+    """Whether routers may answer from a routing table of which ``status`` knows nothing: a newer one is written than it
+    knows of, or one is written, and it knows of no table and of no servers that any references."""
+    if routing_tables.is_newer_written(status, observed):
+        return True
+    written = routing_tables.written_table_version(observed)
+    return bool(written) and status.table is None and not any(rollout.minimum_replicas for rollout in status.rollouts)
+
+
+def is_inconsistent(status: DatasetStatus) -> bool:
+    """Whether a part of ``status`` is missing that another part references: somebody edited it."""
+    table = status.table
+    if table is None:
+        return bool(status.generation)
+    candidates = () if table.candidate is None else (table.candidate,)
+    referenced = tuple((reference.rollout, reference.generation) for reference in (table, *table.parts, *candidates))
+    if table.is_mixed and status.generation and status.find_generation(status.generation) is None:
+        return True
+    if any(
+        status.find_rollout(rollout) is None or status.find_generation(generation) is None
+        for rollout, generation in referenced
+    ):
+        return True
+    if _names_other_servers(table, status) or _lacks_what_served(table, status):
+        return True
+    return any(_lacks_routed_shards(rollout, table, status) for rollout in windows.serving_rollouts(status))
+
+
+def _lacks_what_served(table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether routers take ``table`` up, and ``status`` keeps nothing that they answer from until then."""
+    generation = status.find_generation(table.generation)
+    if table.confirmed_at or table.parts or generation is None or generation.served_by == table.version:
+        return False
+    if status.generation in ("", table.generation):
+        return False
+    return not any(
+        rollout.referenced_replicas and not windows.is_in_table(rollout.rollout, table) for rollout in status.rollouts
+    )
+
+
+def _names_other_servers(table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether ``table`` names no servers, or not the workers that these have."""
+    candidates = () if table.candidate is None else (table.candidate,)
+    for part in (table, *table.parts, *candidates):
+        rollout = status.find_rollout(part.rollout)
+        known = 0 if rollout is None else rollout.workers
+        if part.workers != (known or max(part.workers, 1)):
+            return True
+    return not all(part.replicas for part in (table, *candidates))
+
+
+def _lacks_routed_shards(rollout: RolloutStatus, table: TableStatus, status: DatasetStatus) -> bool:
+    """Whether ``table`` routes shards to ``rollout`` that this does not keep servers of, by its own words."""
+    if rollout.referenced_replicas < table.replicas or rollout.kept_since:
+        return True
+    return not windows.routed_shards(rollout, status) <= windows.referenced_shards(rollout, status)
+
+
+def _without_outdated_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` without its routing table and generations, when a newer table is there, or when ``status`` is
+    inconsistent. Routers may then answer from any rollout, so all servers are kept as referenced. A new generation is
+    built: going back to an older one would be worse. What the annotation rejects is noted before it is forgotten: the
+    new generation may be of the same source."""
+    observed = situation.observed
+    if not routing_tables.is_newer_written(status, observed) and not is_inconsistent(status):
+        return status
+    kept = tuple(
+        replace(
+            rollout,
+            template="",
+            kept_since="",
+            referenced_replicas=max(rollout.minimum_replicas, windows.count_replicas(rollout.rollout, observed)),
+            offered_replicas=0,
+            shard_ranges=ALL,
+            window="",
+        )
+        for rollout in status.rollouts
+    )
+    newest = max(routing_tables.written_table_version(observed), routing_tables.known_table_version(status))
+    status = generations.note_rejection(status, situation)
+    forgotten = replace(status, table=None, candidate=None, generations=(), refused=None, generation="")
+    return replace(forgotten, rollouts=kept, records=0, bytes=0, last_table=newest)
+
+
+def _list_unknown_rollouts(
+    status: DatasetStatus, situation: Situation, oldest: int, last_generation: int
+) -> Iterator[RolloutStatus]:
+    """The rollouts that status does not have, oldest first. Each has one generation, whatever labels say: the newest
+    of its sets', or the newest of all. It is only for show, as such a rollout is only kept, never made again."""
+    known = {rollout.rollout for rollout in status.rollouts}
+    generations: dict[str, int] = {}
+    for shard_set in situation.observed.shard_sets:
+        rollout = shard_set.rollout
+        if names.recover_number(rollout) >= max(oldest, 1) and rollout not in known and not shard_set.deleting:
+            generations[rollout] = max(generations.get(rollout, 0), names.recover_number(shard_set.generation))
+    for rollout in sorted(generations, key=names.read_number):
+        yield RolloutStatus(
+            rollout=rollout,
+            generation=names.generation_name(generations[rollout] or max(last_generation, 1)),
+            template="",  # it is only kept, never made again
+            started_at=clock.format_moment(situation.now),
+            referenced_replicas=windows.count_replicas(rollout, situation.observed),
+        )
+
+
+def clamp_moments(status: DatasetStatus, now: datetime) -> DatasetStatus:
+    """``status`` with every time that lies too far ahead moved back to the latest that it can be. The clock was set
+    back, so it is unknown how long ago such a time was: it counts from now on. Nothing waits for ever, and nothing
+    ends early."""
+    status = refreshes.clamp_records(status, now)
+    table, failure, candidate = status.table, status.failure, status.candidate
+    if candidate is not None:
+        candidate = replace(candidate, since=clock.clamp_to_now(candidate.since, now))
+    if table is not None:
+        table = replace(
+            table,
+            written_at=clock.clamp_to_now(table.written_at, now),
+            confirmed_at=clock.clamp_to_now(table.confirmed_at, now),
+        )
+    if failure is not None:
+        latest = now + timedelta(seconds=clock.retry_delay(failure.count, failure.reason))
+        failure = replace(failure, retry_at=clock.clamp_moment(failure.retry_at, latest))
+    lost = status.lost
+    if lost is not None and lost.retry_at:
+        latest = now + timedelta(seconds=clock.retry_delay(lost.count))
+        lost = replace(lost, retry_at=clock.clamp_moment(lost.retry_at, latest))
+    return replace(
+        status,
+        table=table,
+        candidate=candidate,
+        failure=failure,
+        lost=lost,
+        generations=tuple(
+            replace(generation, refreshed_at=clock.clamp_to_now(generation.refreshed_at, now))
+            for generation in status.generations
+        ),
+        store_written_at=clock.clamp_to_now(status.store_written_at, now),
+        password_key_written_at=clock.clamp_to_now(status.password_key_written_at, now),
+        build_ticket=turns.clamp_ticket(status.build_ticket, now),
+        rollout_ticket=turns.clamp_ticket(status.rollout_ticket, now),
+        build=None if status.build is None else _with_past_stall(status.build, now),
+        rollouts=tuple(
+            replace(
+                _with_past_stall(rollout, now),
+                started_at=clock.clamp_to_now(rollout.started_at, now),
+                kept_since=clock.clamp_to_now(rollout.kept_since, now),
+                push=rollouts.clamp_push(rollout.push, now),
+            )
+            for rollout in status.rollouts
+        ),
+    )
+
+
+def _with_past_stall(holder: _Holder, now: datetime) -> _Holder:
+    stall = holder.stall
+    return (
+        holder if stall is None else replace(holder, stall=replace(stall, since=clock.clamp_to_now(stall.since, now)))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """One step of a pass, and all that it may do to any generation and rollout."""
@@ -107,7 +331,7 @@ class Transition:
 
 RECOVER: Final = Transition(
     name="recover",
-    step=recovery.recover_status,
+    step=recover_status,
     edges=(
         *((phase, RolloutPhase.SUPERSEDED) for phase in RolloutPhase),
         (RolloutPhase.UNCLAIMED, RolloutPhase.GONE),
@@ -172,7 +396,7 @@ TRANSITIONS: Final = (
     ),
     Transition(
         name="override",
-        step=losses.override_gates,
+        step=builds.override_gates,
         edges=((GenerationPhase.REFUSED, GenerationPhase.BUILT),),
         when="the annotation names the refused generation, did not do so before, and it is of the present spec",
         written_first="`generations[].overridden`; `refused` is empty",
@@ -192,14 +416,14 @@ TRANSITIONS: Final = (
         edges=(),
         when=(
             "the annotation `lookupdb.dev/reject` names a generation that is neither in effect nor pinned; the"
-            " annotation `lookupdb.dev/promote` was taken away that named one before it was built"
+            " annotation `lookupdb.dev/promote` was removed that named one before it was built"
         ),
         written_first="`rejected`; `generations[].prematurePromotion` is empty",
         may_be_deleted="nothing yet: it is not asked for any more, so its rollout is abandoned, or drains",
     ),
     Transition(
         name="note a loss",
-        step=losses.note_loss,
+        step=generations.note_loss,
         edges=(),
         when=(
             "a server cannot have the newest generation of the present spec from the store as it was published, and"
@@ -217,8 +441,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.UNCLAIMED, GenerationPhase.BUILDING),
         ),
         when=(
-            "the store lacks what is asked for, and the turn is here; the build under way is not asked for any more, or"
-            " gives its turn up, or the dataset is suspended"
+            "the store lacks what is asked for, and a slot is free; the build under way is not asked for any more, or"
+            " gives its slot up, or the dataset is suspended"
         ),
         written_first="`build`, `lastGeneration`, or `buildTicket`",
         may_be_deleted="the Job and ConfigMap of the build that was under way",
@@ -231,7 +455,7 @@ TRANSITIONS: Final = (
             (GenerationPhase.ROLLED_OUT, GenerationPhase.BUILT),
         ),
         when=(
-            "it is not asked for any more, or gives its turn up; and no routing table ever referenced it, or not its"
+            "it is not asked for any more, or gives its slot up; and no routing table ever referenced it, or not its"
             " window"
         ),
         written_first="`rollouts` without it, or without its window",
@@ -245,8 +469,8 @@ TRANSITIONS: Final = (
             (GenerationPhase.BUILT, GenerationPhase.ROLLED_OUT),
         ),
         when=(
-            "the generation that is asked for has no rollout of the present pod template, or not all its shards; and"
-            " the turn is here. With `PerShard` also what the last window has replaced is gone"
+            "the desired generation has no rollout of the present pod template, or not all its shards; and"
+            " a slot is free. With `PerShard` also what the last window has replaced is gone"
         ),
         written_first="`rollouts`, `lastRollout`, or `rolloutTicket`; of a window `rollouts[].window`",
         may_be_deleted="nothing",
@@ -318,7 +542,7 @@ TRANSITIONS: Final = (
             (RolloutPhase.PARTIAL, RolloutPhase.SUPERSEDED),
         ),
         when=(
-            "the servers of the rollout that is asked for are ready, or those of its window; or another number of"
+            "the servers of the target rollout are ready, or those of its window; or another number of"
             " replicas is; of a pinned"
             " generation any rollout whose servers are ready, at once; a candidate is promoted, or is not asked for any"
             " more; or the routing table's version has, or had, other content, or a router has a newer one: it is"
@@ -354,7 +578,7 @@ def rollout_phase(name: str, status: DatasetStatus) -> RolloutPhase:
     rollout = status.find_rollout(name)
     if rollout is None:
         # An inconsistent status does not know what is gone.
-        is_past = 0 < names.read_number(name) <= status.last_rollout and not recovery.is_inconsistent(status)
+        is_past = 0 < names.read_number(name) <= status.last_rollout and not is_inconsistent(status)
         return RolloutPhase.GONE if is_past else RolloutPhase.UNCLAIMED
     return _phase_of_known(rollout, status)
 

@@ -1,6 +1,6 @@
-"""The objects of a dataset. Lists what should exist, what of that is written now, and what is deleted; says when the
-next look is due after a refusal, or while pods say nothing. ``loop.reconcile`` writes and deletes.
-"""
+"""The objects of a dataset: which should exist, which of them are written now, and which are deleted; the Secrets
+and the announcement in the store; and when to look again after a refused write, or while pods report nothing.
+``loop.reconcile`` writes and deletes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 from lookupdb.store.announcement import Announcement
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet, Trouble
-from lookupdb_operator.plan import builds, lifecycle, pushes, reasons, rollouts, routing_tables
-from lookupdb_operator.plan import secrets as password_keys
+from lookupdb_operator.plan import builds, clock, lifecycle, reasons, rollouts, routing_tables
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
+from lookupdb_operator.plan.rollouts import Target
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -29,36 +29,36 @@ from lookupdb_operator.status import ALL, AnnouncedStatus, DatasetStatus, Genera
 Name = tuple[str, str]
 """Kind and name."""
 REFUSED_RETRY_SECONDS: Final = 30.0
-"""Seconds until a refused write is tried again, if nothing happens before. A raised quota wakes nobody."""
+"""Seconds until a refused write is retried, if nothing happens before. A raised quota causes no event."""
 SILENT_RECHECK_SECONDS: Final = 10.0
-"""Seconds until pods that do not get on, and do not say why, are looked at again. Events tell why, and are not watched:
-a look reads them."""
+"""Seconds until pods that make no progress, and do not report why, are looked at again. Events say why, and are not
+watched: each pass reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanges:
-    """What is written, in this order, and what is deleted afterwards."""
+    """Objects to write, in this order, and objects to delete afterwards."""
 
     apply: tuple[Manifest, ...]
     delete: tuple[ObjectRef, ...]
 
 
-def plan_changes(status: DatasetStatus, secrets: tuple[Manifest, ...], situation: Situation) -> ObjectChanges:
-    """What to write and delete, so that exactly the objects that ``status`` asks for exist. ``secrets`` are those that
-    are due: the store's, and that of the key of passwords."""
+def plan_changes(
+    status: DatasetStatus, target: Target, secrets: tuple[Manifest, ...], situation: Situation
+) -> ObjectChanges:
+    """Return the writes and deletions after which exactly the objects that ``status`` asks for exist. ``secrets``
+    are the Secrets that are due: the store's, and that of the password key."""
     observed = situation.observed
-    manifests_due = desired_objects(status, situation)
+    manifests_due = desired_objects(status, target, situation)
     is_suspended = situation.desired.is_suspended
-    repairable = rollouts.without_edits(manifests_due, situation) if is_suspended else manifests_due
-    repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, situation))
+    repairable = without_edits(manifests_due, situation) if is_suspended else manifests_due
+    repairs = (*find_outdated_manifests(repairable, observed), *render_scale_changes(status, target, situation))
     return ObjectChanges(
         apply=(*secrets, *without_contested_manifests(repairs, observed), *render_router_nudges(status, observed)),
         delete=(
-            *find_garbage(
-                status, rollouts.without_permanent_objects(observed) if is_suspended else observed, manifests_due
-            ),
+            *find_garbage(status, without_permanent_objects(observed) if is_suspended else observed, manifests_due),
             # Of another rollout the Job would not be made again.
-            *pushes.list_overdue(rollouts.with_current_alone(status, situation), observed, situation.now),
+            *rollouts.list_overdue_pushes(rollouts.with_current_alone(status, situation), observed, situation.now),
         ),
     )
 
@@ -68,15 +68,15 @@ def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | Non
     return reasons.find_earliest((next_retry_in(situation), next_silent_look_in(situation.observed, apply)))
 
 
-def desired_objects(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
+def desired_objects(status: DatasetStatus, target: Target, situation: Situation) -> tuple[Manifest, ...]:
     """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
     that are as they should be are left out: rendering a thousand shards takes long."""
-    present, keys = _observed_stamps(situation.observed), password_keys.list_needed_keys(status, situation)
+    present, keys = _observed_stamps(situation.observed), list_needed_keys(status, situation)
     return (
         *_list_build_objects(status, situation, present),
         *(_with_replicas(manifest, situation) for manifest in render_permanent_objects(situation.ingredients, keys)),
         *_list_router_keys(situation),
-        *_list_rollout_objects(status, situation, present),
+        *_list_rollout_objects(status, target, situation, present),
         *_list_table_objects(status, situation, present),
     )
 
@@ -90,7 +90,9 @@ def _list_build_objects(status: DatasetStatus, situation: Situation, present: se
         yield from manifests.render_builder(situation.dataset, build, situation.config)
 
 
-def _list_rollout_objects(status: DatasetStatus, situation: Situation, present: set[Stamp]) -> Iterator[Manifest]:
+def _list_rollout_objects(
+    status: DatasetStatus, target: Target, situation: Situation, present: set[Stamp]
+) -> Iterator[Manifest]:
     for rollout in status.rollouts:
         generation = status.find_generation(rollout.generation)
         if generation is None:
@@ -98,12 +100,12 @@ def _list_rollout_objects(status: DatasetStatus, situation: Situation, present: 
         if not rollouts.is_current(rollout, status, situation):
             yield from _list_service_and_budgets(rollout, generation, situation, present)
             continue
-        replicas = rollouts.desired_replicas(rollout, status, situation)
+        replicas = rollouts.desired_replicas(rollout, status, target, situation)
         stamps = shard_stamps(situation.ingredients, rollout, generation, replicas)
         if stamps <= present and _has_replicas(rollout, replicas, situation.observed):
             continue
         rendered = manifests.render_shards(situation.dataset, rollout, generation, replicas, situation.config)
-        yield from pushes.without_early_servers(rendered, rollout, situation.observed)
+        yield from rollouts.without_early_servers(rendered, rollout, situation.observed)
 
 
 def _list_service_and_budgets(
@@ -169,14 +171,31 @@ def _find_taken_names(observed: Observed) -> set[Name]:
     }
 
 
-def render_scale_changes(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
+def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tuple[Manifest, ...]:
+    """``manifests_due`` without routers and network policies that are as an earlier spec had them."""
+    permanent = {object_name(manifest) for manifest in render_permanent_objects(situation.ingredients)}
+    intact = {
+        (existing.ref.kind, existing.ref.name)
+        for existing in situation.observed.other_objects
+        if not existing.changed and not existing.deleting
+    }
+    return tuple(manifest for manifest in manifests_due if object_name(manifest) not in permanent & intact)
+
+
+def without_permanent_objects(observed: Observed) -> Observed:
+    """``observed`` without what is of no rollout and no generation: none of it is deleted."""
+    numbered = (existing for existing in observed.other_objects if existing.rollout or existing.generation)
+    return replace(observed, other_objects=tuple(numbered))
+
+
+def render_scale_changes(status: DatasetStatus, target: Target, situation: Situation) -> tuple[Manifest, ...]:
     """A new number of servers for each StatefulSet that has a wrong one and is of an older pod template: nothing else
     of it is written any more."""
     return tuple(
         manifests.render_scale(situation.dataset, rollout, shard_set.shard, replicas)
         for rollout in status.rollouts
         if not rollouts.is_current(rollout, status, situation)
-        for replicas in (rollouts.desired_replicas(rollout, status, situation),)
+        for replicas in (rollouts.desired_replicas(rollout, status, target, situation),)
         for shard_set in situation.observed.shard_sets
         if shard_set.rollout == rollout.rollout and shard_set.replicas != replicas and not shard_set.deleting
     )
@@ -203,7 +222,7 @@ def render_router_nudges(status: DatasetStatus, observed: Observed) -> tuple[Man
 
 
 def with_pending_refusals(apply: Iterable[Manifest], observed: Observed) -> Observed:
-    """``observed`` with the refusals of what is still to be written, and of Secrets, which nobody sees."""
+    """``observed`` with the refusals of objects that are still to be written, and of Secrets, which cannot be read."""
     pending = {object_name(manifest) for manifest in apply}
     refusals = {name: why for name, why in observed.refusals.items() if name in pending or name[0] == "Secret"}
     return replace(observed, refusals=refusals)
@@ -288,8 +307,8 @@ def next_retry_in(situation: Situation) -> float | None:
 
 
 def next_silent_look_in(observed: Observed, apply: Iterable[Manifest]) -> float | None:
-    """Seconds until silent pods are looked at again, when ``apply`` is written now: pods that do not get on, and do not
-    say why."""
+    """Seconds until silent pods are looked at again, when ``apply`` is written now: pods that make no progress, and
+    do not report why."""
     pods = {(pod.rollout, pod.shard) for pod in observed.pods if not pod.deleting}
     building = {pod.generation for pod in observed.pods if not pod.deleting}
     stuck = (
@@ -318,7 +337,7 @@ def _read_digests(objects: Iterable[BuildJob | ShardSet | ExistingObject]) -> di
 
 
 def _observed_replicas(observed: Observed) -> dict[Name, int]:
-    """How many pods the spec of each StatefulSet and Deployment asks for."""
+    """The number of pods that the spec of each StatefulSet and Deployment asks for."""
     routers = (other for other in observed.other_objects if other.ref.kind == "Deployment")
     scaled: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *routers)
     return {(workload.ref.kind, workload.ref.name): workload.replicas for workload in scaled}
@@ -330,20 +349,19 @@ def _list_observed(observed: Observed) -> Iterator[BuildJob | ShardSet | Existin
     yield from observed.other_objects
 
 
-# What is announced in the store of the active generation: to those who map it on machines of their own, and ask no
-# router (``lookupdb sync``).
+# The announcement of the active generation in the store, for machines that map it themselves and ask no router
+# (``lookupdb sync``).
 #
-# It is due once every router has confirmed a table of another generation, and is written to status when the store has
-# it. Until then status has none, and it is written again: a write that is done twice is the same. Nothing else waits
-# for it.
+# It is due once every router has confirmed a table of another generation, and is noted in the status when the store has
+# it. Until then it is written again; writing it twice does no harm. Nothing else waits for it.
 #
-# A dataset with a store of its own is announced by its routing table alone, and so is every dataset where no gateway
-# stands before the store: the operator has no credentials there that it could use.
+# A dataset with its own store is announced by its routing table alone. So is every dataset without a gateway before the
+# store: the operator has no credentials there that it could use.
 
 
 def note_announced(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which is announced what the store was seen to have; nothing from when on another generation is
-    due: a write whose answer is lost may have had its effect, and what was announced before is announced anew then."""
+    """``status`` in which a generation is announced if the store was seen to have it. Once another generation is
+    due, none is: a write whose answer is lost may have had its effect, so the one before would be announced again."""
     due, done = find_due(status, situation), situation.observed.announcement.written
     if due is None:
         return status
@@ -357,7 +375,7 @@ def _identify(announcement: Announcement) -> tuple[str, str, int]:
 
 
 def find_due(status: DatasetStatus, situation: Situation) -> Announcement | None:
-    """What is to be announced, and is not yet; None where nothing is, or nobody can."""
+    """The announcement that is due; None if none is, or the operator cannot write it."""
     table, dataset = status.table, situation.dataset
     if not situation.config.announces or not situation.shares_store:
         return None
@@ -379,3 +397,151 @@ def diagnose_announcement(observed: Observed) -> Trouble | None:
         reasons.ANNOUNCEMENT_FAILED,
         f"What routers answer from is not announced in the store, and `lookupdb sync` stays behind: {problem}",
     )
+
+
+# The key from which the passwords of a dataset's shard servers are derived: which keys routers need, and when the
+# Secret of the present one is made in the dataset's namespace.
+#
+# The operator has no right to read that Secret. The status notes that it was made, and is written before the Secret is.
+# If the Secret is lost after that, or deleted later, it is made again when a rollout is claimed, or when a router
+# reports that it lacks the key. Making it again changes nothing: its name determines its content. A Secret of that name
+# from another writer stays, and routers report that its key is wrong.
+#
+# The servers of a rollout keep the key that they were started with. The status has it of each rollout, and so have
+# their StatefulSets, in case the status is lost. An earlier key cannot be made again once the release's has changed:
+# its Secret stays in the namespace, and is mounted, as long as a rollout needs it.
+
+
+MAKE_AGAIN_AFTER: Final = 60.0
+"""Seconds between two attempts on account of routers that lack the key: a kubelet mounts a new Secret within them."""
+
+
+def list_needed_keys(status: DatasetStatus, situation: Situation) -> tuple[str, ...]:
+    """The fingerprints of the keys that routers need, or are about to need."""
+    present = manifests.password_key(situation.dataset, situation.config)
+    return tuple(sorted({present, *(rollout.password_key for rollout in status.rollouts)} - {""}))
+
+
+def render_key(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
+    """The Secret of the present key, if it is to be made now."""
+    if not is_key_due(status, situation):
+        return ()
+    return (manifests.render_key_secret(situation.dataset, situation.config),)
+
+
+def is_key_due(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the Secret of the present key is to be made now."""
+    present = manifests.password_key(situation.dataset, situation.config)
+    if not present:
+        return False
+    if status.password_key != present or status.last_rollout != situation.dataset.status.last_rollout:
+        return True
+    # A refused write is retried at each pass: otherwise the refusal would be forgotten.
+    name = names.password_key_secret(situation.dataset.name, present)
+    is_refused = ("Secret", name) in situation.observed.refusals
+    return is_refused or (_is_key_lacking(present, situation.observed) and _remaining_key_wait(status, situation) == 0)
+
+
+def note_key(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` when the Secret of the present key is made now."""
+    present = manifests.password_key(situation.dataset, situation.config)
+    return replace(status, password_key=present, password_key_written_at=clock.format_moment(situation.now))
+
+
+def forget_key(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` while servers are to ask for no password."""
+    if manifests.password_key(situation.dataset, situation.config):
+        return status
+    return replace(status, password_key="", password_key_written_at="")
+
+
+def next_key_attempt_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until the Secret is made again, if nothing changes; None for never."""
+    present = manifests.password_key(situation.dataset, situation.config)
+    if not present or not _is_key_lacking(present, situation.observed):
+        return None
+    return _remaining_key_wait(status, situation)
+
+
+def _is_key_lacking(present: str, observed: Observed) -> bool:
+    """Whether a router says that it lacks the present key."""
+    return any(present in report.missing_keys for report in observed.routers.values())
+
+
+def _remaining_key_wait(status: DatasetStatus, situation: Situation) -> float:
+    if not status.password_key_written_at:
+        return 0.0
+    return clock.seconds_until(status.password_key_written_at, MAKE_AGAIN_AFTER, situation.now)
+
+
+# The Secret with the store's address and credentials, and when it is written into the dataset's namespace.
+#
+# The operator has no right to read Secrets there. The status notes what was written (``note_store_secret``), and is
+# written before the Secret is. If the Secret's write is lost after that, ``is_store_secret_due`` has it written again
+# when a build or a rollout begins, the credentials change again, or a pod is in trouble because of the store.
+#
+# With a gateway before the store there is no such Secret, and the status forgets what was written. If the gateway is
+# removed, the Secret is written again. The operator may not delete the Secrets from before the gateway: a person does.
+
+
+WRITE_AGAIN_AFTER: Final = 30.0
+"""Seconds between two writes on account of pods in trouble."""
+
+
+def render_store_secret(status: DatasetStatus, situation: Situation) -> tuple[Manifest, ...]:
+    """The Secret, if it is to be written now."""
+    if not is_store_secret_due(status, situation):
+        return ()
+    return (manifests.render_store_secret(situation.dataset, situation.observed.store),)
+
+
+def is_store_secret_due(status: DatasetStatus, situation: Situation) -> bool:
+    """Whether the Secret is to be written now: at first, when it is to hold something else, when a build or a rollout
+    begins, and now and then while pods lack it."""
+    if not situation.has_store_secret or situation.observed.store.problem is not None:
+        return False
+    if (
+        not status.store_written_at
+        or builds.is_store_access_new(status, situation)
+        or _has_claimed_number(situation.dataset.status, status)
+    ):
+        return True
+    return _seems_store_secret_missing(situation) and _remaining_store_wait(status, situation) == 0
+
+
+def note_store_secret(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+    """``status`` when the Secret is written now; where there is none, nothing was ever written."""
+    if not situation.has_store_secret:
+        return replace(status, store_digest="", store_written_at="")
+    digest = situation.observed.store.digest
+    return replace(status, store_digest=digest, store_written_at=clock.format_moment(situation.now))
+
+
+def next_store_write_in(status: DatasetStatus, situation: Situation) -> float | None:
+    """Seconds until the Secret is written again, if nothing changes; None for never."""
+    if (
+        not situation.has_store_secret
+        or situation.observed.store.problem is not None
+        or not _seems_store_secret_missing(situation)
+    ):
+        return None
+    return _remaining_store_wait(status, situation)
+
+
+def _has_claimed_number(before: DatasetStatus, after: DatasetStatus) -> bool:
+    return (before.last_generation, before.last_rollout) != (after.last_generation, after.last_rollout)
+
+
+def _seems_store_secret_missing(situation: Situation) -> bool:
+    observed = situation.observed
+    dataset = observed.dataset
+    if ("Secret", names.store_secret(dataset.name, dataset.uid)) in observed.refusals:
+        return True
+    troubles = (pod.trouble for pod in observed.pods if not pod.deleting)
+    return any(trouble is not None and trouble.reason in reasons.STORE_REASONS for trouble in troubles)
+
+
+def _remaining_store_wait(status: DatasetStatus, situation: Situation) -> float:
+    if not status.store_written_at:
+        return 0.0
+    return clock.seconds_until(status.store_written_at, WRITE_AGAIN_AFTER, situation.now)

@@ -6,14 +6,16 @@ Reasons of troubled pods and of failed builds are among them, so that one word f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, ParamSpec
 
 from lookupdb_operator import names
 from lookupdb_operator.manifests import uses_images
 from lookupdb_operator.model import Observed, ObservedDataset, Trouble
 from lookupdb_operator.status import Truth
+
+P = ParamSpec("P")
 
 # Ready
 SERVING: Final = "Serving"
@@ -23,7 +25,7 @@ NO_ROUTING_TABLE: Final = "NoRoutingTable"
 NO_ROUTER_READY: Final = "NoRouterReady"
 """No router is ready to take a request."""
 STATUS_LOST: Final = "StatusLost"
-"""The status was wiped or set back: what serves is kept, and not known."""
+"""The status was wiped or set back: lookups are still answered, but the status does not say from which generation."""
 SHARDS_UNAVAILABLE: Final = "ShardsUnavailable"
 """Shards have no ready server (Ready), or fewer than they should (Degraded)."""
 
@@ -39,17 +41,17 @@ BUILDING: Final = "Building"
 WAITING_FOR_ROLLOUT: Final = "WaitingForRollout"
 """A refresh is built when what was built before it is rolled out."""
 WAITING_FOR_SOURCE: Final = "WaitingForSource"
-"""The success file is not there: whoever writes the source is not done."""
+"""The success file is not there: the writer of the source is not done."""
 GENERATION_BUILT: Final = "GenerationBuilt"
 """The store holds a whole generation of what the spec asks for."""
 BUILD_FAILED: Final = "BuildFailed"
 """The build ended in a way that has no reason of its own."""
 WAITING_FOR_TURN: Final = "WaitingForTurn"
-"""As many datasets build, or roll out, as may at a time; others come first."""
+"""The dataset is queued: all build slots, or rollout slots, are in use."""
 
 # RolledOut
 UP_TO_DATE: Final = "UpToDate"
-"""What is asked for is what serves, and nothing else is left."""
+"""The newest generation of the spec serves, and nothing else is left."""
 WAITING_FOR_BUILD: Final = "WaitingForBuild"
 """There is no generation yet of what the spec asks for."""
 STARTING_SERVERS: Final = "StartingServers"
@@ -65,15 +67,16 @@ PROGRESS_DEADLINE_EXCEEDED: Final = "ProgressDeadlineExceeded"
 SUSPENDED: Final = "Suspended"
 """spec.suspend is true: nothing is built, rolled out or changed."""
 PINNED: Final = "Pinned"
-"""What spec.generation names serves; what is built meanwhile waits."""
+"""The generation that spec.generation names serves; newer ones are built and wait."""
 PINNED_GENERATION_MISSING: Final = "PinnedGenerationMissing"
-"""What spec.generation names is not in the store; what serves stays."""
+"""The generation that spec.generation names is not in the store; the present one keeps serving."""
 ROLLED_BACK: Final = "RolledBack"
-"""What serves stays: what is newer was rolled back from, and is of the same source."""
+"""An older generation keeps serving: the newer one was rolled back from, and the source has not changed."""
 REJECTED: Final = "Rejected"
-"""What serves stays: what is newer was rejected, and is of the same source."""
+"""An older generation keeps serving: the newer one was rejected, and the source has not changed."""
 DELETION_OVERDUE: Final = "DeletionOverdue"
-"""What a window has replaced is not gone after rollout.progressDeadlineSeconds, and the next one waits for that."""
+"""Servers that a window has replaced still exist after rollout.progressDeadlineSeconds, and the next window waits
+for them."""
 DRAINING: Final = "Draining"
 """The new rollout serves; the one before it finishes what is in flight."""
 
@@ -85,27 +88,27 @@ INVALID_SPEC: Final = "InvalidSpec"
 APPLY_REFUSED: Final = "ApplyRefused"
 """The API server refused an object."""
 CONTESTED: Final = "Contested"
-"""Somebody changes an object back, or deletes it, whenever it was put right."""
+"""Another writer changes an object back, or deletes it, whenever it was put right."""
 STALE: Final = "Stale"
 """The data that serve are older than refresh.staleAfterSeconds."""
 ANNOUNCEMENT_FAILED: Final = "AnnouncementFailed"
-"""The store was not told of the active generation for long; what serves goes on."""
+"""The active generation has not been announced in the store for long; lookups are not affected."""
 STORE_CREDENTIALS_MISSING: Final = "StoreCredentialsMissing"
-"""The operator has no credentials of the store to hand on."""
+"""The operator has no credentials for the store."""
 
-# Events alone: of a dataset that is not acted on, no condition is written
+# Events only: no condition is written of a dataset that is not acted on
 OTHER_OPERATOR: Final = "OtherOperator"
 """It belongs to an operator of another name."""
 STATUS_UNREADABLE: Final = "StatusUnreadable"
 """Its status is not what an operator of this version writes."""
 
-# Events alone: what waits for nothing
+# Events only: nothing waits
 TABLE_RENEWED: Final = "RoutingTableRenewed"
-"""What the routing table says is written under the next version: routers would not take it up else."""
+"""The routing table is written again under the next version, because routers would not take it up otherwise."""
 CHECK_SKIPPED: Final = "CheckSkipped"
 """A check of the schedule was missed by more than refresh.startingDeadlineSeconds."""
 
-# Told by the builder itself
+# Reported by the builder
 BAD_SOURCE: Final = "BadSource"
 """The source is missing, cannot be read, or holds a row that cannot be stored."""
 GATE_CLOSED: Final = "GateClosed"
@@ -133,7 +136,7 @@ INVALID_MANIFEST: Final = "InvalidManifest"
 INTERRUPTED: Final = "Interrupted"
 """The builder was stopped, or nothing runs for the build."""
 
-# Told by Kubernetes
+# Reported by Kubernetes
 EVICTED: Final = "Evicted"
 """The node needed the room, or was drained or lost."""
 DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
@@ -165,9 +168,9 @@ PUSH_FAILED: Final = "PushFailed"
 FETCH_FAILED: Final = "FetchFailed"
 """A shard could not be fetched from the store or did not verify."""
 DAMAGE_REASONS: Final = frozenset({CORRUPT_FILE, GENERATION_MISSING})
-"""What is in the store is not what was published, and will not be by waiting."""
+"""The store does not have what was published, and waiting does not help."""
 PLACEMENT_REASONS: Final = frozenset({UNSCHEDULABLE, QUOTA_EXCEEDED})
-"""Pods cannot be placed: somebody else's may be in their way."""
+"""Pods cannot be placed: pods of other programs may be in their way."""
 SHARED_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED})
 """Troubles that all datasets share, but for those with a store of their own."""
 STORE_REASONS: Final = frozenset({STORE_UNAVAILABLE, STORE_DENIED, SECRET_MISSING, FETCH_FAILED, PUSH_FAILED})
@@ -189,7 +192,7 @@ BUILDER_REASONS: Final = frozenset(
         INTERRUPTED,
     }
 )
-"""What a builder's result may give as its reason; any other is a BuildFailed."""
+"""The reasons that a builder's result may give; any other is a BuildFailed."""
 HEALTHY_REASONS: Final = frozenset(
     {
         SERVING,
@@ -213,13 +216,13 @@ HEALTHY_REASONS: Final = frozenset(
         HEALTHY,
     }
 )
-"""What tells of no failure: as it should be, or on the way there."""
+"""The reasons that report no failure."""
 _WITHOUT_IMAGE_VOLUMES: Final = (
     ".image: field not declared in schema",
     "must specify a volume type",
     'volumeMounts[0].name: Not found: "data"',
 )
-"""What an API server says of a volume of a kind that it does not know, or whose feature is off."""
+"""The words of an API server that does not know image volumes, or whose feature is off."""
 _REFRESH: Final = (
     "The newest generation is built again by itself, unless one is pinned or it is held back; anything is, at once,"
     f" when the annotation {names.REFRESH} gets another value."
@@ -246,12 +249,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     PROGRESS_DEADLINE_EXCEEDED: "Look at its pods; if they only need longer, raise"
     " spec.rollout.progressDeadlineSeconds.",
 }
-"""Of what builders and the operator say; what pods are in trouble about comes with its remedy."""
+"""Remedies for what builders and the operator report. The troubles of pods come with theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one condition says: a truth, a reason for machines, a sentence for people. Nothing is decided by it."""
+    """The verdict of one condition: a truth, a reason for machines, a sentence for people. Nothing is decided by it."""
 
     status: Truth
     reason: str
@@ -260,15 +263,24 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one part of a dataset's life comes to: its condition, what is wrong with it, when to look again."""
+    """The assessment of one part of a dataset's life: its condition, its faults, and when to look again."""
 
     verdict: Verdict
     troubles: tuple[Trouble, ...] = ()
-    """In the order in which Degraded tells of them."""
+    """The faults, in the order in which Degraded lists them."""
     next_look_in: float | None = None
     """Seconds until its first deadline; None when there is none."""
     outlook: str = ""
     """A sentence for the end of what Degraded says: when it may get better."""
+
+
+def judge(checks: Sequence[Callable[P, Verdict | None]], *args: P.args, **kwargs: P.kwargs) -> Verdict:
+    """Return the verdict of the first of ``checks`` that applies; the last one always does."""
+    for check in checks:
+        verdict = check(*args, **kwargs)
+        if verdict is not None:
+            return verdict
+    raise AssertionError("no check applies")
 
 
 def assess(

@@ -1,8 +1,5 @@
-"""The last builds, in status: how each ended, and when the source was last looked at. No decision reads them.
-
-Many checks find the source unchanged. So that these do not push out what people look for, one that ends as the one
-before it did takes its place, and counts it.
-"""
+"""Refreshes: when the source is checked by schedule, how old the data are that serve, and how the last builds ended
+(``status.builds``, which no decision reads)."""
 
 from __future__ import annotations
 
@@ -26,20 +23,25 @@ from lookupdb_operator.status import (
     ScheduleStatus,
 )
 
-# Checks: a builder looks at the source when the schedule of ``spec.refresh`` says so. This module decides when one is
-# asked for; ``generations.is_build_needed`` counts it like a refresh annotation that is not answered.
+# Checks: a builder looks at the source when the schedule of ``spec.refresh`` is due. ``generations.is_build_needed``
+# counts a due check like a refresh annotation that is not answered.
 #
-# A slot is a moment of the schedule, and the check of a slot is due a little later (``due_moment``): each dataset has a
-# part of an interval of its own, so that five hundred datasets at two o'clock do not begin together.
+# A slot is a time of the schedule, and its check is due a little later (``due_moment``): each dataset has its own
+# offset, so that five hundred datasets at two o'clock do not begin together.
 #
-# the next check is due                    that of the newest slot that is due is asked for; those that passed before it
-# unseen, while no operator ran, are not made up for by more than startingDeadlineSeconds     it is skipped, and status
-# and an event say so a check is being made                    the newer one is made after it a check waits to be made
-# newer slots are not noted, and nothing is written, however many pass; the newest one takes its place when its build
-# begins the schedule or its zone changes         it begins anew from now on; a check that is asked for stays it is
-# suspended, or taken away           nothing more is asked for; a build under way goes on the clock was set forward
-# as when no operator ran the clock was set back                   the slot that passed already does not pass again;
-# when more than one did, the schedule begins anew, so that nothing waits for longer than an interval
+#     event                                    effect
+#     the next check is due                    the check of the newest slot is asked for; earlier slots, from while no
+#                                              operator ran, are not made up for
+#     it is late by more than                  it is skipped, and the status and an event say so
+#     startingDeadlineSeconds
+#     a check is being made                    the newer one is made after it
+#     a check waits to be made                 newer slots are not noted, and nothing is written; the newest one
+#                                              replaces it when its build begins
+#     the schedule or its zone changes         it starts again from now; a check that is asked for stays
+#     it is suspended or removed               no more checks; a build under way goes on
+#     the clock was set forward                as when no operator ran
+#     the clock was set back                   a slot that has passed does not pass again; if more than one has, the
+#                                              schedule starts again, so that nothing waits longer than an interval
 
 
 def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStatus:
@@ -67,7 +69,8 @@ def advance_schedule(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def is_check_waiting(status: DatasetStatus) -> bool:
-    """Whether a check is asked for and no build has begun for it: for its turn, say, behind hundreds of datasets."""
+    """Whether a check is due and no build has begun for it, for example because it is queued behind hundreds of
+    datasets."""
     schedule, build = status.schedule, status.build
     return schedule is not None and bool(schedule.due) and (build is None or build.slot != schedule.due)
 
@@ -87,7 +90,7 @@ def take_newest_slot(status: DatasetStatus, situation: Situation) -> DatasetStat
 
 
 def _kept_for_build(status: DatasetStatus) -> ScheduleStatus | None:
-    """What remains of a schedule that rests: the check that is being made."""
+    """The part of a suspended schedule that remains: the check that is being made."""
     build, schedule = status.build, status.schedule
     if build is None or schedule is None or not build.slot:
         return None
@@ -171,7 +174,7 @@ class Timetable:
         return self.schedule.due_moment(slot, self.uid)
 
     def next_check(self, after: datetime) -> str:
-        """When the check of the first slot after ``after`` is due, as it stands in status."""
+        """The time at which the check of the first slot after ``after`` is due, as the status has it."""
         return clock.format_moment(self.due_moment(self.next_slot(after)))
 
     def newest_due_slot(self, after: datetime, now: datetime) -> datetime:
@@ -183,9 +186,9 @@ class Timetable:
         return first if slot is None else max(first, slot)
 
 
-# How old the data are that serve: counted from when the build began that last read their source, or found it
-# unchanged. A generation that is built and does not serve makes nothing fresh; of several that serve, shard by shard or
-# while routers go from one to the other, the oldest data count.
+# Age of the data that serve: counted from the start of the build that last read their source, or found it unchanged. A
+# generation that is built and does not serve makes nothing fresh. If several serve, shard by shard or while routers
+# change from one to the other, the oldest counts.
 
 
 def note_refresh(status: DatasetStatus) -> DatasetStatus:
@@ -195,7 +198,7 @@ def note_refresh(status: DatasetStatus) -> DatasetStatus:
 
 
 def _find_oldest(status: DatasetStatus) -> GenerationStatus | None:
-    """Of the generations that serve, the one that was known to be as its source the longest ago."""
+    """The generation, among those that serve, whose source was checked the longest ago."""
     if not status.generation:
         return None
     known = (status.find_generation(name) for name in _list_serving(status))
@@ -241,6 +244,10 @@ def remaining_freshness(status: DatasetStatus, situation: Situation) -> float | 
 def next_stale_in(status: DatasetStatus, situation: Situation) -> float | None:
     """Seconds until it is to be said that they are too old; None when it is said, or never will be."""
     return remaining_freshness(status, situation) or None
+
+
+# The last builds, in the status. Many checks find the source unchanged: a record with the same outcome as the one
+# before replaces it and counts it, so that it does not push out the builds that people look for.
 
 
 MAX_RECORDS: Final = 10

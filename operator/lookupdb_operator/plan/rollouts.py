@@ -1,18 +1,20 @@
-"""``spec.suspend``: nothing is built, rolled out or changed, and what serves goes on serving.
+"""Rollouts: which one should serve (``find_target``), when it is claimed or abandoned, when routers may be sent to its
+servers, and what delays it.
 
-    what                                  while suspended
+While ``spec.suspend`` is true, nothing is built, rolled out or changed, and what serves goes on serving:
+
+    object                                while suspended
     a build under way                     ends: its Job is deleted, its number is past
     a candidate                           is abandoned: no routing table references it
     a table that routers take up          is confirmed; what served before drains and is retired
     a rollout that is kept                is retired when its time has passed
-    objects of what serves, and routers,  are made again: servers if the pod template is as it was, the rest as the spec
-    that are gone or were changed         says now
+    objects of what serves, and routers,  are made again: servers if the pod template is unchanged, the rest by the
+    that are gone or were changed         present spec
     edits of the spec                     wait, also of replicas and routers
     trimming                              waits
-    the store's Secret, lost pods         as ever
+    the store's Secret, lost pods         as usual
 
-No part of it is remembered: the step that decides, ``generations.target_generation`` and ``rollouts.target_rollout``
-above all, asks for what serves.
+Nothing of this is remembered. ``generations.target_generation`` and ``find_target`` ask for what serves.
 """
 
 from __future__ import annotations
@@ -20,161 +22,87 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
+from urllib.parse import urlsplit
 
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
-from lookupdb_operator.model import Absence, Manifest, Observed, ObservedDataset, Pod, ShardSet, Trouble
-from lookupdb_operator.names import SHARDS
-from lookupdb_operator.plan import clock, generations, losses, pushes, reasons, secrets, turns, windows
+from lookupdb_operator.model import (
+    ExistingObject,
+    Manifest,
+    ObjectRef,
+    Observed,
+    ObservedDataset,
+    Pod,
+    Trouble,
+)
+from lookupdb_operator.plan import clock, generations, reasons, turns, windows
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.situation import Situation, decided_once, render_permanent_objects
+from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
     DatasetStatus,
     GenerationStatus,
+    PushStatus,
     RolloutStatus,
     TableStatus,
     format_shards,
     shorten_shards,
 )
 
-# The servers of a rollout's shards, counted: how many are ready, and how many in trouble. Nothing is decided here.
-
-
-_UNSEEN: Final = Absence()
-
-
-@dataclass(frozen=True, slots=True)
-class ShardServers:
-    """The servers of one shard, pods 0 to replicas-1."""
-
-    shard: int
-    replicas: int
-    ready: int
-    troubled: int
-    """Not ready, and in trouble, overdue or being deleted."""
-    overdue: int
-    """Not ready for longer than servers may take, and they do not say why."""
-
-    @property
-    def needed_servers(self) -> int:
-        """How many have to be ready before routers are sent to them: all but one, and at least one."""
-        return max(1, self.replicas - 1)
-
-    @property
-    def may_suffice(self) -> bool:
-        """Whether enough are ready, or may get ready though nobody ends the trouble of the others."""
-        return self.replicas - self.troubled >= self.needed_servers
-
-
-def count_ready_shards(rollout: RolloutStatus, replicas: int, shards: Collection[int], observed: Observed) -> int:
-    """How many of ``shards`` of ``rollout`` have ``replicas`` ready servers, pods 0 to replicas-1 among them, in the
-    words of both their StatefulSet and their pods: either may be seen late."""
-    ready = Counter(
-        pod.shard
-        for pod in observed.pods
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and pod.ready and not pod.deleting
-    )
-    return len(
-        {
-            shard_set.shard
-            for shard_set in observed.shard_sets
-            if shard_set.rollout == rollout.rollout
-            and shard_set.shard in shards
-            and not shard_set.deleting
-            and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
-        }
-    )
-
-
-def list_shard_servers(
-    rollout: RolloutStatus, replicas: int, shards: Collection[int], situation: Situation
-) -> Iterator[ShardServers]:
-    """The servers of each of ``shards`` of ``rollout``."""
-    observed = situation.observed
-    pods: dict[int, dict[int, Pod]] = {}
-    for pod in observed.pods:
-        if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
-            pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
-    sets = {
-        shard_set.shard: shard_set
-        for shard_set in observed.shard_sets
-        if shard_set.rollout == rollout.rollout and not shard_set.deleting
-    }
-    for shard in sorted(shards):
-        yield _count_servers(shard, replicas, sets.get(shard), tuple(pods.get(shard, {}).values()), situation)
-
-
-def next_overdue_in(rollout: RolloutStatus, situation: Situation) -> float | None:
-    """Seconds until the next server of ``rollout`` counts as overdue; None for never."""
-    servers = (pod for pod in situation.observed.pods if pod.component == SHARDS and pod.rollout == rollout.rollout)
-    waits = (_remaining_patience(pod, situation) for pod in servers if _is_silent(pod))
-    return min((wait for wait in waits if wait > 0), default=None)
-
-
-def _is_silent(pod: Pod) -> bool:
-    return not pod.ready and not pod.deleting and pod.trouble is None
-
-
-def _remaining_patience(pod: Pod, situation: Situation) -> float:
-    """Seconds for which ``pod``, which is not ready, may go on so. The clock on the wall has no part in it."""
-    seen = situation.observed.absences.get(pod.uid, _UNSEEN)
-    return max(0.0, situation.desired.progress_deadline_seconds - seen.unready)
-
-
-def _count_servers(
-    shard: int, replicas: int, shard_set: ShardSet | None, pods: Collection[Pod], situation: Situation
-) -> ShardServers:
-    ready = sum(pod.ready and not pod.deleting for pod in pods)
-    overdue = sum(_is_silent(pod) and not _remaining_patience(pod, situation) for pod in pods)
-    troubled = overdue + sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in pods)
-    if shard_set is not None and shard_set.trouble is not None:
-        troubled += replicas - len(pods)
-    # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
-    return ShardServers(shard, replicas, min(ready, 0 if shard_set is None else shard_set.ready), troubled, overdue)
-
-
-def _ordinal(pod: Pod) -> int:
-    ordinal = pod.name.rpartition("-")[2]
-    return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1
-
-
-# A rollout before a routing table references it. This module says which rollout is asked for, claims and abandons
-# rollouts, says when routers may be sent to their servers, and notes what keeps one that has its turn from getting on.
-
-
 MOST_ROLLOUTS: Final = 12
-"""Of a dataset at a time. So many exist only while routers confirm nothing for long and the spec keeps changing."""
+"""Maximum number of rollouts of a dataset. So many exist only while routers confirm nothing for long and the spec
+keeps changing."""
 MOST_IN_STATUS: Final = 16
-"""For which a status has room. One that was lost keeps all that stand until another one serves, which needs a place."""
+"""Maximum number of rollouts in a status. A status that was lost keeps all that exist until another one serves,
+which needs a place."""
 GRACE: Final = 60.0
 """Seconds from the claim of a rollout for which servers in trouble are waited for, though enough others are ready."""
 
 
-@decided_once
-def target_rollout(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The rollout that is asked for, once it is claimed: that of ``target_generation`` from the present pod
-    template. An unfinished candidate of the same spec comes first unless it is stuck: data that is refreshed faster
-    than rolled out would else never be served."""
-    generation = target_generation(status, situation)
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The generation and the rollout that a dataset should serve. A step finds them once, and hands them to
+    everything that depends on them."""
+
+    generation: GenerationStatus | None = None
+    """The desired generation; None while there is none that could serve."""
+    rollout: RolloutStatus | None = None
+    """The desired rollout; None until it is claimed."""
+    unfinished: RolloutStatus | None = None
+    """The newest rollout of the present spec that is not in effect yet; None if the generation is fixed."""
+
+
+def find_target(status: DatasetStatus, situation: Situation) -> Target:
+    """Return the desired generation, and its rollout from the present pod template.
+
+    An unfinished rollout of the same spec comes first unless it is stuck. Otherwise data that is refreshed faster than
+    it is rolled out would never be served.
+    """
+    generation = _desired_generation(status, situation)
     if generation is None:
-        return None
+        return Target()
     if situation.desired.is_suspended:  # whatever its pod template
-        return None if status.table is None else status.find_rollout(status.table.rollout)
-    fixed = generations.has_fixed_target(status, situation.desired)
-    candidate = None if fixed else unfinished_candidate(status, situation)
-    if candidate is None or candidate.generation == generation.generation:
-        return _find_standing_rollout(generation, status, situation) or _find_rollout(generation, status, situation)
-    return _find_rollout(generation, status, situation) if is_stuck(candidate, status, situation) else candidate
+        return Target(generation, None if status.table is None else status.find_rollout(status.table.rollout))
+    is_fixed = generations.has_fixed_target(status, situation.desired)
+    unfinished = None if is_fixed else _unfinished_candidate(status, situation)
+    if unfinished is None or unfinished.generation == generation.generation:
+        rollout = _find_standing_rollout(generation, status, situation) or _find_rollout(generation, status, situation)
+    elif is_stuck(unfinished, status, situation):
+        rollout = _find_rollout(generation, status, situation)
+    else:
+        rollout = unfinished
+    return Target(generation, rollout, unfinished)
 
 
-@decided_once
-def target_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
-    """The generation that is asked for (``generations``). But what serves comes before one that would wait for
-    promotion, while it is of an older pod template: a new image reaches it though nobody promotes anything. Not once
-    the store has lost it, and no server can be made of it: what could replace it would never be offered."""
+def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
+    """Return the desired generation (``generations.target_generation``).
+
+    What serves comes before a generation that would wait for promotion, while its pod template is outdated: a new image
+    then reaches it without a promotion. This ends when the store has lost it and no server of it can start.
+    """
     table, promoted = status.table, _find_promoted(status, situation)
     if promoted is not None and _gives_way(promoted, status, situation):
         status = replace(status, candidate=None)
@@ -182,7 +110,11 @@ def target_generation(status: DatasetStatus, situation: Situation) -> Generation
     if generation is None or generations.may_take_effect(generation.generation, status, situation.desired):
         return generation
     served = None if table is None else status.find_rollout(table.rollout)
-    if served is None or is_current(served, status, situation) or losses.is_renewal_lost(served, status, situation):
+    if (
+        served is None
+        or is_current(served, status, situation)
+        or generations.is_renewal_lost(served, status, situation)
+    ):
         return generation
     return generations.served_generation(status) or generation
 
@@ -196,9 +128,12 @@ def _find_promoted(status: DatasetStatus, situation: Situation) -> GenerationSta
 
 
 def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it. Whoever
-    has named it has decided, and may decide otherwise, but nobody waits for what the store has lost; where nothing
-    needs to be promoted any more, a newer one comes before what is stuck or would be rolled out anew."""
+    """Whether a newer generation comes before ``promoted``, which waited. Not while routers can be sent to it.
+
+    A user who named it has decided, and may decide otherwise; but the dataset does not wait for what the store has
+    lost. If no promotion is required any more, a newer generation also comes before one that is stuck, or that would be
+    rolled out again.
+    """
     candidate = status.candidate
     rollout = None if candidate is None else status.find_rollout(candidate.rollout)
     if rollout is None:
@@ -212,12 +147,10 @@ def _gives_way(promoted: GenerationStatus, status: DatasetStatus, situation: Sit
     return not is_current(rollout, status, situation) or is_stuck(rollout, status, situation)
 
 
-@decided_once
-def unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
-    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table
-    references it, or routers are taking up the one that does, or it replaces another one shard by shard. What is
-    held back by now, because the pin that asked for it was taken away or it was rejected, never comes before
-    anything else."""
+def _unfinished_candidate(status: DatasetStatus, situation: Situation) -> RolloutStatus | None:
+    """The newest rollout of the present spec and pod template that is not in effect yet: no routing table references
+    it, routers are taking up the one that does, or it replaces another one shard by shard. A rollout that is held
+    back now, because its pin was removed or it was rejected, never comes before another one."""
     return next(
         (
             rollout
@@ -294,17 +227,17 @@ def with_current_alone(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 
 def claim_rollout(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with the rollout that is asked for, its number claimed, or with its next window, or with a ticket.
+    """``status`` with the target rollout, its number claimed, or with its next window, or with a ticket.
     What serves stays as it is while no generation of the present spec is built."""
-    generation = target_generation(status, situation)
-    target = target_rollout(status, situation)
+    desired = find_target(status, situation)
+    generation, target = desired.generation, desired.rollout
     window = frozenset() if target is None else windows.next_window(target, status, situation)
     if target is not None:
         generation = status.find_generation(target.generation)
     if generation is None or (target is not None and not window):
         has_turn = target is not None and target.is_starting
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket) if has_turn else None)
-    if not _has_place(target, generation, status, situation):  # it could not use a turn
+    if not _has_place(target, generation, status, situation):  # it could not use a slot
         return replace(status, rollout_ticket=turns.take_turn(status.rollout_ticket))
     template = situation.template_for(generation)
     if not turns.may_take_turn(situation.observed.turns.rollout, status.rollout_ticket, situation.now):
@@ -344,8 +277,10 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     """``status`` without servers that no routing table ever referenced and that are not asked for any more: whole
     rollouts, and windows. They go whether or not they are ready: a correction never waits for the mistake that it
     corrects."""
-    target = target_rollout(status, situation)
-    status = _without_going_on(target, status, situation)
+    if not any(rollout.is_starting for rollout in status.rollouts):
+        return status
+    desired = find_target(status, situation)
+    status, target = _without_going_on(status, desired), desired.rollout
     trouble = None if target is None else diagnose_stall(target, status, situation)
     if target is not None and trouble is not None and _must_yield(target, status, situation):
         ticket = turns.give_turn_up(
@@ -362,30 +297,28 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     return replace(status, rollouts=kept)
 
 
-def _without_going_on(target: RolloutStatus | None, status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` in which a rollout shard by shard that newer data come before, because its window is stuck, does not
-    go on. Without that window it would look as between two windows, and have it made again before the newer data."""
-    is_fixed = generations.has_fixed_target(status, situation.desired)
-    candidate = None if is_fixed else unfinished_candidate(status, situation)
-    newer = target_generation(status, situation)
-    if candidate is None or candidate == target or not candidate.window or newer is None:
+def _without_going_on(status: DatasetStatus, target: Target) -> DatasetStatus:
+    """``status`` in which a shard-by-shard rollout ends if its window is stuck and newer data comes before it. Without
+    that window it would look as if it were between two windows, and be continued before the newer data."""
+    overtaken, newer = target.unfinished, target.generation
+    if overtaken is None or overtaken == target.rollout or not overtaken.window or newer is None:
         return status
-    ended = replace(candidate, overtaken_by=newer.generation)
-    return replace(status, rollouts=tuple(ended if rollout == candidate else rollout for rollout in status.rollouts))
+    ended = replace(overtaken, overtaken_by=newer.generation)
+    return replace(status, rollouts=tuple(ended if rollout == overtaken else rollout for rollout in status.rollouts))
 
 
 def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> bool:
-    """Whether ``rollout`` has to give its turn up. One all of whose servers a routing table references, or may
-    reference by now, has no turn."""
+    """Whether ``rollout`` has to give its slot up. If a routing table references all its servers, or may reference
+    them now, it has no slot."""
     if not rollout.is_starting or not situation.observed.turns.rollout.must_yield:
         return False
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
-def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> int:
-    """How many servers each shard of ``rollout`` should have: as many as are asked for, also while it is kept, and
-    never fewer than any routing table references that a router may answer from."""
-    is_asked_for = rollout == target_rollout(status, situation) or windows.is_in_table(rollout.rollout, status.table)
+def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, target: Target, situation: Situation) -> int:
+    """Number of servers that each shard of ``rollout`` should have: as many as are desired, also while it is kept,
+    and never fewer than a routing table references that a router may answer from."""
+    is_asked_for = rollout == target.rollout or windows.is_in_table(rollout.rollout, status.table)
     is_whole = is_asked_for or bool(rollout.kept_since)
     return max(situation.desired.replicas if is_whole else 1, rollout.minimum_replicas)
 
@@ -406,9 +339,9 @@ def is_servable(
     chosen = awaited_shards(rollout, status) if shards is None else shards
     if not chosen:
         return False
-    if count_ready_shards(rollout, replicas, chosen, situation.observed) == len(chosen):
+    if windows.count_ready_shards(rollout, replicas, chosen, situation.observed) == len(chosen):
         return True
-    servers_by_shard = tuple(list_shard_servers(rollout, replicas, chosen, situation))
+    servers_by_shard = tuple(windows.list_shard_servers(rollout, replicas, chosen, situation))
     if any(servers.ready < servers.needed_servers for servers in servers_by_shard):
         return False
     if rollout.is_starting and has_exceeded_deadline(rollout, status, situation):
@@ -431,7 +364,7 @@ def is_stuck(rollout: RolloutStatus, status: DatasetStatus, situation: Situation
         return False
     if has_exceeded_deadline(rollout, status, situation):
         return True
-    shards = list_shard_servers(rollout, situation.desired.replicas, awaited_shards(rollout, status), situation)
+    shards = windows.list_shard_servers(rollout, situation.desired.replicas, awaited_shards(rollout, status), situation)
     return not all(servers.may_suffice for servers in shards)
 
 
@@ -449,24 +382,24 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
     return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
 
 
-def next_progress_in(status: DatasetStatus, situation: Situation) -> float | None:
+def next_progress_in(status: DatasetStatus, target: Target, situation: Situation) -> float | None:
     """Seconds until missing servers may be left out, or the rollout is overdue, or one of its servers; None for
     none."""
-    target = target_rollout(status, situation)
-    if target is None:
+    rollout = target.rollout
+    if rollout is None:
         return None
-    if not target.is_starting:
-        return next_overdue_in(target, situation)
-    grace = clock.seconds_until(target.started_at, GRACE, situation.now)
-    deadline = remaining_progress(target, status, situation)
+    if not rollout.is_starting:
+        return windows.next_server_overdue_in(rollout, situation)
+    grace = clock.seconds_until(rollout.started_at, GRACE, situation.now)
+    deadline = remaining_progress(rollout, status, situation)
     return min((wait for wait in (grace, deadline) if wait > 0), default=None)
 
 
 def diagnose_obstacle(
     rollout: RolloutStatus, observed: Observed, shards: Collection[int] | None = None
 ) -> Trouble | None:
-    """What keeps servers of ``shards`` of ``rollout``, or of all, from getting ready; its push, too. What a pod says of
-    itself comes before that a push was failed for good: it may be why."""
+    """The obstacle that keeps servers of ``shards`` of ``rollout``, or of all, from getting ready, its push
+    included. The report of a pod comes before the failure of a push, because it may explain that."""
     sets = (
         shard_set.trouble
         for shard_set in observed.shard_sets
@@ -479,7 +412,7 @@ def diagnose_obstacle(
         and not pod.ready
         and (shards is None or pod.component == names.PUSHER or pod.shard in shards)
     )
-    cluster = pushes.diagnose_cluster(rollout, observed)
+    cluster = _diagnose_cluster(rollout, observed)
     pushed = (other.trouble for other in observed.other_objects if other.rollout == rollout.rollout)
     prefix = f"{names.rollout(observed.dataset.name, rollout.rollout)}-"
     refused = (trouble for kind in ("StatefulSet", "Job") for trouble in reasons.list_refusals(observed, kind, prefix))
@@ -487,7 +420,7 @@ def diagnose_obstacle(
 
 
 def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps ``candidate`` from getting on; also that it takes longer than it should."""
+    """Why ``candidate`` makes no progress; also that it takes longer than it should."""
     trouble = diagnose_obstacle(candidate, situation.observed, awaited_shards(candidate, status))
     if trouble is None and has_exceeded_deadline(candidate, status, situation):
         where = describe_rollout(situation.dataset, candidate)
@@ -496,7 +429,7 @@ def diagnose_stall(candidate: RolloutStatus, status: DatasetStatus, situation: S
 
 
 def note_stalls(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with what keeps the rollout that has its turn from getting on, and no other one."""
+    """``status`` with the reason why the rollout that has a slot makes no progress, and no other rollout."""
     candidate = turns.find_candidate(status)
     noted = tuple(
         replace(
@@ -520,51 +453,51 @@ def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
     return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"
 
 
-# Servers of the rollout that is asked for that no routing table references yet: how far they are, what they wait for
-# and what keeps them from getting ready, for RolledOut and Degraded.
+# Reports for RolledOut and Degraded: how far the servers of the target rollout are that no routing table references
+# yet, and what delays them.
 
 
 _MAX_SHARDS: Final = 3
 """Named in one message."""
 
 
-def diagnose_candidate(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps the servers of the target rollout, which no table references yet, from getting ready."""
-    target, table = target_rollout(status, situation), status.table
-    if target is None or (table is not None and not is_starting(target, table, status, situation)):
-        return _diagnose_ticket(status, situation)
-    trouble = _diagnose_servers(target, status, situation)
-    return None if trouble is None else losses.with_loss_advice(trouble, target.generation, status, situation)
+def diagnose_candidate(status: DatasetStatus, target: Target, situation: Situation) -> Trouble | None:
+    """Why the servers of the target rollout, which no table references yet, do not get ready."""
+    rollout, table = target.rollout, status.table
+    if rollout is None or (table is not None and not is_starting(rollout, table, status, situation)):
+        return _diagnose_ticket(status, target, situation)
+    trouble = _diagnose_servers(rollout, status, situation)
+    return None if trouble is None else generations.with_loss_advice(trouble, rollout.generation, status, situation)
 
 
-def _diagnose_ticket(status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """Why the last turn of the rollout that is asked for was given up."""
-    ticket, generation = status.rollout_ticket, target_generation(status, situation)
+def _diagnose_ticket(status: DatasetStatus, target: Target, situation: Situation) -> Trouble | None:
+    """Why the last rollout slot of the target was given up."""
+    ticket, generation = status.rollout_ticket, target.generation
     trouble = turns.diagnose_ticket(ticket)
     if trouble is None or ticket is None or generation is None or ticket.digest != situation.template_for(generation):
         return trouble
-    return losses.with_loss_advice(trouble, generation.generation, status, situation)
+    return generations.with_loss_advice(trouble, generation.generation, status, situation)
 
 
 def _diagnose_servers(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble | None:
-    """What keeps the servers of ``target`` from getting ready."""
+    """Why the servers of ``target`` do not get ready."""
     observed = situation.observed
     shards = awaited_shards(target, status)
-    trouble = secrets.name_store(diagnose_obstacle(target, observed, shards), situation)
+    trouble = name_store(diagnose_obstacle(target, observed, shards), situation)
     if trouble is not None:
-        trouble = pushes.with_next_push(trouble, target, with_current_alone(status, situation), situation)
-    servers = tuple(list_shard_servers(target, situation.desired.replicas, shards, situation))
+        trouble = with_next_push(trouble, target, with_current_alone(status, situation), situation)
+    servers = tuple(windows.list_shard_servers(target, situation.desired.replicas, shards, situation))
     if target.is_starting:
         is_overdue = has_exceeded_deadline(target, status, situation)
-    else:  # it was ready once, and stands for longer than its deadline
+    else:  # it was ready once, and is not ready for longer than its deadline
         is_overdue = any(shard.overdue for shard in servers)
     return _diagnose_overdue(target, servers, trouble, situation) if is_overdue else trouble
 
 
 def _diagnose_overdue(
-    target: RolloutStatus, shards: Iterable[ShardServers], trouble: Trouble | None, situation: Situation
+    target: RolloutStatus, shards: Iterable[windows.ShardServers], trouble: Trouble | None, situation: Situation
 ) -> Trouble:
-    """What ``target`` waits for, whose deadline has passed, or that of some of its servers."""
+    """The servers that ``target`` lacks after its deadline, or after the deadline of some of its servers."""
     dataset, desired = situation.dataset, situation.desired
     lacking = [servers for servers in shards if servers.ready < servers.needed_servers]
     lacks = ", ".join(
@@ -589,20 +522,20 @@ def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus
     return bool(windows.pending_shards(target, status))
 
 
-def judge_starting(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> Verdict:
-    """How far the servers of ``target`` are, and what keeps them."""
-    replicas, shards = situation.desired.replicas, awaited_shards(target, status)
-    ready = count_ready_shards(target, replicas, shards, situation.observed)
-    where = describe_rollout(situation.dataset, target)
-    which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, target) else ""
-    why = f"{_explain_push(target, status, situation)}{_explain_at_once(target, status, situation)}"
-    why += _explain_promotion(target, status, situation)
+def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: Target, situation: Situation) -> Verdict:
+    """Report the number of ready servers of ``rollout``, and what delays the others."""
+    replicas, shards = situation.desired.replicas, awaited_shards(rollout, status)
+    ready = windows.count_ready_shards(rollout, replicas, shards, situation.observed)
+    where = describe_rollout(situation.dataset, rollout)
+    which = f" ({format_shards(shards)})" if len(shards) < generations.count_shards(status, rollout) else ""
+    why = f"{_explain_push(rollout, status, situation)}{_explain_at_once(rollout, status, situation)}"
+    why += _explain_promotion(rollout, status, situation)
     progress = (
         f"{windows.describe_progress(status)}{ready} of {format_count(len(shards), 'shard')}{which} of {where}"
         f" {'has its' if len(shards) == 1 else 'have their'} servers ready ({replicas} each).{why}"
     )
-    trouble = diagnose_candidate(status, situation)
-    idle = _describe_idle_annotations(status, situation)
+    trouble = diagnose_candidate(status, target, situation)
+    idle = _describe_idle_annotations(status, target, situation)
     if trouble is None:
         return Verdict("False", reasons.STARTING_SERVERS, f"{progress}{idle}")
     text = reasons.write_sentence(trouble.reason, trouble.message)
@@ -618,9 +551,9 @@ def _explain_promotion(target: RolloutStatus, status: DatasetStatus, situation: 
 
 def _explain_push(target: RolloutStatus, status: DatasetStatus, situation: Situation) -> str:
     image = situation.dataset.spec["serving"]["delivery"].get("image")
-    if image is None or pushes.is_pushed(target, situation.observed):
+    if image is None or is_pushed(target, situation.observed):
         return ""
-    again = pushes.describe_next_attempt(target, status, situation.observed)
+    again = _describe_next_push(target, status, situation.observed)
     return f" Its images are pushed to {image['repository']} first{again}."
 
 
@@ -630,51 +563,25 @@ def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Si
     return f" All shards are replaced at once: {why}." if why and target.is_starting else ""
 
 
-def judge_waiting(status: DatasetStatus, situation: Situation) -> Verdict:
-    """Since when, and behind how many, the rollout waits for its turn; and why it gave up the last one."""
+def judge_waiting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict:
+    """Report how long the rollout has been queued, the number before it, and why it gave the last slot up."""
     ticket = status.rollout_ticket
     progress = windows.describe_progress(status)
     what = f"{progress}the rollout" if progress else "The rollout"
-    idle = _describe_idle_annotations(status, situation)
+    idle = _describe_idle_annotations(status, target, situation)
     waits = f"{what}{turns.describe_wait(ticket, situation.observed.turns.rollout)}{idle}"
-    trouble = _diagnose_ticket(status, situation)
+    trouble = _diagnose_ticket(status, target, situation)
     if trouble is None:
         return Verdict("False", reasons.WAITING_FOR_TURN, waits)
     return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
 
 
-def _describe_idle_annotations(status: DatasetStatus, situation: Situation) -> str:
+def _describe_idle_annotations(status: DatasetStatus, target: Target, situation: Situation) -> str:
     """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out does."""
-    generation, promoted = target_generation(status, situation), situation.desired.promote
+    generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
     is_early = is_next and not generations.is_premature(promoted, status)
     return "" if is_early else generations.describe_idle_annotations(status, situation.desired)
-
-
-def end_build(status: DatasetStatus) -> DatasetStatus:
-    """``status`` without a build, and without a turn or an attempt to wait for."""
-    return replace(status, build=None, failure=None, build_ticket=None)
-
-
-def without_edits(manifests_due: Iterable[Manifest], situation: Situation) -> tuple[Manifest, ...]:
-    """``manifests_due`` without routers and network policies that are as an earlier spec had them."""
-    permanent = {_object_name(manifest) for manifest in render_permanent_objects(situation.ingredients)}
-    intact = {
-        (existing.ref.kind, existing.ref.name)
-        for existing in situation.observed.other_objects
-        if not existing.changed and not existing.deleting
-    }
-    return tuple(manifest for manifest in manifests_due if _object_name(manifest) not in permanent & intact)
-
-
-def without_permanent_objects(observed: Observed) -> Observed:
-    """``observed`` without what is of no rollout and no generation: none of it is deleted."""
-    numbered = (existing for existing in observed.other_objects if existing.rollout or existing.generation)
-    return replace(observed, other_objects=tuple(numbered))
-
-
-def _object_name(manifest: Manifest) -> tuple[str, str]:
-    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def judge_serving(table: TableStatus | None, status: DatasetStatus, situation: Situation) -> Verdict:
@@ -706,3 +613,199 @@ def is_as_specified(table: TableStatus, status: DatasetStatus, situation: Situat
         and parsed.replicas == table.replicas
         and is_current(rollout, status, situation)
     )
+
+
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+
+
+def name_store(trouble: Trouble | None, situation: Situation) -> Trouble | None:
+    """``trouble``, and of which store it is when it is a store's and does not say so."""
+    if trouble is None or trouble.reason not in reasons.STORE_REASONS - {reasons.SECRET_MISSING}:
+        return trouble
+    own = situation.dataset.own_store
+    if own is None:
+        known = [("", situation.config.store), ("at ", _find_host(situation)), ("behind ", situation.config.gateway)]
+    else:
+        known = [("", own["url"])]
+    named = [before + part for before, part in known if part and part not in trouble.message]
+    return Trouble(trouble.reason, f"{trouble.message}; the store is {' '.join(named)}") if named else trouble
+
+
+def _find_host(situation: Situation) -> str:
+    """Host and port of the endpoint, without what a URL may hold of a secret: user, password, query."""
+    environment = situation.observed.store.environment
+    endpoint = next((environment[name] for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
+    return urlsplit(endpoint).netloc.rpartition("@")[2]
+
+
+# The push of a rollout whose servers have their shards from images. The servers are made when the images are pushed: a
+# kubelet that looks for an image too early would look again after minutes. In a cluster without image volumes neither
+# is made.
+#
+# A push never gives up by itself. If another party's rule fails its Job for good, the Job is deleted after a pause, and
+# so made again. A Job that succeeded is also made again if a server does not find its image: the next push sends what
+# the registry has lost. The pause doubles with each push in a row that had no effect. It is short again when all
+# servers of the rollout that have a node are ready, and with another rollout.
+#
+# The pause runs from when the operator saw the push end, which the status notes: the Job's own time is by the clock of
+# another machine.
+
+
+BELIEVED_SECONDS: Final = 360.0
+"""For which what was pushed counts as there: kubelets that do not find an image look again within five minutes."""
+_MOST_PUSHES: Final = 999_999_999
+"""As the CRD has it."""
+
+
+def without_early_servers(
+    rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed
+) -> tuple[Manifest, ...]:
+    """``rendered``, the objects of ``rollout``, without StatefulSets that are to wait for its push, and without that
+    in a cluster without image volumes. What is there stays as it should be, whatever becomes of the Job; and of a
+    rollout that a routing table has referenced all images were pushed once, so that a set that is lost waits for no
+    other push."""
+    manifests = tuple(rendered)
+    push = "Job", names.push(observed.dataset.name, rollout.rollout)
+    if not any((manifest["kind"], manifest["metadata"]["name"]) == push for manifest in manifests):
+        return manifests
+    waiting = {"StatefulSet", "Job"} if observed.lacks_image_volumes else {"StatefulSet"}
+    was_pushed = not rollout.is_candidate or is_pushed(rollout, observed)
+    if was_pushed and not observed.lacks_image_volumes:
+        return manifests
+    present = {shard_set.ref.name for shard_set in observed.shard_sets}
+    return tuple(
+        manifest for manifest in manifests if manifest["kind"] not in waiting or manifest["metadata"]["name"] in present
+    )
+
+
+def _diagnose_cluster(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
+    """That the cluster has no image volumes, from which the servers of ``rollout``, of which there are none yet, are to
+    have their shards."""
+    if not observed.lacks_image_volumes or any(found.rollout == rollout.rollout for found in observed.shard_sets):
+        return None
+    return Trouble(
+        reasons.IMAGE_VOLUMES_MISSING,
+        "the cluster has no image volumes: its API server leaves them out; turn its feature ImageVolume on (Kubernetes"
+        " 1.33 or newer), or take another spec.serving.delivery",
+    )
+
+
+def is_pushed(rollout: RolloutStatus, observed: Observed) -> bool:
+    """Whether the Job that pushes the images of ``rollout`` has ended well."""
+    return any(other.rollout == rollout.rollout and other.push_state == "Succeeded" for other in observed.other_objects)
+
+
+def note_push_ends(status: DatasetStatus, observed: Observed, now: datetime) -> DatasetStatus:
+    """``status`` with each push that is seen to have ended, and the number of pushes in a row without effect."""
+    ended = {push.rollout: push for push in observed.other_objects if _has_ended(push)}
+    noted = tuple(
+        replace(rollout, push=_note_end(ended[rollout.rollout], rollout, observed, now))
+        if rollout.rollout in ended
+        else rollout
+        for rollout in status.rollouts
+    )
+    return replace(status, rollouts=noted)
+
+
+def _has_ended(push: ExistingObject) -> bool:
+    return push.push_state in ("Succeeded", "Failed") and not push.deleting
+
+
+def _note_end(push: ExistingObject, rollout: RolloutStatus, observed: Observed, now: datetime) -> PushStatus:
+    before, count = rollout.push, _count_vain(push, rollout, observed)
+    if before is not None and before.job == push.ref.uid:
+        return replace(before, count=count)
+    return PushStatus(push.ref.uid, clock.format_moment(now), count)
+
+
+def _count_vain(push: ExistingObject, rollout: RolloutStatus, observed: Observed) -> int:
+    """Number of pushes in a row without effect, up to ``push``."""
+    before, has_failed = rollout.push, push.push_state == "Failed"
+    if before is None:
+        return int(has_failed)
+    is_new = before.job != push.ref.uid
+    if not is_new and not before.count:
+        return 0
+    if not has_failed and _have_images(rollout, observed, were_made=not is_new):
+        return 0
+    return min(before.count + is_new, _MOST_PUSHES)
+
+
+def _have_images(rollout: RolloutStatus, observed: Observed, *, were_made: bool) -> bool:
+    """Whether all servers of ``rollout`` that should exist by now have their images. Servers that no node has room
+    for do not count: they are unknown, and a push too many costs less than one too late. ``were_made``: some exist,
+    unless they are lost just now."""
+    sets = [found for found in observed.shard_sets if found.rollout == rollout.rollout]
+    pods = [pod for pod in observed.pods if pod.rollout == rollout.rollout and pod.component == names.SHARDS]
+    unschedulable = Counter(pod.shard for pod in pods if not pod.ready and _is_unschedulable(pod))
+    return (
+        bool(sets or not were_made)
+        and all(0 < found.replicas <= found.ready + unschedulable[found.shard] for found in sets)
+        and all(pod.ready or _is_unschedulable(pod) for pod in pods)
+    )
+
+
+def _is_unschedulable(pod: Pod) -> bool:
+    return pod.trouble is not None and pod.trouble.reason == reasons.UNSCHEDULABLE
+
+
+def clamp_push(push: PushStatus | None, now: datetime) -> PushStatus | None:
+    """``push``, not seen to have ended after ``now``: the clock was set back."""
+    return None if push is None else replace(push, finished_at=clock.clamp_to_now(push.finished_at, now))
+
+
+def list_overdue_pushes(status: DatasetStatus, observed: Observed, now: datetime) -> Iterator[ObjectRef]:
+    """The Jobs of pushes that are to be made again now: those that were failed for good, and those of which servers
+    miss images."""
+    return (push.ref for push, retry_at in _list_made_again(status, observed) if retry_at <= now)
+
+
+def next_push_in(status: DatasetStatus, observed: Observed, now: datetime) -> float | None:
+    """Seconds until such a push is made again; None for none, and for what is overdue."""
+    waits = ((retry_at - now).total_seconds() for _, retry_at in _list_made_again(status, observed))
+    return reasons.find_earliest(wait for wait in waits if wait > 0)
+
+
+def _describe_next_push(rollout: RolloutStatus, status: DatasetStatus, observed: Observed) -> str:
+    """When the push of ``rollout`` that was failed for good is made again; empty when it was not."""
+    failed = (at for push, at in _list_made_again(status, observed, rollout) if push.push_state == "Failed")
+    return next((f"; the next attempt is at {clock.format_moment(at)}" for at in failed), "")
+
+
+def with_next_push(trouble: Trouble, rollout: RolloutStatus, status: DatasetStatus, situation: Situation) -> Trouble:
+    """``trouble`` of servers of ``rollout``; if they miss an image that is pushed again after a while, with when that
+    is."""
+    if trouble.reason != reasons.IMAGE_NOT_FOUND:
+        return trouble
+    pushes = _list_made_again(status, situation.observed, rollout)
+    moments = (clock.format_moment(retry_at) for _, retry_at in pushes if retry_at > situation.now)
+    return next((Trouble(trouble.reason, f"{trouble.message}; the next push is at {at}") for at in moments), trouble)
+
+
+def _list_made_again(
+    status: DatasetStatus, observed: Observed, rollout: RolloutStatus | None = None
+) -> Iterator[tuple[ExistingObject, datetime]]:
+    """Pushes that are made again, of ``rollout`` or of all that ``status`` knows, and when each is: those that have
+    failed, and those whose rollout's servers miss an image. None in a cluster without image volumes, where no push is
+    made."""
+    if observed.lacks_image_volumes:
+        return
+    missing = {
+        pod.rollout
+        for pod in observed.pods
+        if pod.trouble is not None and pod.trouble.reason == reasons.IMAGE_NOT_FOUND and not pod.deleting
+    }
+    for push in filter(_has_ended, observed.other_objects):
+        known = status.find_rollout(push.rollout)
+        if known is None or known.push is None or (rollout is not None and rollout.rollout != known.rollout):
+            continue
+        if push.push_state == "Failed" or push.rollout in missing:
+            pause = timedelta(seconds=_pause_seconds(push, known.push))
+            yield push, clock.parse_moment(known.push.finished_at) + pause
+
+
+def _pause_seconds(push: ExistingObject, end: PushStatus) -> float:
+    count = max(end.count, 1)
+    if push.push_state == "Failed":
+        return clock.retry_delay(count)
+    return clock.doubling_delay(count, BELIEVED_SECONDS, clock.LONGEST_RETRY_DELAY)

@@ -1,11 +1,11 @@
-"""What the newest routing table references: the rollout that routers answer from, those whose other shards it replaces
-one after the other, and a candidate beside it. A table is written when any of these changes, or its number of servers
-does; and as it is, under the next version, when routers would not take it up else.
+"""Routing tables: the rollout that the newest one references, those whose other shards it replaces one after the other,
+and a candidate beside it. A table is written when any of these changes, or its number of servers does. It is written
+unchanged under the next version if routers would not take it up otherwise.
 
-Enough of the servers that it adds are ready then (``rollouts``). Of a candidate, nothing is waited for any more once it
-is referenced: routers answer from the active generation whatever becomes of it.
+Enough of the servers that it adds are ready then (``rollouts``). Once a candidate is referenced, nothing waits for it:
+routers answer from the active generation whatever becomes of it.
 
-Its ConfigMap stays as long as the dataset, whatever status remembers: routers that start answer from it.
+The ConfigMap stays as long as the dataset, whatever the status remembers: routers that start answer from it.
 ``objects.find_garbage`` never lists it; Kubernetes deletes it with the dataset.
 """
 
@@ -20,10 +20,11 @@ from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, RouterReport, ShardSet
 from lookupdb_operator.names import ROUTER
-from lookupdb_operator.plan import clock, generations, losses, reasons, rollouts, windows
+from lookupdb_operator.plan import clock, generations, reasons, rollouts, windows
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.rollouts import count_ready_shards
+from lookupdb_operator.plan.rollouts import Target
 from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
+from lookupdb_operator.plan.windows import count_ready_shards
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
     ALL,
@@ -37,7 +38,7 @@ from lookupdb_operator.status import (
     format_shards,
 )
 
-# The versions of routing tables that there are: claimed in status, written to the ConfigMap, taken up by routers.
+# Versions of routing tables: claimed in the status, written to the ConfigMap, taken up by routers.
 
 
 _HIGHEST_BELIEVED: Final = 10**14 - 1
@@ -59,15 +60,18 @@ def newest_table_version(observed: Observed) -> int:
 
 
 def newest_read_version(observed: Observed) -> int:
-    """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is not
-    believed refuses all others until it is started anew."""
+    """The highest version of a routing table that a router reports: 0 for none. A router that has taken one that is
+    not believed refuses all others until it restarts."""
     return find_highest(report.newest for report in observed.routers.values())
 
 
 def next_table_version(status: DatasetStatus, observed: Observed, now: datetime) -> int:
-    """The version of the next routing table: above any that anyone has. When status and the ConfigMap are lost, and
-    routers were not asked, nobody knows which that is. Routers that have this very version would be taken to confirm a
-    table that they ignore: seconds since 1970 are more than there were tables."""
+    """The version of the next routing table: above any that exists.
+
+    When the status and the ConfigMap are lost and routers were not asked, that version is unknown. Routers that have
+    this very version would seem to confirm a table that they ignore. Seconds since 1970 are more than there were
+    tables.
+    """
     newest = max(known_table_version(status), newest_table_version(observed))
     if not newest and any(rollout.referenced_replicas for rollout in status.rollouts):
         return int(now.timestamp())
@@ -75,16 +79,16 @@ def next_table_version(status: DatasetStatus, observed: Observed, now: datetime)
 
 
 def written_table_version(observed: Observed) -> int:
-    """The version of the routing table that is written: 0 for none. As nobody has edited it, it is the operator's own,
-    however high it is."""
+    """The version of the routing table that is written: 0 for none. A table that was not edited is the operator's
+    own, however high its version is."""
     objects = observed.other_objects
     own = max((existing.table_version for existing in objects if not existing.changed), default=0)
     return max(own, find_highest(existing.table_version for existing in objects if existing.changed))
 
 
 def is_newer_written(status: DatasetStatus, observed: Observed) -> bool:
-    """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. Where somebody has
-    edited the ConfigMap, the version may be edited, too: that alone tells of no such status."""
+    """Whether a newer routing table is written than ``status`` knows of: it was wiped or set back. If the ConfigMap
+    was edited, its version may be edited, too, and does not prove that alone."""
     if written_table_version(observed) <= known_table_version(status):
         return False
     return status.table is None or not is_edited(observed) or _is_behind(status, observed)
@@ -110,12 +114,12 @@ def _is_behind(status: DatasetStatus, observed: Observed) -> bool:
     return max(rollouts, default=0) > status.last_rollout or max(generations, default=0) > status.last_generation
 
 
-# What routers report, and which of their reports count. A router has confirmed a routing table when all its workers
-# answer from it: from its version, and from the text that the operator has written under it.
+# Reports of routers, and which of them count. A router has confirmed a routing table when all its workers answer from
+# its version, and from the text that the operator has written under it.
 #
-# The version alone does not tell. Somebody may have given an edited table the very version that the operator's next one
-# has, and routers take it up; put back before the operator looks, it leaves no trace but the digest of what they have
-# read. An older router reports none, and is believed without.
+# The version alone is not enough. Somebody may have given an edited table the version that the operator's next one has,
+# and routers take it up. If it is put back before the next pass, only the digest of what the routers have read reveals
+# it. An older router reports no digest, and is believed without one.
 
 
 def list_live_routers(observed: Observed) -> tuple[Pod, ...]:
@@ -144,8 +148,8 @@ def _may_answer(pod: Pod, report: RouterReport | None) -> bool:
 
 
 def has_router_down(observed: Observed) -> bool:
-    """Whether a router that was started does not answer now. When it starts anew it may read an older table: its
-    kubelet syncs what is mounted a while later."""
+    """Whether a router that was started does not answer now. When it restarts it may read an older table: its
+    kubelet syncs the mounted file a while later."""
     answering_uids = {pod.uid for pod in list_answering_routers(observed)}
     return any(pod.phase == "Running" and pod.uid not in answering_uids for pod in list_live_routers(observed))
 
@@ -212,14 +216,14 @@ def _describe_answers(report: RouterReport, table: TableStatus) -> str:
     return f"it answers from table {report.table_version}{to}{of}"
 
 
-# Whether the version of the routing table is taken: other content was written under it than should be, or a router
-# says that it answers from such. Somebody has edited the ConfigMap, or what it is rendered from in status.
+# Whether the version of the routing table is taken: other content was written under it, or a router reports that it
+# answers from such content. Somebody has edited the ConfigMap, or the status that it is rendered from.
 #
 # A router takes up no second content under one version, and one that has started meanwhile may have read the other one.
-# So what should be there goes out under the next version (``table_content``). That is claimed once for each time it is
-# found so: while it is claimed and not written yet, what is there is of another version. Who edits again and again is
-# left alone for longer each time, as with any other object (``loop.repairs``), and no table is written until then. That
-# it was found so is noted at once all the same: whoever edits it may put it back meanwhile.
+# So the right content goes out under the next version. It is claimed once for each time: while it is claimed and not
+# written yet, the ConfigMap is of another version. A writer who edits again and again is left alone for longer each
+# time, as with any other object (``loop.repairs``), and no table is written until then. The edit is noted at once all
+# the same, because it may be undone meanwhile.
 
 
 def is_version_taken(status: DatasetStatus, situation: Situation) -> bool:
@@ -257,8 +261,8 @@ def is_contradicted(table: TableStatus, status: DatasetStatus, situation: Situat
 
 
 def find_digest(table: TableStatus, status: DatasetStatus, situation: Situation) -> str:
-    """What routers report that have read ``table`` as it should be written; empty when nobody was asked, or when what
-    it references is not known."""
+    """The digest that routers report once they have read ``table`` as it should be written; empty if no router was
+    asked, or if the status lacks a generation of the table."""
     generations = find_generations(table, status) if situation.observed.routers else None
     return "" if generations is None else table_content(situation.ingredients, table, generations)
 
@@ -305,24 +309,24 @@ def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatu
 
 
 # The candidate: a rollout whose servers are ready and that waits for promotion. Routing tables reference it beside the
-# active generation, so that it can be asked for by name.
+# active generation, so that clients can ask for it by name.
 #
-# It waits for as long as nobody decides: no deadline runs, and it has no turn. It ends, and its servers are retired as
-# those of any other rollout, when it is rejected, or not asked for any more: a newer generation's rollout is claimed,
-# the spec or the pod template changes, a generation is pinned. One that is promoted stays what it is until a routing
-# table routes to it: that it was promoted is known by it alone, and a newer generation would else be asked for.
+# It waits without a deadline and without a slot. It ends, and its servers are retired as those of any other rollout,
+# when it is rejected or not desired any more: a newer generation's rollout is claimed, the spec or the pod template
+# changes, or a generation is pinned. A promoted candidate stays one until a routing table routes to it: only the
+# candidate shows that it was promoted, and otherwise a newer generation would be desired.
 
 
 _HEADER: Final = "Lookupdb-Generation"
 
 
-def with_candidate(status: DatasetStatus, situation: Situation) -> DatasetStatus:
+def with_candidate(status: DatasetStatus, target: Target, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that waits for promotion, if one does. While the dataset is suspended it goes on
     waiting."""
     if situation.desired.is_suspended and status.candidate is not None:
         is_there = status.find_rollout(status.candidate.rollout) is not None
         return status if is_there else replace(status, candidate=None)
-    return replace(status, candidate=_find_candidate(status, situation))
+    return replace(status, candidate=_find_candidate(status, target, situation))
 
 
 def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
@@ -332,43 +336,41 @@ def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
     return replace(status, candidate=None) if is_routed else status
 
 
-def _is_taking_effect(status: DatasetStatus, situation: Situation) -> bool:
+def _is_taking_effect(status: DatasetStatus, target: Target, situation: Situation) -> bool:
     """Whether the candidate is promoted and goes on to take effect, at once or when its servers are ready again."""
     candidate, desired = status.candidate, situation.desired
     promoted = None if desired.pinned_generation else generations.promoted_candidate(status, desired)
     if candidate is None or promoted is None or status.find_rollout(candidate.rollout) is None:
         return False
-    is_asked_for = promoted == rollouts.target_generation(status, situation)
-    return is_asked_for and promoted != generations.served_generation(status)
+    return promoted == target.generation and promoted != generations.served_generation(status)
 
 
-def _find_candidate(status: DatasetStatus, situation: Situation) -> CandidateStatus | None:
-    if _is_taking_effect(status, situation):
+def _find_candidate(status: DatasetStatus, target: Target, situation: Situation) -> CandidateStatus | None:
+    if _is_taking_effect(status, target, situation):
         return status.candidate
-    target, waiting = rollouts.target_rollout(status, situation), status.candidate
-    if target is None:  # what comes next waits for its turn
-        return waiting if _is_asked_for(status, situation) else None
-    if generations.may_take_effect(target.generation, status, situation.desired):
+    rollout, waiting = target.rollout, status.candidate
+    if rollout is None:  # what comes next is queued
+        return waiting if _is_asked_for(status, target, situation) else None
+    if generations.may_take_effect(rollout.generation, status, situation.desired):
         return None
-    if waiting is not None and waiting.rollout == target.rollout:
+    if waiting is not None and waiting.rollout == rollout.rollout:
         return waiting
-    if not rollouts.is_servable(target, situation.desired.replicas, status, situation):
+    if not rollouts.is_servable(rollout, situation.desired.replicas, status, situation):
         return None
-    return CandidateStatus(target.generation, target.rollout, clock.format_moment(situation.now))
+    return CandidateStatus(rollout.generation, rollout.rollout, clock.format_moment(situation.now))
 
 
-def _is_asked_for(status: DatasetStatus, situation: Situation) -> bool:
+def _is_asked_for(status: DatasetStatus, target: Target, situation: Situation) -> bool:
     """Whether the candidate would be asked for if nothing newer were there."""
     candidate, desired = status.candidate, situation.desired
     if candidate is None or desired.pinned_generation or status.find_rollout(candidate.rollout) is None:
         return False
-    is_next_known = rollouts.target_generation(status, situation) is not None
-    return is_next_known and generations.waiting_generation(status, desired) is not None
+    return target.generation is not None and generations.waiting_generation(status, desired) is not None
 
 
 def table_candidate(status: DatasetStatus, active: TableStatus, situation: Situation) -> TableCandidate | None:
-    """What a routing table with ``active`` should reference beside it. Of a candidate that it references already, fewer
-    servers are referenced first and stopped later, more are started first and referenced later."""
+    """The candidate that a routing table with ``active`` should reference. If it is referenced already, fewer
+    servers are referenced first and stopped later, and more are started first and referenced later."""
     rollout = None if status.candidate is None else status.find_rollout(status.candidate.rollout)
     if rollout is None or rollout.generation == active.generation or active.is_mixed:
         return None
@@ -417,7 +419,7 @@ def _has_room(status: DatasetStatus, active: TableStatus, candidate: TableCandid
 
 
 def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: Situation) -> Verdict:
-    """Which generation waits for promotion, how it is asked for, and how it is decided."""
+    """Report the generation that waits for promotion, how to ask for it, and how to promote or reject it."""
     dataset, rollout = situation.dataset, status.find_rollout(candidate.rollout)
     assert rollout is not None, f"{candidate.rollout} is gone, and waits for promotion"
     name, replicas = candidate.generation, situation.desired.replicas
@@ -437,7 +439,7 @@ def judge_waiting(status: DatasetStatus, candidate: CandidateStatus, situation: 
 def _describe_lost_renewal(status: DatasetStatus, situation: Situation) -> str:
     """A sentence about what serves, if a new pod template cannot reach it."""
     served = None if status.table is None else status.find_rollout(status.table.rollout)
-    if served is None or not losses.is_renewal_lost(served, status, situation):
+    if served is None or not generations.is_renewal_lost(served, status, situation):
         return ""
     return f" {served.generation} keeps its servers, of an earlier pod template, because the store has lost it."
 
@@ -462,13 +464,16 @@ def _describe_asking(generation: str, status: DatasetStatus) -> str:
 def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     """``status`` with the routing table that should be written by now, its version claimed; and with the rollout that
     waits for promotion."""
-    status = with_candidate(status, situation)
-    status = _with_next_version(_with_desired_table(status, situation), situation)
+    target = rollouts.find_target(status, situation)
+    offering = with_candidate(status, target, situation)
+    if offering.candidate != status.candidate:
+        target = rollouts.find_target(offering, situation)
+    status = _with_next_version(_with_desired_table(offering, target, situation), situation)
     return without_routed_candidate(status)
 
 
-def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    active = _desired_active(status, situation)
+def _with_desired_table(status: DatasetStatus, target: Target, situation: Situation) -> DatasetStatus:
+    active = _desired_active(status, target, situation)
     if active is None:
         return with_offered_replicas(status, None, situation)
     desired = replace(active, candidate=table_candidate(status, active, situation))
@@ -476,12 +481,11 @@ def _with_desired_table(status: DatasetStatus, situation: Situation) -> DatasetS
     return status if desired == status.table else _with_table(status, desired, situation)
 
 
-def _desired_active(status: DatasetStatus, situation: Situation) -> TableStatus | None:
+def _desired_active(status: DatasetStatus, target: Target, situation: Situation) -> TableStatus | None:
     """The present table with another rollout, more shards of it, or another number of servers of what is active; as it
     is when nothing changes. None while nothing can be active."""
     table, desired = status.table, situation.desired
-    target = rollouts.target_rollout(status, situation)
-    following = None if target is None else _following_table(target, status, situation)
+    following = None if target.rollout is None else _following_table(target.rollout, status, situation)
     if following is not None or table is None:
         return following
     # Fewer servers are referenced first and stopped later, more are started first and referenced later.
@@ -512,7 +516,7 @@ def _following_table(target: RolloutStatus, status: DatasetStatus, situation: Si
 
 
 def _list_parts(target: RolloutStatus, status: DatasetStatus) -> Iterator[TablePart]:
-    """What of the present table stays beside ``target``."""
+    """The parts of the present table that stay beside ``target``."""
     table, held = status.table, windows.held_shards(target, status)
     if table is None or target.shard_ranges == ALL:
         return
@@ -563,7 +567,7 @@ def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetSt
 
 def _needs_next_version(table: TableStatus, status: DatasetStatus, situation: Situation) -> bool:
     observed = situation.observed
-    # What somebody has edited may say any version: what there is of it is looked into.
+    # An edited ConfigMap may have any version: only versions that routers report count.
     find_newest = newest_read_version if is_edited(observed) else newest_table_version
     if find_newest(observed) > table.version and _is_servable(table.replicas, status, situation):
         return True

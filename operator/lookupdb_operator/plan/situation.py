@@ -1,18 +1,16 @@
-"""The situation that all decisions share: what is observed, what is asked for, and the time. Nothing is decided here.
+"""The situation that all decisions share: what is observed, what is desired, and the time. Nothing is decided here.
 
-This module also caches what is rendered of a spec. There may be a thousand shards, and most passes find that nothing
-has changed. A dataset holds its own renderings (``ObservedDataset.renderings``), so they go with it or with its spec,
-and how much is cached of one does not depend on how many there are. What several steps of a pass decide alike is
-decided once (``decided_once``).
+This module also keeps the digests of what a spec renders to. A dataset may have a thousand shards, and most passes find
+that nothing has changed. The digests are kept with the dataset (``ObservedDataset.renderings``) from one pass to the
+next, and dropped with its spec.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
 from typing import Any, Final, Self, TypeVar, cast
 
 from lookupdb.dataset.spec import DatasetSpec, Refresh
@@ -21,13 +19,13 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.model import Manifest, Observed, ObservedDataset
 from lookupdb_operator.plan import clock
 from lookupdb_operator.replacing import replace
-from lookupdb_operator.status import BuildStatus, DatasetStatus, GenerationStatus, RolloutStatus, TableStatus
+from lookupdb_operator.status import BuildStatus, GenerationStatus, RolloutStatus, TableStatus
 
 T = TypeVar("T")
 Stamp = tuple[str, str, str]
 """Kind, name and digest."""
 _MAX_RENDERINGS: Final = 64
-"""Of one dataset: more than its rollouts and generations need at any time. Beyond, the cache is emptied."""
+"""Digests kept of one dataset: more than its rollouts and generations need. Beyond this number all are dropped."""
 _INGREDIENTS: Final = "ingredients"
 
 
@@ -39,10 +37,6 @@ class Situation:
     config: Config
     now: datetime
     desired: Desired
-    last_decisions: dict[object, tuple[DatasetStatus, Any]] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
-    """Of each decision that is made once: the last status, and what was decided of it."""
 
     @classmethod
     def from_observed(cls, observed: Observed, config: Config, now: datetime) -> Self:
@@ -69,26 +63,12 @@ class Situation:
 
     @property
     def ingredients(self) -> Ingredients:
-        """What everything is rendered from."""
+        """Everything that objects are rendered from."""
         return Ingredients(self.observed.dataset, self.config)
 
     def template_for(self, generation: GenerationStatus) -> str:
         """Digest of what a rollout of ``generation`` would be made from now."""
         return template_digest(self.ingredients, generation)
-
-
-def decided_once(decide: Callable[[DatasetStatus, Situation], T]) -> Callable[[DatasetStatus, Situation], T]:
-    """``decide``, which remembers what it decided last: ten steps of a pass ask what the rollout is that is asked for,
-    and most leave status as it is."""
-
-    @wraps(decide)
-    def decided(status: DatasetStatus, situation: Situation) -> T:
-        last = situation.last_decisions.get(decide)
-        if last is None or last[0] is not status:
-            last = situation.last_decisions[decide] = (status, decide(status, situation))
-        return cast(T, last[1])
-
-    return decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +94,7 @@ class DesiredSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What the user asks for, as far as decisions depend on it."""
+    """The user's wishes, as far as decisions depend on them."""
 
     content_hash: str
     """``DatasetSpec.content_hash()``: which shard files."""
@@ -124,7 +104,7 @@ class Desired:
     stale_after_seconds: int | None
     """How old the data that serve may become."""
     build_digest: str
-    """Of everything that a builder's Job would be made from now."""
+    """Digest of everything that a builder's Job would be made from now."""
     shards: int
     replicas: int
     workers: int
@@ -134,13 +114,13 @@ class Desired:
     is_suspended: bool
     """``spec.suspend``: what serves is asked for, and nothing else."""
     pinned_generation: str
-    """``spec.generation``: the one generation that is asked for; empty for none."""
+    """``spec.generation``: the one generation to serve; empty for none."""
     adopt: str
     """``spec.adopt``: ``uid`` or ``uid/gN`` of what an earlier dataset has left; empty for nothing."""
     strategy: str
     """``Atomic`` or ``PerShard``."""
     max_surge_shards: int
-    """How many shards' servers are made at a time, with ``PerShard``."""
+    """Number of shards whose servers are made at a time, with ``PerShard``."""
     promotion: str
     """``Auto`` or ``Manual``."""
     promote: str
@@ -150,7 +130,7 @@ class Desired:
     drain_seconds: float
     """How long servers stay that no routing table references any more: the drain time and a lookup's deadline."""
     router_drain_seconds: float
-    """The same for lookups that come in through a router that is being stopped."""
+    """Seconds that servers stay for lookups that come in through a router that is being stopped."""
     keep_previous_seconds: float
     """How long the servers of the generation before stay after they have drained."""
     progress_deadline_seconds: float
@@ -158,7 +138,7 @@ class Desired:
 
     @classmethod
     def from_spec(cls, dataset: ObservedDataset, spec: DatasetSpec, config: Config) -> Self:
-        """What ``dataset``, whose usable spec is ``spec``, asks for."""
+        """Return what ``dataset``, whose usable spec is ``spec``, asks for."""
         deadline = spec.router.deadline_milliseconds / 1000
         return cls(
             content_hash=content_hash(Ingredients(dataset, config)),
@@ -195,7 +175,7 @@ def _count_replicas(dataset: ObservedDataset, spec: DatasetSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """What everything is rendered from."""
+    """Everything that objects are rendered from."""
 
     dataset: ObservedDataset
     config: Config
@@ -228,8 +208,8 @@ def template_digest(ingredients: Ingredients, generation: GenerationStatus) -> s
 
 
 def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str, ...] = ()) -> tuple[Manifest, ...]:
-    """What exists from the first pass on: network policies, routers, which have the keys ``password_keys``, and what
-    keeps generations on nodes. Not to be changed."""
+    """Return the objects that exist from the first pass on: network policies, routers, which have the keys
+    ``password_keys``, and the DaemonSet that keeps generations on nodes. Do not change them."""
     dataset, config = ingredients.dataset, ingredients.config
     return _render_once(
         ingredients,
@@ -245,7 +225,7 @@ def render_permanent_objects(ingredients: Ingredients, password_keys: tuple[str,
 def shard_stamps(
     ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus, replicas: int
 ) -> frozenset[Stamp]:
-    """What ``manifests.render_shards`` would render, without keeping it."""
+    """The stamps of what ``manifests.render_shards`` renders; the manifests are not kept."""
     dataset, config = ingredients.dataset, ingredients.config
 
     def render() -> frozenset[Stamp]:
@@ -259,7 +239,7 @@ def shard_stamps(
 def service_and_budget_stamps(
     ingredients: Ingredients, rollout: RolloutStatus, generation: GenerationStatus
 ) -> frozenset[Stamp]:
-    """What ``manifests.render_service_and_budgets`` would render, without keeping it."""
+    """The stamps of what ``manifests.render_service_and_budgets`` renders; the manifests are not kept."""
 
     def render() -> frozenset[Stamp]:
         return _stamps(manifests.render_service_and_budgets(ingredients.dataset, rollout, generation))
@@ -269,7 +249,7 @@ def service_and_budget_stamps(
 
 
 def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stamp]:
-    """What ``manifests.render_builder`` would render."""
+    """The stamps of what ``manifests.render_builder`` renders."""
     build = replace(build, stall=None)
     render = lambda: _stamps(manifests.render_builder(ingredients.dataset, build, ingredients.config))  # noqa: E731
     return _render_once(ingredients, ("build", build), render)
@@ -278,13 +258,13 @@ def build_stamps(ingredients: Ingredients, build: BuildStatus) -> frozenset[Stam
 def table_stamps(
     ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> frozenset[Stamp]:
-    """What ``manifests.render_routing_table`` would render, without keeping it."""
+    """The stamps of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
     render = lambda: _stamps((manifests.render_routing_table(ingredients.dataset, table, generations),))  # noqa: E731
     return _render_once(ingredients, ("routing table", table, tuple(generations.values())), render)
 
 
 def table_content(ingredients: Ingredients, table: TableStatus, generations: Mapping[str, GenerationStatus]) -> str:
-    """What tells apart the content of what ``manifests.render_routing_table`` would render, without keeping it."""
+    """A digest of the content of what ``manifests.render_routing_table`` renders; the manifest is not kept."""
     render = lambda: manifests.content_mark(  # noqa: E731
         manifests.render_routing_table(ingredients.dataset, table, generations)
     )
@@ -298,7 +278,7 @@ def _stamps(rendered: Iterable[Manifest]) -> frozenset[Stamp]:
 
 
 def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], T]) -> T:
-    """What ``render`` returned for ``name`` the first time, from the same ingredients."""
+    """Return what ``render`` returned for ``name`` the first time, from the same ingredients."""
     renderings: dict[Any, Any] = ingredients.dataset.renderings
     if not _is_same(ingredients.inputs, renderings.get(_INGREDIENTS)) or len(renderings) > _MAX_RENDERINGS:
         renderings.clear()
@@ -309,8 +289,7 @@ def _render_once(ingredients: Ingredients, name: Hashable, render: Callable[[], 
 
 
 def _is_same(inputs: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
-    """Whether both are the very same: a spec never changes once it is parsed, and comparing the contents of two would
-    take longer than rendering."""
+    """Whether both are the same objects. A parsed spec never changes, and comparing two takes longer than rendering."""
     if before is None:
         return False
     *sources, identity = inputs

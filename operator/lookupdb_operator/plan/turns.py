@@ -1,16 +1,15 @@
-"""The queues that decide whose turn it is to build, and to roll out. Without them an upgrade of the chart, which
-changes all datasets, would begin everywhere at once, and leave each candidate half placed where only
-some have room.
+"""Build slots and rollout slots, and the queues for them. Without them an upgrade of the chart, which changes all
+datasets, would begin everywhere at once. Each candidate would be half placed, in a cluster that has room for a few.
 
-The queues are read from statuses (``turns``), after a restart too: nothing is remembered here alone. Datasets that
-serve nothing yet come first, then those that have waited longest.
+The queues are read from statuses, after a restart too; nothing is remembered here alone. Datasets that serve nothing
+yet come first, then those that have waited longest.
 
-A dataset gives up a turn that has stalled for long when others wait, or stall, too. One dataset does so at a time, the
-one that got its turn last: its room may be what others that are half placed lack. Its next turn comes behind those that
-wait, later each time. No turn is granted while a dataset lacks room for long. A dataset that gave a turn up, or whose
-build failed, has no precedence any more: many broken ones that serve nothing yet would take every turn.
+A dataset gives up a slot that has stalled for long if others wait, or stall, too. One dataset does so at a time, the
+one that got its slot last: its room may be what the others lack. It is then queued behind those that wait, for longer
+each time. No slot is granted while a dataset lacks room for long. A dataset that gave a slot up, or whose build failed,
+has no precedence any more. Otherwise many broken datasets that serve nothing yet would take every slot.
 
-Finding one dataset's turn costs a search among those that wait, never a pass over all.
+Finding one dataset's place costs a search among those that wait, never a pass over all.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus, DatasetStatus, RolloutStatus, Stall, Ticket
 
-# One dataset's turn to build or to roll out. A dataset has its turn while its status holds a build, or a rollout with
-# servers that no routing table references. It waits while its ticket has a moment (``Ticket.since``). A turn that does
-# not get on has a ``Stall``, and may be given up: its ticket then says when the next one may come.
+# One dataset's slot. A dataset has it while its status holds a build, or a rollout with servers that no routing table
+# references. It waits while its ticket has a time (``Ticket.since``). A slot that makes no progress has a ``Stall``,
+# and may be given up: its ticket then says when the next one may come.
 #
-# ``turn_queues`` knows all datasets and decides whose turn it is.
+# ``TurnQueues`` knows all datasets and grants the slots.
 
 
 PATIENCE: Final = 180.0
 """Seconds that a stall may last before its turn may be given up. A cluster that adds nodes has added one by then."""
 STORE_PATIENCE: Final = 600.0
-"""The same while the store does not answer, or refuses the credentials. Mostly nobody could do more with the turn then,
-but one namespace alone may be unable to reach it."""
+"""The same while the store does not answer, or refuses the credentials. Usually other datasets could not use the
+slot either, but the network of one namespace may be at fault."""
 YIELD_EVERY: Final = 30.0
 """Seconds between two that give up: pods are placed meanwhile where the first one's were."""
 FIRST_BACKOFF: Final = 60.0
@@ -50,29 +49,29 @@ of a thousand does not write a thousand statuses each time."""
 
 
 def may_take_turn(turn: Turn, ticket: Ticket | None, now: datetime) -> bool:
-    """Whether the turn is here, and was not given up in this very pass."""
+    """Whether a slot is granted, and was not given up in this very pass."""
     return turn.is_granted and (ticket is None or ticket.since <= clock.format_moment(now))
 
 
 def wait_for_turn(ticket: Ticket | None, digest: str, now: datetime) -> Ticket:
-    """The ticket of a dataset that waits to begin with ``digest``. It keeps the place that it has; after a turn with
-    something else was given up it does not back off."""
+    """The ticket of a dataset that is queued to begin with ``digest``. It keeps its place. If the last slot was
+    given up for another digest, it does not back off."""
     if ticket is None or (ticket.given_up and ticket.digest != digest):
         return Ticket(since=clock.format_moment(now))
     return ticket if ticket.since else replace(ticket, since=clock.format_moment(now))
 
 
 def take_turn(ticket: Ticket | None) -> Ticket | None:
-    """The ticket of a dataset that has its turn: it remembers how often it gave one up."""
+    """The ticket of a dataset that has its slot: it remembers how many were given up in a row."""
     return replace(ticket, since="") if ticket is not None and ticket.given_up else None
 
 
 def give_turn_up(
     ticket: Ticket | None, trouble: Trouble, digest: str, now: datetime, *, shares_store: bool = True
 ) -> Ticket:
-    """The ticket of a dataset that gives up its turn with ``digest``, on account of ``trouble``. A store that does not
-    answer makes nobody wait longer each time: all would wait once it answers again. Not so one that is the dataset's
-    own."""
+    """The ticket of a dataset that gives up its slot for ``digest`` because of ``trouble``. If the shared store does
+    not answer, the wait does not grow, or every dataset would still wait when it answers again. A store of the
+    dataset's own makes it grow."""
     before = ticket.given_up if ticket is not None and ticket.digest == digest else 0
     count = max(1, before) if shares_store and trouble.reason in reasons.SHARED_REASONS else before + 1
     return Ticket(
@@ -85,16 +84,15 @@ def give_turn_up(
 
 
 def backoff_seconds(given_up: int) -> float:
-    """Seconds between the turn that was given up as the ``given_up``-th in a row and the next one."""
+    """Seconds between a slot that was given up, the ``given_up``-th in a row, and the next one."""
     return clock.doubling_delay(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
 def note_stall(
     stall: Stall | None, trouble: Trouble | None, now: datetime, *, shares_store: bool = True
 ) -> Stall | None:
-    """The stall on account of ``trouble``, dated when something first kept the turn from getting on; None when nothing
-    does. What is wrong with a store of the dataset's own is noted as a shard that cannot be fetched: others, whose
-    store answers, could do something with the turn."""
+    """The stall because of ``trouble``, dated when progress first stopped; None without trouble. Trouble with the
+    dataset's own store is noted as a failed fetch: other datasets, whose store answers, could use the slot."""
     if trouble is None:
         return None
     is_own = not shares_store and trouble.reason in reasons.SHARED_REASONS
@@ -103,23 +101,23 @@ def note_stall(
 
 
 def patience_seconds(stall: Stall) -> float:
-    """Seconds after which a turn with ``stall`` may have to be given up."""
+    """Seconds after which a slot with ``stall`` may have to be given up."""
     return STORE_PATIENCE if stall.reason in reasons.SHARED_REASONS else PATIENCE
 
 
 def is_long_stall(stall: Stall, now: datetime) -> bool:
-    """Whether a turn with ``stall`` may have to be given up."""
+    """Whether a slot with ``stall`` may have to be given up."""
     return clock.seconds_until(stall.since, patience_seconds(stall), now) == 0
 
 
 def find_candidate(status: DatasetStatus) -> RolloutStatus | None:
-    """The rollout that has a turn: servers of it start, and no routing table references them."""
+    """The rollout that has a slot: its servers start, and no routing table references them."""
     return next((rollout for rollout in reversed(status.rollouts) if rollout.is_starting), None)
 
 
 def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
-    """Seconds until a back-off ends, or a turn may have to be given up; None for neither. A dataset whose turn comes is
-    woken without this."""
+    """Seconds until a backoff ends, or a slot may have to be given up; None for neither. A dataset that gets a slot
+    is woken without this."""
     ends = (ticket.since for ticket in (status.build_ticket, status.rollout_ticket) if ticket and ticket.given_up)
     waits = [clock.seconds_until(since, 0, now) for since in ends if since]
     holders = (status.build, find_candidate(status))
@@ -129,7 +127,7 @@ def next_turn_in(status: DatasetStatus, now: datetime) -> float | None:
 
 
 def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
-    """``ticket`` without a moment that lies further ahead than it can: the clock was set back."""
+    """``ticket`` without a time that lies further ahead than it can: the clock was set back."""
     if ticket is None or not ticket.since:
         return ticket
     ahead = backoff_seconds(ticket.given_up) if ticket.given_up else 0.0
@@ -137,12 +135,12 @@ def clamp_ticket(ticket: Ticket | None, now: datetime) -> Ticket | None:
 
 
 def is_waiting(ticket: Ticket | None) -> bool:
-    """Whether ``ticket`` waits for a turn, or for the end of its back-off."""
+    """Whether ``ticket`` waits for a slot, or for the end of its backoff."""
     return ticket is not None and bool(ticket.since)
 
 
 def describe_wait(ticket: Ticket | None, turn: Turn) -> str:
-    """The end of a sentence about what waits for its turn: since when, and behind how many."""
+    """The end of a sentence about a queued build or rollout: since when it waits, and the number before it."""
     assert ticket is not None, "who waits has a ticket"
     when = f"not before {ticket.since}" if ticket.given_up else f"since {ticket.since}"
     return f" waits for its turn {when}, {_describe_ahead(turn.ahead)} before it."
@@ -155,7 +153,7 @@ def _describe_ahead(count: int) -> str:
 
 
 def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
-    """Why a turn was given up, as long as the next one has not come."""
+    """Why a slot was given up, until the next one is granted."""
     if ticket is None or not ticket.since or not ticket.given_up:
         return None
     return Trouble(ticket.reason, f"It gave its turn up to others, since it did not get on: {ticket.message}")
@@ -164,14 +162,14 @@ def diagnose_ticket(ticket: Ticket | None) -> Trouble | None:
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
 DEFAULT_LIMIT: Final = 4
-"""Builds, and rollouts, at a time."""
+"""Number of build slots, and of rollout slots."""
 POSTPONEMENT_SECONDS: Final = 60.0
-"""Seconds for which others come before a dataset whose turn came and whose status could not be written."""
+"""Seconds for which others come before a dataset that had a slot and whose status could not be written."""
 
 
 class TurnQueues:
-    """The turns of all datasets, as their statuses say: each is noted when it is seen, and when it is about to be
-    written."""
+    """The slots of all datasets, as their statuses say: each status is noted when it is seen, and when it is about
+    to be written."""
 
     def __init__(self, *, builds: int, rollouts: int) -> None:
         self._builds = _TurnQueue(builds)
@@ -194,20 +192,20 @@ class TurnQueues:
         self._rollouts.postpone(key, until)
 
     def find_turns(self, key: Key, status: DatasetStatus, now: datetime) -> Turns:
-        """What ``key``, whose status is noted, may do now."""
+        """Return whether ``key``, whose status is noted, has a slot now, and how many are before it."""
         return Turns(
             build=self._builds.find_turn(key, _must_build_soon(status), now),
             rollout=self._rollouts.find_turn(key, _must_roll_out_soon(status), now),
         )
 
     def list_granted(self, now: datetime) -> frozenset[Key]:
-        """The datasets whose turn has come, and that have not taken it yet."""
+        """The datasets that are granted a slot and have not taken it yet."""
         return frozenset((*self._builds.list_granted(now), *self._rollouts.list_granted(now)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Place:
-    """The place of a dataset that waits; places sort in the order in which turns come."""
+    """The place of a queued dataset; places sort in the order in which slots are granted."""
 
     since: str
     key: Key
@@ -215,14 +213,14 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _ActiveTurn:
-    """The turn of a dataset that builds or rolls out now."""
+    """The slot of a dataset that builds or rolls out now."""
 
     since: str
     stall: Stall | None
 
 
 class _TurnQueue:
-    """Turns of one kind."""
+    """Slots of one kind."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -260,7 +258,7 @@ class _TurnQueue:
         self._leave(key)
 
     def postpone(self, key: Key, until: str) -> None:
-        """Let others come before ``key`` until then; should it have a turn, that counts for nothing meanwhile."""
+        """Let others come before ``key`` until then; a slot that it has does not count meanwhile."""
         place = self._places.get(key)
         if key in self._turns:
             self._postponed[key] = until
@@ -280,7 +278,7 @@ class _TurnQueue:
         return Turn(not is_backing_off and ahead < self._count_free_turns(now), ahead)
 
     def list_granted(self, now: datetime) -> Iterator[Key]:
-        """Those that wait and whose turn it is."""
+        """The queued datasets that are granted a slot."""
         free = self._count_free_turns(now)
         for is_urgent in (True, False):
             ready = min(free, self._count_eligible(is_urgent, now))

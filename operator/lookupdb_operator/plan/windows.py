@@ -1,30 +1,33 @@
-"""A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the rollout that is asked for are made
-next, how many at a time, and when. Each such set of shards is a *window*:
+"""A rollout shard by shard (``rollout.strategy: PerShard``): which shards of the target rollout are made next, how many
+at a time, and when; and the servers of a rollout's shards, counted. Each set of shards that is made together is a
+*window*:
 
     the StatefulSets of the next ``maxSurgeShards`` shards are made
-    their servers are ready: a routing table routes these shards to them            table_content
-    routers confirm it, the drain time passes, the replaced StatefulSets go         cutover, retirement, objects
+    their servers are ready: a routing table routes these shards to them            routing_tables
+    routers confirm it, the drain time passes, the replaced StatefulSets go         cutover, objects
     they are seen to be gone, their pods too: the next window
 
-So there are never more than ``maxSurgeShards`` shards' servers beyond those of one whole rollout. A window takes a turn
-of its own: between two of them other datasets may have theirs. One thing comes before the bound: while routers do not
-take a table up for long, or do not leave one, another rollout that is asked for may begin; what was wrong may be what
-keeps them.
+So there are never more than ``maxSurgeShards`` shards' servers beyond those of one whole rollout. A window takes a
+rollout slot of its own: between two windows other datasets may have theirs. One case exceeds the bound: while routers
+do not take a table up for long, or do not leave one, another target rollout may begin, because it may correct the
+cause.
 
-All shards are made at once, in one window, when nothing is known to serve, or what serves has another number of shards,
-other normalisation or another value format: a lookup could not tell whose rules hold. Also when ``MOST_SERVING``
+All shards are made at once, in one window, if nothing is known to serve, or what serves has another number of shards,
+other normalization or another value format: a lookup could not know whose rules apply. Also if ``MOST_SERVING``
 rollouts serve shards already, each interrupted by the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from lookupdb_operator import names
-from lookupdb_operator.model import Deletion, Observed, Trouble
+from lookupdb_operator.model import Absence, Deletion, Observed, Pod, ShardSet, Trouble
+from lookupdb_operator.names import SHARDS
 from lookupdb_operator.plan import clock, generations, reasons
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
@@ -39,17 +42,17 @@ from lookupdb_operator.status import (
     shorten_shards,
 )
 
-# Which servers routing tables reference: the newest one, and any that a router may still answer from. Of a rollout,
-# the shards and the number of servers of each. Nothing is decided here.
+# The servers that routing tables reference: the newest one, and any that a router may still answer from. Nothing is
+# decided here.
 
 
 CONFIRMATION_SECONDS: Final = 60.0
 """Seconds that routers have to take up a routing table. A kubelet that was not nudged syncs ConfigMaps every minute or
 so."""
 MOST_REPLICAS: Final = 64
-"""Of a shard: the maximum of the CRD."""
+"""Maximum number of servers of a shard, from the CRD."""
 STALE_MOUNT_SECONDS: Final = 120.0
-"""Seconds for which a container that starts anew may find an older routing table mounted: its kubelet syncs every
+"""Seconds for which a container that restarts may find an older routing table mounted: its kubelet syncs every
 minute, from a cache that may be another minute old."""
 
 
@@ -82,8 +85,8 @@ def pending_shards(rollout: RolloutStatus, status: DatasetStatus) -> frozenset[i
 
 
 def count_replicas(rollout: str, observed: Observed) -> int:
-    """How many servers a shard of ``rollout`` are asked for in the cluster; no more than a status can hold, though
-    somebody may have scaled a set beyond that."""
+    """Number of servers of each shard of ``rollout`` that the cluster is asked for; at most as many as a status can
+    hold, though somebody may have scaled a set beyond that."""
     counts = (shard_set.replicas for shard_set in observed.shard_sets if shard_set.rollout == rollout)
     return min(max(counts, default=0), MOST_REPLICAS)
 
@@ -99,7 +102,7 @@ def is_in_table(rollout: str, table: TableStatus | None) -> bool:
 
 
 def count_offered(status: DatasetStatus, rollout: RolloutStatus) -> int:
-    """How many servers a shard of ``rollout`` stay because it waits for promotion."""
+    """Number of servers of each shard of ``rollout`` that stay because it waits for promotion."""
     if status.candidate is None or status.candidate.rollout != rollout.rollout:
         return 0
     offered = None if status.table is None else status.table.candidate
@@ -136,12 +139,12 @@ def is_retirement_overdue(table: TableStatus, situation: Situation) -> bool:
     return clock.seconds_until(table.confirmed_at, seconds + CONFIRMATION_SECONDS, situation.now) == 0
 
 
-# StatefulSets and pods that are still there though no rollout has servers of their shard any more: Kubernetes deletes
-# them. A rollout shard by shard waits with its next shards until they are gone.
+# Leftovers: StatefulSets and pods that still exist though no rollout has servers of their shard any more. Kubernetes
+# deletes them, and a rollout shard by shard waits with its next shards until they are gone.
 #
-# That ends by itself, unless a finalizer holds one, or whoever collects them does not run. After
-# ``rollout.progressDeadlineSeconds`` RolledOut and Degraded name the object and what holds it. The operator takes no
-# finalizer away: it is not the operator's, and says that somebody has something to do first.
+# That ends by itself, unless a finalizer holds one, or the garbage collector does not run. After
+# ``rollout.progressDeadlineSeconds`` RolledOut and Degraded name the object and what holds it. The operator removes no
+# finalizer: it belongs to another program, which has something to do first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ class Leftover:
     rollout: str
     shard: int
     deletion: Deletion | None
-    """None while nobody has deleted it."""
+    """None while it is not being deleted."""
 
 
 def list_leftovers(status: DatasetStatus, observed: Observed) -> list[Leftover]:
@@ -205,7 +208,7 @@ def _seconds_between(now: datetime, due: datetime) -> float:
 
 
 def describe_holder(leftover: Leftover, namespace: str) -> str:
-    """What keeps ``leftover``, and what to do about it."""
+    """Why ``leftover`` stays, and what to do about it."""
     kind, deletion = leftover.kind.lower(), leftover.deletion
     if deletion is None:
         return "nobody has deleted it yet: look whether kube-controller-manager runs"
@@ -248,7 +251,7 @@ def _layout(generation: GenerationStatus) -> tuple[object, ...]:
 
 
 def window_size(generation: GenerationStatus, status: DatasetStatus, situation: Situation) -> int:
-    """How many shards of a rollout of ``generation`` are made at a time."""
+    """Number of shards of a rollout of ``generation`` that are made at a time."""
     desired = situation.desired
     if desired.strategy != PER_SHARD or explain_at_once(generation, status, situation):
         return generation.shards
@@ -364,9 +367,110 @@ def describe_progress(status: DatasetStatus) -> str:
 
 
 def describe_serving(status: DatasetStatus, verb: str = "serve") -> str:
-    """Which generations serve, with a verb: ``g12 serves``, ``g12 and g13 serve``."""
+    """Name the generations that serve, with a verb: ``g12 serves``, ``g12 and g13 serve``."""
     serving = {rollout.generation for rollout in serving_rollouts(status)}
     ordered = sorted(serving, key=names.read_number)
     if status.table is None or not status.table.is_mixed:
         return f"{status.generation} {verb}s"
     return f"{', '.join(ordered[:-1])} and {ordered[-1]} {verb}"
+
+
+# The servers of a rollout's shards, counted: how many are ready, and how many are in trouble. Nothing is decided here.
+
+
+_UNSEEN: Final = Absence()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardServers:
+    """The servers of one shard, pods 0 to replicas-1."""
+
+    shard: int
+    replicas: int
+    ready: int
+    troubled: int
+    """Not ready, and in trouble, overdue or being deleted."""
+    overdue: int
+    """Not ready for longer than servers may take, and they do not say why."""
+
+    @property
+    def needed_servers(self) -> int:
+        """Number of servers that must be ready before routers are sent to them: all but one, and at least one."""
+        return max(1, self.replicas - 1)
+
+    @property
+    def may_suffice(self) -> bool:
+        """Whether enough are ready, or may get ready while the trouble of the others lasts."""
+        return self.replicas - self.troubled >= self.needed_servers
+
+
+def count_ready_shards(rollout: RolloutStatus, replicas: int, shards: Collection[int], observed: Observed) -> int:
+    """Number of ``shards`` of ``rollout`` that have ``replicas`` ready servers, pods 0 to replicas-1 among them.
+    Both their StatefulSet and their pods must say so: either may be seen late."""
+    ready = Counter(
+        pod.shard
+        for pod in observed.pods
+        if pod.component == SHARDS and pod.rollout == rollout.rollout and pod.ready and not pod.deleting
+    )
+    return len(
+        {
+            shard_set.shard
+            for shard_set in observed.shard_sets
+            if shard_set.rollout == rollout.rollout
+            and shard_set.shard in shards
+            and not shard_set.deleting
+            and min(shard_set.ready, ready[shard_set.shard]) >= max(replicas, shard_set.replicas)
+        }
+    )
+
+
+def list_shard_servers(
+    rollout: RolloutStatus, replicas: int, shards: Collection[int], situation: Situation
+) -> Iterator[ShardServers]:
+    """The servers of each of ``shards`` of ``rollout``."""
+    observed = situation.observed
+    pods: dict[int, dict[int, Pod]] = {}
+    for pod in observed.pods:
+        if pod.component == SHARDS and pod.rollout == rollout.rollout and _ordinal(pod) in range(replicas):
+            pods.setdefault(pod.shard, {})[_ordinal(pod)] = pod
+    sets = {
+        shard_set.shard: shard_set
+        for shard_set in observed.shard_sets
+        if shard_set.rollout == rollout.rollout and not shard_set.deleting
+    }
+    for shard in sorted(shards):
+        yield _count_servers(shard, replicas, sets.get(shard), tuple(pods.get(shard, {}).values()), situation)
+
+
+def next_server_overdue_in(rollout: RolloutStatus, situation: Situation) -> float | None:
+    """Seconds until the next server of ``rollout`` counts as overdue; None for never."""
+    servers = (pod for pod in situation.observed.pods if pod.component == SHARDS and pod.rollout == rollout.rollout)
+    waits = (_remaining_patience(pod, situation) for pod in servers if _is_silent(pod))
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _is_silent(pod: Pod) -> bool:
+    return not pod.ready and not pod.deleting and pod.trouble is None
+
+
+def _remaining_patience(pod: Pod, situation: Situation) -> float:
+    """Seconds for which ``pod``, which is not ready, may go on so. The clock on the wall has no part in it."""
+    seen = situation.observed.absences.get(pod.uid, _UNSEEN)
+    return max(0.0, situation.desired.progress_deadline_seconds - seen.unready)
+
+
+def _count_servers(
+    shard: int, replicas: int, shard_set: ShardSet | None, pods: Collection[Pod], situation: Situation
+) -> ShardServers:
+    ready = sum(pod.ready and not pod.deleting for pod in pods)
+    overdue = sum(_is_silent(pod) and not _remaining_patience(pod, situation) for pod in pods)
+    troubled = overdue + sum(pod.deleting or (not pod.ready and pod.trouble is not None) for pod in pods)
+    if shard_set is not None and shard_set.trouble is not None:
+        troubled += replicas - len(pods)
+    # Either may be seen late: a StatefulSet whose controller has not seen its newest spec says that none is ready.
+    return ShardServers(shard, replicas, min(ready, 0 if shard_set is None else shard_set.ready), troubled, overdue)
+
+
+def _ordinal(pod: Pod) -> int:
+    ordinal = pod.name.rpartition("-")[2]
+    return int(ordinal) if ordinal.isascii() and ordinal.isdigit() else -1

@@ -13,8 +13,9 @@ import orjson
 from lookupdb.dataset.schedule import LONGEST_JITTER
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
-from lookupdb_operator.plan import clock, lifecycle, reasons, recovery, windows
+from lookupdb_operator.plan import clock, lifecycle, reasons, windows
 from lookupdb_operator.plan import generations as promotion
+from lookupdb_operator.plan import lifecycle as recovery
 from lookupdb_operator.plan.lifecycle import GenerationPhase, Phase, RolloutPhase
 from lookupdb_operator.status import DatasetStatus, format_shards, parse_shards
 
