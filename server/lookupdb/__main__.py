@@ -1,4 +1,4 @@
-"""``python -m lookupdb`` is ``lookupdb``, and the program that is installed begins here, too."""
+"""Run ``lookupdb``: the entry point of ``python -m lookupdb`` and of the installed program."""
 
 
 def main() -> None:

@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     from jwt.types import Options
 
 
-# Whether a token is one of this cluster's service accounts', made for who asks, and whose it is. No I/O.
-#
-# Fails closed: a token passes only if everything about it is as the API server makes it. What anybody may send is
-# refused at little cost: the key is looked up by a short header, and the signature verified, before anything else is
-# parsed.
+# Verification fails closed: a token passes only if everything is as the API server makes it. Invalid tokens are
+# rejected cheaply: the key is looked up by a short header, and the signature verified, before anything else is parsed.
 
 
 LEEWAY_SECONDS: Final = 10
-"""By which clocks may differ."""
+"""The tolerated difference between clocks."""
 CACHE_SECONDS: Final = 600.0
 CACHE_ENTRIES: Final = 4096
 _COMPACT: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
@@ -40,7 +37,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBJECT: Final = re.compile(r"system:serviceaccount:([^:\s]+):([^:\s]+)")
 _HEADER_MEMBERS: Final = frozenset({"alg", "kid", "typ"})
 _MAX_HEADER: Final = 512
-"""In base64. The API server's are of some 100."""
+"""In base64. The API server's headers have about 100."""
 _MAX_KID: Final = 256
 _ALGORITHMS: Final = jwt.PyJWS(["RS256", "ES256"])
 _OPTIONS: Final[Options] = {
@@ -51,11 +48,11 @@ _OPTIONS: Final[Options] = {
     "verify_nbf": False,
     "verify_iat": False,
 }
-"""Times are compared here, by a clock that is given."""
+"""Times are compared here, with a given clock."""
 
 
 class InvalidToken(Exception):
-    """A token is not accepted. ``reason`` is a word for metrics, ``detail`` a sentence that shows nothing of it."""
+    """A token is rejected. ``reason`` is a word for metrics, ``detail`` a sentence that shows nothing of it."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -65,7 +62,7 @@ class InvalidToken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a token speaks for."""
+    """The service account of a token."""
 
     namespace: str
     account: str
@@ -80,16 +77,16 @@ class VerificationKey:
 
 
 class KeySource(Protocol):
-    """Where the keys are."""
+    """The source of the keys."""
 
     @property
     def current(self) -> Mapping[str, VerificationKey]:
-        """By id. Another object after a change."""
+        """Return the keys by id. Another object after a change."""
         ...
 
 
 def find_key_id(token: str) -> str:
-    """The id of the key that ``token`` says it is signed with; nothing about it is verified. Raises InvalidToken."""
+    """Return the id of the key that ``token`` names; nothing about it is verified. Raises InvalidToken."""
     if len(token) > MAX_ACCOUNT_TOKEN_BYTES:
         raise InvalidToken("size", f"the token has more than {MAX_ACCOUNT_TOKEN_BYTES} bytes")
     if not _COMPACT.fullmatch(token):
@@ -108,7 +105,7 @@ def find_key_id(token: str) -> str:
 
 
 def _decode(encoded: str) -> bytes:
-    """The bytes of a part of a token. Raises ValueError."""
+    """Decode a part of a token. Raises ValueError."""
     return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
 
 
@@ -117,7 +114,7 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now: float) -> tuple[Caller, float]:
-    """Who ``token`` speaks for, and when it expires. Raises InvalidToken."""
+    """Return the caller of ``token``, and when it expires. Raises InvalidToken."""
     if not _is_signed(token, key):
         raise InvalidToken("signature", "the token is not signed by this cluster")
     try:
@@ -125,7 +122,7 @@ def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now
         expires, begins = float(claims["exp"]), float(claims["nbf"])
     except jwt.InvalidAudienceError as error:
         raise InvalidToken("audience", f"the token is not for {' or '.join(audiences)}") from error
-    except Exception as error:  # whatever is wrong with it, it is refused
+    except Exception as error:  # any error rejects it
         raise InvalidToken("signature", "the token names another algorithm, or lacks a claim") from error
     if not now < expires + LEEWAY_SECONDS:
         raise InvalidToken("expired", "the token has expired")
@@ -136,17 +133,17 @@ def verify_token(token: str, key: VerificationKey, audiences: Sequence[str], now
 
 
 def _is_signed(token: str, key: VerificationKey) -> bool:
-    """Whether ``key`` has signed what stands before the signature, whatever that is. ``jwt.decode``, which asks again,
-    does so last, and looks at each byte in Python before."""
+    """Return whether ``key`` has signed the token's first two parts. ``jwt.decode``, which verifies again, first looks
+    at each byte in Python."""
     signed, _, signature = token.rpartition(".")
     try:
         return _ALGORITHMS.get_algorithm_by_name(key.algorithm).verify(signed.encode(), key.key, _decode(signature))
-    except Exception:  # whatever is wrong with it, it is refused
+    except Exception:  # any error rejects it
         return False
 
 
 def _check_single_audience(audience: object) -> None:
-    """Whoever else a token is for could show it here."""
+    """Reject tokens with other audiences too: any of them could send it here."""
     if isinstance(audience, list) and len(audience) != 1:
         raise InvalidToken("audience", "the token is for others too; expected one audience")
 
@@ -163,7 +160,7 @@ def _find_caller(claims: Mapping[str, Any]) -> Caller:
 
 
 class TokenCache:
-    """Verified tokens, by their digest, until they expire, or the keys change."""
+    """Verified tokens, by their digest, until they expire or the keys change."""
 
     def __init__(self, keys: KeySource, audiences: Sequence[str], now: Callable[[], float]) -> None:
         self._keys = keys
@@ -176,12 +173,12 @@ class TokenCache:
         return len(self._entries)
 
     def verify(self, token: str) -> Caller | None:
-        """Who ``token`` speaks for; None if its key is unknown. Raises InvalidToken."""
+        """Return the caller of ``token``; None if its key is unknown. Raises InvalidToken."""
         verified = self.verify_for_a_while(token)
         return verified and verified[0]
 
     def verify_for_a_while(self, token: str) -> tuple[Caller, float] | None:
-        """As ``verify``, and until when that may be taken for granted while the keys are the same."""
+        """Return the result of ``verify``, and until when it is valid while the keys are the same."""
         keys, now = self._keys.current, self._now()
         if keys is not self._verified_with:
             self._entries.clear()
@@ -207,7 +204,7 @@ _MAX_KEYS: Final = 100
 
 
 def parse_keys(text: bytes) -> dict[str, VerificationKey]:
-    """The keys of a JWKS that verify signatures, by id. Raises ValueError if there are none."""
+    """Return the keys of a JWKS that verify signatures, by id. Raises ValueError if there are none."""
     members = orjson.loads(text)
     entries = members.get("keys") if isinstance(members, dict) else None
     if not isinstance(entries, list):
@@ -238,7 +235,7 @@ def _parse_key(entry: Mapping[str, Any]) -> VerificationKey | None:
 
 
 def _find_algorithm(entry: Mapping[str, Any]) -> str | None:
-    """The one that a key of this kind verifies."""
+    """Return the algorithm that a key of this kind verifies."""
     match entry.get("kty"), entry.get("crv"):
         case "RSA", None:
             return "RS256"
@@ -249,7 +246,7 @@ def _find_algorithm(entry: Mapping[str, Any]) -> str | None:
 
 
 def are_same(keys: Mapping[str, VerificationKey], other_keys: Mapping[str, VerificationKey]) -> bool:
-    """Whether both verify the same tokens."""
+    """Return whether both verify the same tokens."""
     return _identify(keys) == _identify(other_keys)
 
 

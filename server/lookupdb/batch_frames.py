@@ -1,16 +1,16 @@
-"""The answer to a batch as frames: values as the bytes that they are, for who asks for ``MEDIA_TYPE``.
+"""The answer to a batch as frames: values as plain bytes, for clients that accept ``MEDIA_TYPE``.
 
-JSON has no bytes, so that raw values stand in it as base64: a third more to send, and to be encoded and decoded. The
-body of frames is, with integers of four bytes, little-endian,
+JSON has no bytes, so raw values in it are base64: a third more to send, and to be encoded and decoded. The frames are,
+with integers of four bytes, little-endian,
 
     count                   of keys
     count × size            bytes of each key
-    count × size            bytes of each value; MISSING or UNAVAILABLE where there is none
+    count × size            bytes of each value; MISSING or UNAVAILABLE if there is none
     keys                    in UTF-8, one after the other
     values                  one after the other
 
-The keys are those of the request, in the order in which they first stand there. They are repeated so that who asked
-sees that the answer is to its question.
+The keys are those of the request, in the order of their first occurrence. They are repeated so that a client can check
+that the answer belongs to its request.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Final, NamedTuple, cast
 
 MEDIA_TYPE: Final = "application/vnd.lookupdb.batch"
 MISSING: Final = -1
-"""In the place of a value's size: no record has the key."""
+"""Replaces a value's size: no record has the key."""
 UNAVAILABLE: Final = -2
-"""In the place of a value's size: nothing can be said of the key now."""
+"""Replaces a value's size: the key's shard cannot be reached now."""
 _SIZE_BYTES: Final = 4
 
 
 class InvalidFrames(ValueError):
-    """What is no answer to the batch, and why."""
+    """The body is not an answer to the batch, and why."""
 
 
 class FramedValues(NamedTuple):
-    """What a body says of its keys, each of which stands in one of the three."""
+    """The keys of a body, each in one of the three groups."""
 
     found: dict[str, bytes]
     missing: list[str]
@@ -40,14 +40,14 @@ class FramedValues(NamedTuple):
 
 
 def encode_start(keys: Iterable[str], sizes: Sequence[int]) -> bytes:
-    """The body up to its values, which have ``sizes``. Raises UnicodeEncodeError for a key that is no text."""
+    """Return the body up to its values, which have ``sizes``. Raises UnicodeEncodeError for a key that is not text."""
     texts = [key.encode() for key in keys]
     count = len(sizes)
     return struct.pack(f"<I{count}I{count}i", count, *map(len, texts), *sizes) + b"".join(texts)
 
 
 def decode(body: bytes | bytearray, keys: Sequence[str]) -> FramedValues:
-    """The values in ``body``, which must be the whole answer to ``keys``. Raises InvalidFrames."""
+    """Return the values in ``body``, which must be the whole answer to ``keys``. Raises InvalidFrames."""
     start, sizes_at = _encode_question(keys)
     count, texts = len(keys), start[sizes_at:]
     values_at = sizes_at + _SIZE_BYTES * count + len(texts)
@@ -62,7 +62,7 @@ def decode(body: bytes | bytearray, keys: Sequence[str]) -> FramedValues:
 
 
 def _encode_question(keys: Sequence[str]) -> tuple[bytes, int]:
-    """Number, sizes and texts of ``keys``, and where the texts begin."""
+    """Return number, sizes and texts of ``keys``, and the offset of the texts."""
     count, texts = len(keys), "".join(keys)
     sizes = map(len, keys) if texts.isascii() else (len(key.encode()) for key in keys)
     return struct.pack(f"<I{count}I", count, *sizes) + texts.encode(), _SIZE_BYTES * (1 + count)
@@ -85,6 +85,6 @@ def _cut(body: bytes | memoryview, at: int, keys: Sequence[str], sizes: Sequence
             raise InvalidFrames(f"a value has the size {size}")
     if at != len(body):
         raise InvalidFrames(f"its values end at byte {at} of {len(body)}")
-    if isinstance(body, bytes):  # parts of which are bytes already
+    if isinstance(body, bytes):  # slices of bytes are bytes already
         return FramedValues(cast("dict[str, bytes]", found), missing, unavailable)
     return FramedValues({key: bytes(part) for key, part in found.items()}, missing, unavailable)

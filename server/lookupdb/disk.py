@@ -1,5 +1,5 @@
-"""What all share who open and write files: the errors of a full disk and of files that cannot be opened, and syncing a
-folder."""
+"""Shared helpers for opening and writing files: errors of a full disk and of files that cannot be opened, and
+syncing."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from lookupdb.errors import NotEnoughRoom, StoreError
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of a full disk, an exhausted quota, and a file at its maximum size."""
 OPEN_FILES_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
-"""The error numbers of a process, and of a machine, that has as many files open as it may."""
+"""The error numbers for too many open files, of a process and of a machine."""
 RAISE_OPEN_FILES: Final = "raise the hard limit (ulimit -Hn, or LimitNOFILE= of the container runtime)"
-"""What to do then."""
+"""The hint for too many open files."""
 
 
 def opening_error(path: Path, number: int) -> StoreError | NotEnoughRoom:
-    """The error of a file that cannot be opened because of errno ``number``, which says nothing of what is in it."""
+    """Return the error for a file that cannot be opened because of errno ``number``, whatever its content."""
     message = f"cannot open {path}: {os.strerror(number)}"
     if number in OPEN_FILES_ERRNOS:
         return NotEnoughRoom(message, hint=RAISE_OPEN_FILES)
     if number == errno.ENOMEM:
         return NotEnoughRoom(message, hint="give this process more memory, address space (ulimit -v) or maps of files")
     if number in (errno.EACCES, errno.EPERM):
-        return StoreError(message, hint="give this user the right to read it")
+        return StoreError(message, hint="grant this user read access to it")
     return StoreError(message)
 
 
 def reading_error(path: Path, offset: int, number: int) -> StoreError:
-    """The error of a file that cannot be read from byte ``offset`` on because of errno ``number``."""
+    """Return the error for a file that cannot be read from byte ``offset`` on because of errno ``number``."""
     return StoreError(
         f"cannot read {path} from byte {offset} on: {os.strerror(number)}",
-        hint="look at the disk, or at what serves the volume",
+        hint="check the disk, or the server of the volume",
     )
 
 
@@ -61,9 +61,9 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def exchange(path: Path, other: Path) -> None:
-    """Let two files or folders of one file system trade names, at once: nobody finds either name gone. Raises OSError,
-    also where the file system cannot."""
-    import ctypes  # here: servers, which open files, have no use for it
+    """Exchange the names of two files or folders of one file system, atomically. Raises OSError, also if the file
+    system does not support it."""
+    import ctypes  # imported here, because servers do not need it
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

@@ -3,29 +3,29 @@
 LookupdbError (1)
 ├── UsageError (2)           a flag, an address or an argument that cannot be used
 │   ├── InvalidManifest (2)  the YAML does not fit the LookupDataset schema
-│   └── FolderDenied (2)     a folder of this machine that is to be written to, and may not be
+│   └── FolderDenied (2)     a folder of this machine cannot be written to
 ├── BadSource (3)            the source cannot be read, or a row of it cannot be used
-│   └── SourceMissing (3)    a file of it is not there
-├── GateClosed (4)           a gate refused the new generation
+│   └── SourceMissing (3)    a file of it does not exist
+├── GateClosed (4)           the new generation failed a gate
 ├── StoreError (5)           the store cannot be read or written
 │   ├── StoreUnreachable (5) its server does not answer
-│   ├── ListingTooLong (5)  more objects or folders than lookupdb makes
+│   ├── ListingTooLong (5)  more objects or folders than lookupdb creates
 │   ├── StoreDenied (5)      it refuses our credentials
 │   ├── GenerationMissing (5)  it holds no such whole generation
-│   ├── GenerationExists (5) the generation exists, built to another spec or by another build
-│   ├── AdoptionFailed (5)   no generation of the dataset that is named can be adopted
-│   ├── NotOnVolume (5)      the folder that is to be served from lacks it, or cannot be read, for longer than is waited
+│   ├── GenerationExists (5) the generation exists, from another spec or another build
+│   ├── AdoptionFailed (5)   no generation of the named dataset can be adopted
+│   ├── NotOnVolume (5)      the folder to serve from still lacks it, or cannot be read
 │   └── CorruptFile (5)      a shard file or manifest.json does not match its checksum or format
-├── RegistryError (5)        a registry of images does not answer, or not as one should
+├── RegistryError (5)        a registry of images does not answer, or not correctly
 │   └── RegistryDenied (5)   it refuses our credentials
 ├── NotEnoughRoom (6)        memory or disk
 ├── LimitExceeded (7)        a condition of `lookupdb load --fail-if` holds
 └── LookupFailed (1)         a client's request could not be answered
     ├── KeyMissing (3)       no record has the key
     ├── Unavailable (4)      a shard or the router could not be reached: the key may or may not exist
-    ├── UnknownGeneration (1)  the generation that was asked for is not served, or not whole
+    ├── UnknownGeneration (1)  the requested generation is not served, or not whole
     ├── RequestRefused (1)   the router refuses the request, and would refuse it again
-    └── InvalidAnswer (1)    what answered is no router, or its answer did not come whole
+    └── InvalidAnswer (1)    the server is not a router, or its answer is incomplete
 
 A message says what was expected, what was found and where; ``hint`` says what to do. The command line and the operator
 each map these errors in one place.
@@ -41,7 +41,7 @@ class LookupdbError(Exception):
     reason: str = "Failed"
     """CamelCase and stable: the operator uses it as a condition's reason."""
     may_pass: bool = True
-    """Whether another attempt may succeed though nobody changes anything: a disk has room again, say."""
+    """True if another attempt may succeed although nobody changes anything: for example, a disk has room again."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ class InvalidManifest(UsageError):
 
 
 class FolderDenied(UsageError):
-    """A folder of this machine that is to be written to, and may not be. That of a store is StoreDenied."""
+    """A folder of this machine cannot be written to. For that of a store, see StoreDenied."""
 
     reason = "FolderDenied"
 
@@ -81,17 +81,17 @@ class BadSource(LookupdbError):
 
 
 class SourceUnreadable(BadSource):
-    """The source cannot be read to its end now, whatever it holds: its server is away, or it is being written to."""
+    """The source cannot be read now, whatever its content: its server is down, or it is being written to."""
 
     may_pass = True
 
 
 class SourceMissing(SourceUnreadable):
-    """A file that is named is not there."""
+    """A named file does not exist."""
 
 
 class GateClosed(LookupdbError):
-    """A gate refused the generation; nothing was published."""
+    """The generation failed a gate; nothing was published."""
 
     exit_code = 4
     reason = "GateClosed"
@@ -106,15 +106,15 @@ class StoreError(LookupdbError):
 
 
 class StoreUnreachable(StoreError):
-    """The store's server does not answer, yet or any more."""
+    """The store's server does not answer yet, or no longer."""
 
 
 class ListingTooLong(StoreError):
-    """A folder has more objects or folders than lookupdb makes, and than are held in memory."""
+    """A folder has more objects or folders than lookupdb creates, too many to hold in memory."""
 
 
 class StoreDenied(StoreError):
-    """The credentials or their rights do not suffice: a retry does not help."""
+    """The credentials or their permissions are insufficient: a retry does not help."""
 
     reason = "StoreDenied"
 
@@ -126,24 +126,24 @@ class GenerationMissing(StoreError):
 
 
 class GenerationExists(StoreError):
-    """The generation exists already, built to another spec or by another build."""
+    """The generation exists already, from another spec or another build."""
 
     reason = "GenerationExists"
 
     def __init__(self, message: str, *, hint: str | None = None, next_free: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.next_free = next_free
-        """The first generation after all that the store has; None if nobody looked."""
+        """The first generation after all in the store; None if unknown."""
 
 
 class AdoptionFailed(StoreError):
-    """The store holds no generation of an earlier dataset that this one could adopt."""
+    """The store holds no generation of an earlier dataset to adopt."""
 
     reason = "AdoptionFailed"
 
 
 class NotOnVolume(StoreError):
-    """The folder that a server is to serve from lacks the generation or the shard, yet, or cannot be read."""
+    """The folder that a server should serve from does not have the generation or the shard yet, or cannot be read."""
 
     reason = "NotOnVolume"
 
@@ -155,14 +155,14 @@ class CorruptFile(StoreError):
 
 
 class RegistryError(LookupdbError):
-    """A registry of images does not answer, or not as one should."""
+    """A registry of images does not answer, or not correctly."""
 
     exit_code = 5
     reason = "RegistryUnavailable"
 
 
 class RegistryDenied(RegistryError):
-    """The credentials or their rights do not suffice: a retry does not help."""
+    """The credentials or their permissions are insufficient: a retry does not help."""
 
     reason = "RegistryDenied"
 
@@ -175,7 +175,7 @@ class NotEnoughRoom(LookupdbError):
 
 
 class LimitExceeded(LookupdbError):
-    """A load has shown what it was to fail by."""
+    """A condition of ``lookupdb load --fail-if`` holds."""
 
     exit_code = 7
     reason = "LimitExceeded"
@@ -215,17 +215,17 @@ class Unavailable(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.keys = keys
-        """All that the call asked for, where a client of the router tells: a router does not say which of a batch are
-        unavailable, unless a partial answer will do."""
+        """All keys of the call, if a client of the router raises it: a router does not say which keys of a batch are
+        unavailable, except in a partial answer."""
         self.reason = reason
         self.detail = message if detail is None else detail
         """A sentence for people."""
         self.shard = shard
-        """The shard that cannot be reached, if it is one."""
+        """The shard that cannot be reached, if there is one."""
 
 
 class UnknownGeneration(LookupFailed):
-    """The generation that was asked for is not served, or not whole."""
+    """The requested generation is not served, or not whole."""
 
     reason = "UnknownGeneration"
 
@@ -234,15 +234,15 @@ class UnknownGeneration(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.generation = generation
-        """The one that was asked for."""
+        """The requested generation."""
         self.active = active
-        """The one that answers whoever asks for none; several while the dataset is rolled out shard by shard; empty
-        where the router does not say."""
+        """The generation that answers requests without one; several during a shard-by-shard rollout; empty if the
+        router does not say."""
 
 
 class RequestRefused(LookupFailed):
-    """The router refuses the request, and would refuse it again: a token that is not accepted, a wrong path, a batch
-    that is too large. Or one of the two does not accept the other's certificate."""
+    """The router refuses the request, and would refuse it again: an invalid token, a wrong path, a batch that is too
+    large. Or client and router do not accept each other's certificate."""
 
     reason = "Refused"
 
@@ -251,14 +251,14 @@ class RequestRefused(LookupFailed):
     ) -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        """Of HTTP; 0 where certificates do not fit, so that nothing was asked."""
+        """The HTTP status; 0 if certificates were not accepted, so that no request was sent."""
         self.problem = problem
         """The name of the problem, such as ``unauthenticated``; empty if the answer has none."""
         self.limit = limit
-        """Of ``too-many-keys``: how many a batch may have, where the router says it."""
+        """For ``too-many-keys``: the limit of a batch, if the router says it."""
 
 
 class InvalidAnswer(LookupFailed):
-    """What answered is no router, or its answer is not well-formed. Nothing of it is used."""
+    """The server is not a router, or its answer is not well-formed. No part of it is used."""
 
     reason = "InvalidAnswer"

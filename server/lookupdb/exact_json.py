@@ -1,7 +1,7 @@
-"""Values of JSON as Python's objects, with every integer as it stands. A number that no float holds is an infinity, and
-an integer of more than 4,300 digits is refused (sys.set_int_max_str_digits), as by Python's own decoder.
+"""JSON values as Python objects, with exact integers. A number beyond floats becomes an infinity, and an integer of
+more than 4,300 digits is rejected (sys.set_int_max_str_digits), as by Python's own decoder.
 
-orjson is imported by the first call: its import takes half of what that of the whole client would.
+orjson is imported by the first call: it takes half of the import time of the whole client.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _SHORTEST_LONG: Final = 19
 _LONG: Final = b"0" * (_SHORTEST_LONG + 1)
 _LONG_NEGATIVE: Final = b"-" + b"0" * _SHORTEST_LONG
 _DIGITS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else byte if byte == 0x2D else 0x20 for byte in range(256))
-"""Translates digits to 0, and all else but a minus to a space."""
+"""Translates digits to 0, and all other bytes except the minus to a space."""
 
 
 def decode(text: bytes | bytearray) -> Any:
-    """The value of JSON ``text``. Raises ValueError, and RecursionError where a value with a long number is deeper than
-    the caller's stack has room for."""
+    """Return the value of JSON ``text``. Raises ValueError, and RecursionError if a value with a long number is too
+    deep for the caller's stack."""
     import orjson
 
     try:
@@ -28,8 +28,8 @@ def decode(text: bytes | bytearray) -> Any:
         return decode_slowly(text)
     if len(text) <= _SHORTEST_LONG:
         return value
-    # orjson rounds integers beyond 64 bits. What it writes back byte for byte it has not rounded, which is quicker to
-    # see than where there is a long number.
+    # orjson rounds integers beyond 64 bits. If it writes back the same bytes, it has not rounded: a quicker check than
+    # a search for long numbers.
     try:
         is_same = orjson.dumps(value) == text
     except TypeError:  # deeper than it writes: it reads four times as deep
@@ -40,7 +40,8 @@ def decode(text: bytes | bytearray) -> Any:
 
 
 def decode_slowly(text: bytes | bytearray) -> Any:
-    """The same by Python's own decoder, which knows long integers, exponents beyond a float's and lone surrogates."""
+    """Return the same from Python's decoder, which supports long integers, exponents beyond floats and lone
+    surrogates."""
     return json.loads(text.decode(), parse_constant=_refuse_constant)
 
 

@@ -1,10 +1,8 @@
-"""The only place that knows how a key becomes bytes, and in which shard those bytes live.
+"""Convert keys to bytes, and those bytes to a shard number.
 
-The native kernels do it themselves for printable ASCII, and for keys that are not normalised; tests hold them to what
-stands here.
-
-Builder, router and clients all call these functions: a second implementation of either would silently lose data. The
-hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
+Builder, router and clients must all call these functions: a second implementation could silently lose data. The native
+kernels do it themselves for printable ASCII, and for keys that are not normalised; tests compare them with these
+functions. The hash is a wire contract; a change needs a new ``FORMAT_VERSION``.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ MAX_KEY_BYTES = 511
 """LMDB's limit for a key, in bytes of UTF-8."""
 
 UNICODE_VERSION = unicodedata.unidata_version
-"""The version of the character tables that ``lowercase``, ``casefold`` and ``nfc`` use here; manifests record it."""
+"""The version of the Unicode tables that ``lowercase``, ``casefold`` and ``nfc`` use here; manifests record it."""
 
 _STEPS: dict[str, Callable[[str], str]] = {
     "strip": str.strip,
@@ -30,24 +28,23 @@ _STEPS: dict[str, Callable[[str], str]] = {
 NORMALIZATIONS = tuple(_STEPS)
 
 _TABLE_STEPS = frozenset(["lowercase", "casefold", "nfc"])
-"""The steps whose result depends on the character tables."""
+"""The steps whose result depends on the Unicode tables."""
 
 _CASE_STEPS = frozenset(["lowercase", "casefold"])
 
 
 class InvalidKey(ValueError):
-    """A key that no shard can hold: empty, longer than ``MAX_KEY_BYTES``, or not text."""
+    """No shard can hold the key: it is empty, longer than ``MAX_KEY_BYTES``, or not text."""
 
 
 def effective_steps(steps: Sequence[str]) -> tuple[str, ...]:
-    """The steps that a spec's ``steps`` stand for. If ``nfc`` is among them, it also comes
+    """Return the steps that a spec's ``steps`` mean. If ``nfc`` is among them, it is also applied
 
     - after a ``lowercase`` or ``casefold`` that follows it: H̱ has no composed form, and its lowercase ẖ has one;
-    - before a ``casefold`` that it follows, which makes a letter of the mark U+0345: NFC must sort the marks first.
+    - before a ``casefold`` that it follows, which turns the mark U+0345 into a letter: NFC must sort the marks first.
 
-    So a normalised key is normalised to itself, and the composed and decomposed forms of a key are one key. Builders
-    compute this list once, from the spec. Readers apply the list that a generation was built with, which may be older
-    than this rule.
+    So normalising a key twice changes nothing, and the composed and decomposed forms of a key are one key. Builders
+    compute this list once, from the spec. Readers apply the list of the generation, which may be older than this rule.
     """
     if "nfc" not in steps:
         return tuple(steps)
@@ -58,7 +55,7 @@ def effective_steps(steps: Sequence[str]) -> tuple[str, ...]:
 
 
 def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:
-    """The function that applies ``steps`` in their order. Raises KeyError for an unknown step."""
+    """Return the function that applies ``steps`` in their order. Raises KeyError for an unknown step."""
     functions = [_STEPS[step] for step in steps]
     match functions:
         case []:
@@ -77,13 +74,13 @@ def make_normalizer(steps: Sequence[str]) -> Callable[[str], str]:
 
 
 def has_same_normalization(steps: Sequence[str], unicode_version: str) -> bool:
-    """Whether this process normalises every key by ``steps`` exactly as a process with tables of
+    """Return whether this process normalises every key by ``steps`` like a process with the tables of
     ``unicode_version``."""
     return unicode_version == UNICODE_VERSION or _TABLE_STEPS.isdisjoint(steps)
 
 
 def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
-    """The function from a key, as a client or a source has it, to the bytes under which it is stored.
+    """Return the function from a key, as a client or a source has it, to its stored bytes.
 
     That function raises InvalidKey, with the reason, if no record can have this key.
     """
@@ -104,21 +101,22 @@ def make_key_encoder(steps: Sequence[str]) -> Callable[[str], bytes]:
 
 
 def shard_number(key: bytes, shards: int) -> int:
-    """The shard of the encoded ``key``, from 0 to ``shards - 1``."""
+    """Return the shard of the encoded ``key``, from 0 to ``shards - 1``."""
     return xxhash.xxh3_64_intdigest(key) % shards
 
 
 def make_sampler(halvings: int) -> Callable[[bytes], bool]:
-    """The function that says whether an encoded key is in the sample of one in ``2 ** halvings`` (0 to 63) of all keys.
+    """Return the function that says whether an encoded key is in the sample of one in ``2 ** halvings`` (0 to 63) of
+    all keys.
 
-    It goes by the upper bits of the hash, which say nothing of the shard, so that every shard has its part of it. A
-    smaller sample is part of a larger one.
+    It uses the upper bits of the hash, which are independent of the shard, so that every shard has its part. A smaller
+    sample is part of a larger one.
     """
     digest, end = xxhash.xxh3_64_intdigest, 1 << (64 - halvings)
     return lambda key: digest(key) < end
 
 
 def shard_numbers(encoded: Sequence[bytes], shards: int) -> list[int]:
-    """The ``shard_number`` of each key, at a lower cost per key."""
+    """Return the ``shard_number`` of each key, at a lower cost per key."""
     digest = xxhash.xxh3_64_intdigest
     return [digest(key) % shards for key in encoded]

@@ -1,4 +1,4 @@
-"""manifest.json describes a whole generation. It is written last: its presence says that the generation is whole."""
+"""manifest.json, which describes a whole generation. It is written last: if it exists, the generation is whole."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from lookupdb.errors import CorruptFile
 T = TypeVar("T")
 
 _TYPES: Final[dict[Any, Any]] = {"int": int, "float": int | float, "str": str, "str | None": str | None}
-"""By annotation, the JSON types to accept: any other type would end in a traceback where the member is used."""
+"""Annotation → the JSON types to accept: another type would cause a traceback when the member is used."""
 
 FORMAT_VERSION: Final = 1
 REFUSED_VERSION: Final = 2
-"""Of the manifest of a generation that a gate has refused: whoever does not know of these takes it for damaged, and
-serves nothing of it."""
+"""The version of a rejected generation's manifest: older readers take it for damaged, and do not serve it."""
 FILE_NAME: Final = "manifest.json"
 GENERATION: Final = re.compile(r"g([1-9][0-9]{0,8})")
 
 _MIN_PARTS: Final = 100_000
-"""However small the parts are, so many may be."""
+"""So many parts are allowed, however small."""
 SAMPLES: Final = 10
-"""How many rejected or duplicate rows a manifest names; it counts all of them."""
+"""The number of rejected or duplicate rows that a manifest names; it counts all of them."""
 
 
 def generation_number(generation: str) -> int:
-    """12 for ``g12``. Raises ValueError if ``generation`` is not a generation's name."""
+    """Return 12 for ``g12``. Raises ValueError if ``generation`` is not a generation's name."""
     match = GENERATION.fullmatch(generation)
     if not match:
         raise ValueError(f"a generation is called g1, g2, …, found {generation!r}")
@@ -38,7 +37,7 @@ def generation_number(generation: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One object of the source, as it was when it was read."""
+    """An object of the source, as it was when it was read."""
 
     url: str
     bytes: int
@@ -83,25 +82,25 @@ class Totals:
     key_bytes: int
     value_bytes: int
     stored_bytes: int
-    """Of the stored values: framed, and compressed where that is smaller."""
+    """Bytes of the stored values: framed, and compressed if that is smaller."""
     file_bytes: int
     largest_value_bytes: int = 0
-    """Of one value as lookups return it; 0 where a builder did not yet count it."""
+    """Size of the largest value as lookups return it; 0 if an older builder did not record it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a generation must not be rolled out, and what it was judged by."""
+    """Why a generation must not be rolled out, and the facts behind it."""
 
     reasons: tuple[str, ...]
-    """One for each closed gate, as people are told of it."""
+    """A message for each gate that failed."""
     gates: str
     """``Gates.content_hash()``."""
     active: str
     """The generation that the gates compared with; empty for none."""
     unjudged: tuple[str, ...] = ()
-    """Those of the reasons that only say that the active generation cannot be read: another attempt may judge otherwise
-    when it can."""
+    """Those of the reasons that only say that the active generation cannot be read: another attempt may give another
+    result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class AdoptedGeneration:
     """The generation of an earlier dataset that another one is a copy of."""
 
     uid: str
-    """Of that dataset, whole."""
+    """The whole uid of that dataset."""
     generation: str
 
 
@@ -145,19 +144,19 @@ class Manifest:
     lookupdb: str
     """The version of lookupdb that built it."""
     success_file: str | None = None
-    """The identity of the success file, as it was before the source was read."""
+    """The identity of the success file before the source was read."""
     refused: Refusal | None = None
-    """Set while a closed gate keeps the generation, which is whole, from being rolled out."""
+    """Set while a failed gate keeps the generation, which is whole, from being rolled out."""
     overridden: tuple[str, ...] = ()
-    """The reasons for which gates were closed that somebody has overridden."""
+    """Reasons of failed gates that somebody has overridden."""
     adopted: AdoptedGeneration | None = None
-    """Of which generation it is a copy: all else but the uid, the number and the build is as its builder wrote it."""
+    """The original of a copy: all else but the uid, the number and the build is from its builder."""
     build: str | None = None
-    """What whoever had it built calls that build; None if they gave it no name. A number may be used twice, when its
-    first use was forgotten."""
+    """The caller's name for the build; None if there is none. A number may be used twice, if its first use was
+    forgotten."""
 
     def to_json(self) -> bytes:
-        """Indented JSON, which people read too."""
+        """Return indented JSON, for people too."""
         members = {"formatVersion": REFUSED_VERSION if self.refused else FORMAT_VERSION, **asdict(self)}
         for name in ("refused", "overridden", "adopted", "build"):
             if not members[name]:
@@ -205,7 +204,7 @@ class Manifest:
 
 
 def check_density(text: bytes) -> None:
-    """Raises ValueError for JSON of so many small parts that it takes thirty times its size in memory, as ``[[],[],…``
+    """Raise ValueError for JSON of so many small parts that it takes thirty times its size in memory, as ``[[],[],…``
     does: no manifest is like that, nor a claim with one."""
     containers, members = text.count(b"[") + text.count(b"{"), text.count(b",")
     if containers > _MIN_PARTS + len(text) // 32 or members > _MIN_PARTS + len(text) // 8:
@@ -213,7 +212,7 @@ def check_density(text: bytes) -> None:
 
 
 def _parse_members(kind: type[T], members: dict[str, Any]) -> T:
-    """A ``kind`` made of those ``members`` that are its fields. Raises TypeError for a member of another type."""
+    """Make a ``kind`` of those ``members`` that are its fields. Raises TypeError for a member of another type."""
     present = [field for field in fields(kind) if field.name in members]  # type: ignore[arg-type]
     for field in present:
         if not isinstance(members[field.name], _TYPES.get(field.type, object)) or isinstance(members[field.name], bool):

@@ -1,7 +1,7 @@
-"""The one place that chooses between the native kernels (``server/native``, in Rust) and their twins in Python.
+"""Choose between the native kernels (``server/native``, in Rust) and the Python fallback.
 
-Both give the same bytes; docs/concepts/architecture.md has the boundary. ``LOOKUPDB_NATIVE=0`` takes the twins,
-``LOOKUPDB_NATIVE=1`` refuses to go on without the kernels, else they are used where they are installed.
+Both give the same bytes; docs/concepts/architecture.md has the boundary. ``LOOKUPDB_NATIVE=0`` selects Python,
+``LOOKUPDB_NATIVE=1`` requires the kernels; by default they are used if they are installed.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from lookupdb.errors import UsageError
 log = logging.getLogger(__name__)
 
 INTERFACE: Final = Path(__file__).with_name("_native.pyi")
-"""What Python and the kernels expect of each other. A module that was built with another one is never used."""
+"""The interface between Python and the kernels. A module that was built with another one is never used."""
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 
-_HINT: Final = "build them with `make native` or `pip install .` where cargo is, or leave LOOKUPDB_NATIVE away"
+_HINT: Final = "build them with `make native` or `pip install .` if cargo is installed, or unset LOOKUPDB_NATIVE"
 
 
 def kernels() -> ModuleType | None:
-    """Return the native kernels, or None where their twins are to be used.
+    """Return the native kernels; None to use the Python fallback.
 
-    Raises UsageError when ``LOOKUPDB_NATIVE=1`` cannot be had, or the variable has another value.
+    Raises UsageError if ``LOOKUPDB_NATIVE=1`` cannot be satisfied, or the variable has another value.
     """
     value = os.environ.get(VARIABLE, "")
     if value == "0":
         return None
     if value not in ("", "1"):
-        raise UsageError(f"{VARIABLE}: expected 0 or 1, found {value!r}", hint="0 takes Python, 1 demands the kernels")
+        raise UsageError(
+            f"{VARIABLE}: expected 0 or 1, found {value!r}", hint="0 selects Python, 1 requires the kernels"
+        )
     module, reason = _load()
     if value == "1" and module is None:
-        raise UsageError(f"{VARIABLE}=1 demands native kernels: {reason}", hint=_HINT)
+        raise UsageError(f"{VARIABLE}=1 requires native kernels: {reason}", hint=_HINT)
     return module
 
 
 def set_aside(reason: str) -> None:
-    """Say that a native kernel's twin takes its place, and why. Raises UsageError when ``LOOKUPDB_NATIVE=1`` demands
-    it.
-    """
+    """Log that Python replaces a native kernel, and why. Raises UsageError if ``LOOKUPDB_NATIVE=1`` requires it."""
     if os.environ.get(VARIABLE) == "1":
-        raise UsageError(f"{VARIABLE}=1 demands native kernels: {reason}", hint="leave LOOKUPDB_NATIVE away")
-    log.warning("Python takes the place of a native kernel: %s", reason)
+        raise UsageError(f"{VARIABLE}=1 requires native kernels: {reason}", hint="unset LOOKUPDB_NATIVE")
+    log.warning("Python replaces a native kernel: %s", reason)
 
 
 def kind() -> Literal["native", "python"]:
@@ -67,14 +67,14 @@ def describe() -> str:
 
 @cache
 def _load() -> tuple[ModuleType | None, str]:
-    """Return the native kernels, or None and why they cannot be used. Whoever does not want them does not load them."""
+    """Return the native kernels, or None and why they cannot be used."""
     try:
         module = importlib.import_module("lookupdb._native")
     except ModuleNotFoundError:
         return None, "native ones are not installed"
     except ImportError as error:
         return None, f"native ones cannot be loaded: {error}"
-    # A checkout whose code was pulled and not built; or a file of another version that an installation left behind.
+    # A checkout that was updated but not rebuilt, or a leftover file of another version.
     if getattr(module, "INTERFACE", None) != xxhash.xxh3_64_intdigest(INTERFACE.read_bytes()):
         return None, "native ones were built from other code"
     return module, ""

@@ -1,4 +1,5 @@
-"""Explains a failed request to a web server or an object store to whoever has to fix it.
+"""Connections to web servers and object stores: explain failures to users, trust certificates, and bypass proxies for
+this machine.
 
 obstore's errors show its libraries' view, layer within layer; only their text has the cause.
 """
@@ -44,23 +45,23 @@ _UNREACHABLE: Final = (
     (re.compile(r"kind: Timeout|TimedOut"), "{host} did not answer in time"),
     (re.compile(r"IncompleteMessage|ConnectionReset|BrokenPipe"), "{host} closed the connection without an answer"),
 )
-"""What the libraries say about a server that is not there, and what it means."""
+"""The libraries' words for a server that is not there, and their meaning."""
 _IDENTITY_SERVICES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
-"""Where a machine in a cloud gets its credentials; libraries ask there if they have no others."""
+"""Hosts that give a machine in a cloud its credentials; libraries ask them if they have no others."""
 _REFUSAL: Final = re.compile(r"<Code>([^<]{1,80})</Code>(?:\s*<Message>([^<]{1,400})</Message>)?")
 """An object store's reason to refuse a request. The rest of its answer may hold access keys and signatures."""
 _STATUS: Final = re.compile(r"status(?: code)?: 50[0234]")
 
 
 class ClientPanicked(OSError):
-    """The native client of a store has crashed within one request: what became of it is not known."""
+    """The native client of a store has crashed within one request, whose outcome is unknown."""
 
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
     """Raise ClientPanicked for a panic of native code in the block; all else passes, interruptions too.
 
-    The class of a panic is derived from BaseException, and neither it nor that of one in a task can be imported.
+    The class of a panic is derived from BaseException, and cannot be imported.
     """
     try:
         yield
@@ -73,7 +74,7 @@ def panics_as_errors() -> Iterator[None]:
 
 
 def describe_failure(error: BaseException) -> str:
-    """One sentence for ``error``, without the secrets that URLs may hold."""
+    """Return one sentence for ``error``, without the secrets that URLs may hold."""
     text = str(error)
     host = _find_host(text)
     if lacks_credentials(error):
@@ -96,7 +97,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def describe_socket_failure(error: BaseException, host: str) -> str:
-    """The same for an error of Python's own client on a request to ``host``."""
+    """Return one sentence for an error of Python's own client on a request to ``host``."""
     match error:
         case socket.gaierror():
             return f"the host {host} does not resolve"
@@ -123,17 +124,17 @@ def describe_socket_failure(error: BaseException, host: str) -> str:
 
 
 def is_redis_reply(error: BaseException) -> bool:
-    """Whether it came of a request of HTTP to a server that speaks the Redis protocol."""
+    """Return whether a Redis server answered an HTTP request."""
     return isinstance(error, BadStatusLine) and begins_redis_reply(str(error).encode())
 
 
 def lacks_credentials(error: BaseException) -> bool:
-    """Whether neither the environment nor the machine has credentials."""
+    """Return whether neither the environment nor the machine has credentials."""
     return _find_host(str(error)) in _IDENTITY_SERVICES
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether the server is absent or not ready yet, so that a retry may help."""
+    """Return whether the server is absent or not ready yet, so that a retry may help."""
     text = str(error)
     if _CERTIFICATE.search(text) or lacks_credentials(error):
         return False
@@ -145,12 +146,12 @@ def _find_host(text: str) -> str:
     return urlsplit(url[0]).netloc.rpartition("@")[2] if url else "the server"
 
 
-# Whose certificates are believed: those of this machine's authorities, and of further ones in a file.
+# Trusted certificates: those of this machine's CAs, and of further ones in a file.
 
 
 def trust_also(ca_file: str | os.PathLike[str] | None, named_by: str) -> ssl.SSLContext:
-    """For a client: this machine's authorities, and those in ``ca_file`` (PEM), if any. Raises UsageError, which says
-    that the file was ``named_by``, if it cannot be used."""
+    """Return a client's context that trusts this machine's CAs, and those in ``ca_file`` (PEM), if any. Raises
+    UsageError, which says that the file was ``named_by``, if it cannot be used."""
     context = ssl.create_default_context()
     if ca_file:
         try:
@@ -158,19 +159,19 @@ def trust_also(ca_file: str | os.PathLike[str] | None, named_by: str) -> ssl.SSL
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
                 f"{named_by} names {os.fspath(ca_file)}, which cannot be used: {error.strerror or error}",
-                hint="give a file with a certificate in PEM: -----BEGIN CERTIFICATE-----",
+                hint="use a file with a certificate in PEM: -----BEGIN CERTIFICATE-----",
             ) from error
     return context
 
 
-# Requests to this machine, which no proxy of the environment must see.
+# Requests to this machine, which must bypass the environment's proxy.
 
 
 _NO_PROXY: Final = urllib.request.ProxyHandler({})
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the host of ``url`` is this machine."""
+    """Return whether the host of ``url`` is this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -179,16 +180,16 @@ def is_loopback(url: str) -> bool:
 
 
 def proxy_handlers(url: str) -> list[urllib.request.BaseHandler]:
-    """Return the handlers with which urllib asks ``url`` directly if it is this machine's, whatever proxy the
-    environment names: that is another machine, which has another 127.0.0.1."""
+    """Return urllib's handlers that ask ``url`` directly if it is this machine's, whatever proxy the environment names:
+    a proxy's 127.0.0.1 is another machine."""
     return [_NO_PROXY] if is_loopback(url) else []
 
 
 def proxy_options(url: str) -> dict[str, str]:
-    """Return the options with which obstore asks ``url`` directly if it is this machine's.
+    """Return obstore's options that ask ``url`` directly if it is this machine's.
 
-    Another host, to which it may be redirected, is asked by the environment's proxy for http: an option puts all that
-    the environment says about proxies out of force.
+    A redirect to another host uses the environment's proxy for http: an option disables all other proxy settings of the
+    environment.
     """
     proxies = urllib.request.getproxies()
     proxy = proxies.get("http") or proxies.get("all")

@@ -1,6 +1,6 @@
-"""What shard files are called, and the version of their format: for those who need neither LMDB nor zstd.
+"""Names of shard files and their format version, without LMDB and zstd. See ``shardfile`` for their content.
 
-``shardfile`` says what is in them.
+Also passwords of shard servers, and the recognition of a Redis port.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ _FILE_NAME: Final = re.compile(r"shard-[0-9]{5}-of-[0-9]{5}(?:-([0-9a-f]{12}))?\
 
 
 def file_name(shard: int, shards: int, attempt: str = "") -> str:
-    """The name of a shard's file within its generation; in a bucket it is unique to the ``attempt`` that built it."""
+    """Return the name of a shard's file within its generation; in a bucket it is unique to the ``attempt`` that built
+    it."""
     return f"shard-{shard:05d}-of-{shards:05d}{attempt and f'-{attempt}'}.lmdb"
 
 
 def parse_attempt(name: str, shard: int, shards: int) -> str | None:
-    """The attempt in the file ``name`` of this shard, "" if it has none; None if this is not the shard's file."""
+    """Return the attempt in the file ``name`` of this shard, "" if it has none; None if this is not the shard's
+    file."""
     match = _FILE_NAME.fullmatch(name)
     attempt = (match[1] or "") if match else ""
     return attempt if name == file_name(shard, shards, attempt) else None
 
 
 def is_file_name(name: str) -> bool:
-    """Whether ``name`` is the name of a shard's file."""
+    """Return whether ``name`` is the name of a shard's file."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
-# What is known by the answer when HTTP is spoken to a Redis port: the one place, for commands and clients.
+# HTTP requests to a Redis port, recognized by their answer, for commands and clients.
 
 
 _REPLY: Final = re.compile(rb"-[A-Z]+ |[+$:*]")
@@ -42,6 +44,5 @@ REDIS_HINT: Final = (
 
 
 def begins_redis_reply(answer: bytes) -> bool:
-    """Whether ``answer``, its first line at least, is none of HTTP but a Redis server's: such refuse the first line of
-    a request."""
+    """Return whether ``answer``, at least its first line, is a Redis server's refusal of an HTTP request."""
     return _REPLY.match(answer) is not None

@@ -1,12 +1,12 @@
-r"""The shard file: what is in it, and how a record is stored.
+r"""The shard file: its content, and the form of a stored record.
 
 One LMDB file holds two named databases. ``records`` maps the encoded key (see ``keys``) to the stored value;
 ``meta`` holds ``format``, ``manifest`` (JSON, see ``ShardMeta``) and, if values are compressed, ``dictionary``.
 Nothing in a shard file depends on when, where or as which generation it was built: the same source and the
-same spec give the same bytes. The generation's name stands in manifest.json beside it.
+same spec give the same bytes. The generation's name is in manifest.json beside it.
 
 A stored value is the RESP bulk string that answers a GET, ``$5\r\nvalue\r\n``, so that serving it is copying
-it; or a zstd frame of that, without magic number, checksum and dictionary id, where it is smaller. The first
+it; or a zstd frame of that, without magic number, checksum and dictionary id, if it is smaller. The first
 byte tells which: such a frame starts with a header descriptor whose checksum bit (0x04) is clear, ``$`` has it set.
 
 A checksum proves the whole file before it is served. Later damage by disk or memory shows in single values, which
@@ -48,14 +48,14 @@ NIL: Final = b"$-1\r\n"
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
 
 _OPENING_ERRNOS: Final = (*OPEN_FILES_ERRNOS, errno.ENOMEM, errno.EACCES, errno.EPERM)
-"""Errors of LMDB that say nothing of what is in a file."""
+"""Errors of LMDB that say nothing about a file's content."""
 
 _LMDB_META: Final = struct.Struct("=16x I 20x I 92x Q Q")
-"""Of a meta page of LMDB: its magic number, the size of pages, the last page's number, the transaction's."""
+"""A meta page of LMDB: its magic number, the size of pages, the last page's number, the transaction's."""
 _LMDB_MAGIC: Final = 0xBEEFC0DE
 
 MAX_COMPRESSED_WINDOW: Final = 1 << 27
-"""The largest window, in bytes, that a frame may ask for: it bounds what a crafted file can make a server allocate."""
+"""The largest window, in bytes, that a frame may need: it limits the memory that a crafted file can take."""
 MAX_VALUE_BYTES: Final = 64 << 20
 """The maximum of ``spec.value.maxBytes``."""
 
@@ -68,26 +68,27 @@ _SHORT_BYTES: Final = 4096
 
 
 def frame(value: bytes) -> bytes:
-    """``value`` as a RESP bulk string."""
+    """Return ``value`` as a RESP bulk string."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
 def unframe(framed: bytes) -> bytes:
-    """The value inside the RESP bulk string ``framed``."""
+    """Return the value inside the RESP bulk string ``framed``."""
     return framed[framed.index(b"\r\n") + 2 : -2]
 
 
 def unframe_start(framed: bytes, max_bytes: int) -> bytes:
-    """The first bytes of the value inside ``framed``, at most ``max_bytes``, without a copy of the rest."""
+    """Return at most ``max_bytes`` of the value inside ``framed``, without a copy of the rest."""
     start = framed.index(b"\r\n") + 2
     return framed[start : min(len(framed) - 2, start + max_bytes)]
 
 
 @cache
 def bulk_bounds() -> tuple[list[bytes], list[bytes]]:
-    """By the size of a whole bulk string: its first line, which the size determines, and the ``prefix_end`` of that.
+    """Return, by the size of a whole bulk string, its first line, which the size determines, and the ``prefix_end`` of
+    that.
 
-    Made when they are first needed: they take half a MB, and the native kernels do without.
+    Made when first needed: they take half a MB, and the native kernels do not need them.
     """
     heads, ends = [b""] * _SHORT_BYTES, [b""] * _SHORT_BYTES  # nothing is less than b""
     for length in range(_SHORT_BYTES):
@@ -99,17 +100,17 @@ def bulk_bounds() -> tuple[list[bytes], list[bytes]]:
 
 
 def is_framed(reply: bytes) -> bool:
-    """Whether ``reply`` is exactly one RESP bulk string, which cannot corrupt the replies sent after it."""
+    """Return whether ``reply`` is exactly one RESP bulk string, which cannot corrupt the replies sent after it."""
     head = reply[: reply.find(b"\r\n", 0, 16)]
     return head == b"$%d" % (len(reply) - len(head) - 4) and reply.endswith(b"\r\n")
 
 
 class DamagedValue(CorruptFile):
-    """A stored value that is neither a RESP bulk string nor a compressed one."""
+    """A stored value is neither a RESP bulk string nor a compressed one."""
 
 
 def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
-    """The RESP bulk string that ``stored`` is, or that ``inflate`` makes of it. Raises DamagedValue."""
+    """Return the RESP bulk string that ``stored`` is, or that ``inflate`` makes of it. Raises DamagedValue."""
     try:
         reply = stored if stored[0] == FRAMED else inflate(_check_claimed_size(stored))
     except (zstandard.ZstdError, MemoryError, IndexError) as error:
@@ -131,7 +132,7 @@ def _check_claimed_size(compressed: bytes) -> bytes:
 
 
 def make_inflater(dictionary: bytes) -> Callable[[bytes], bytes]:
-    """The function from a compressed stored value to its RESP bulk string."""
+    """Return the function from a compressed stored value to its RESP bulk string."""
     return zstandard.ZstdDecompressor(
         dict_data=zstandard.ZstdCompressionDict(dictionary) if dictionary else None,
         format=zstandard.FORMAT_ZSTD1_MAGICLESS,
@@ -141,7 +142,7 @@ def make_inflater(dictionary: bytes) -> Callable[[bytes], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ShardMeta:
-    """What a shard file says of itself."""
+    """The metadata in a shard file."""
 
     dataset: str
     """``namespace/name``."""
@@ -149,7 +150,7 @@ class ShardMeta:
     shards: int
     records: int
     normalize: tuple[str, ...]
-    """The steps by which keys are normalised."""
+    """The steps that normalise keys."""
     value_format: Literal["json", "raw"]
     compression: Literal["zstd", "none"]
     content: str
@@ -158,7 +159,7 @@ class ShardMeta:
     """Fields of a later minor revision, kept but not used."""
 
     def to_json(self) -> bytes:
-        """Deterministic JSON: sorted members, no white space."""
+        """Return deterministic JSON: sorted members, no white space."""
         members = asdict(self)
         extra = members.pop("extra")
         return orjson.dumps({**extra, **members}, option=orjson.OPT_SORT_KEYS)
@@ -180,9 +181,9 @@ class ShardReader:
     """
 
     def __init__(self, path: Path, *, readahead: bool = False) -> None:
-        """Raises CorruptFile if ``path`` is no shard file, is cut short, or has an unknown format version,
-        FileNotFoundError if there is none, UsageError if the path is no UTF-8, NotEnoughRoom or StoreError if it cannot
-        be opened for another reason."""
+        """Raises CorruptFile if ``path`` is not a shard file, is cut short, or has an unknown format version,
+        FileNotFoundError if it does not exist, UsageError if the path is not UTF-8, NotEnoughRoom or StoreError if it
+        cannot be opened for another reason."""
         check_path(path)
         self.path = path
         try:
@@ -222,23 +223,23 @@ class ShardReader:
         return self.describe(META_DICTIONARY) or b""
 
     def describe(self, name: bytes) -> bytes | None:
-        """What the file says of itself under ``name``; None if it does not."""
+        """Return the file's metadata ``name``; None if there is none."""
         with self._env.begin(db=self._env.open_db(META, create=False)) as txn:
             description: bytes | None = txn.get(name)
             return description
 
     @cached_property
     def inflate(self) -> Callable[[bytes], bytes]:
-        """See ``make_inflater``: it holds a copy of the dictionary, which those who inflate nothing do without."""
+        """The file's ``make_inflater``. It copies the dictionary, so it is made when first used."""
         return make_inflater(self.describe(META_DICTIONARY) or b"")
 
     def find(self, key: bytes) -> bytes | None:
-        """The RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""
+        """Return the RESP bulk string stored under ``key`` (1 to 511 bytes), or None. Raises DamagedValue."""
         stored: bytes | None = self.txn.get(key)
         return None if stored is None else self.expand(stored)
 
     def expand(self, stored: bytes) -> bytes:
-        """The RESP bulk string for ``stored``, a value of this file. Raises DamagedValue."""
+        """Return the RESP bulk string for ``stored``, a value of this file. Raises DamagedValue."""
         try:
             return expand(stored, self.inflate)
         except DamagedValue as error:
@@ -251,7 +252,7 @@ class ShardReader:
         self.txn = self._env.begin(db=self._records)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its stored value, in key order."""
+        """Yield every key with its stored value, in key order."""
         cursor = self.txn.cursor()
         yield from cursor
 
@@ -272,16 +273,15 @@ class ShardReader:
 
 
 def _find_opening_errno(error: Exception) -> int:
-    """The errno of an error of LMDB that is one of ``_OPENING_ERRNOS``, by its text, for it has nothing else; or 0."""
+    """Return the errno of an error of LMDB that is one of ``_OPENING_ERRNOS``, by its text; else 0."""
     if not isinstance(error, lmdb.Error):
         return 0
     return next((number for number in _OPENING_ERRNOS if str(error).endswith(os.strerror(number))), 0)
 
 
 def _check_length(path: Path) -> None:
-    """Raises CorruptFile if the file lacks pages that LMDB knows of: touching one would end the process by SIGBUS;
-    OSError if it cannot be opened. What is no file of LMDB is left to that.
-    """
+    """Raise CorruptFile if the file lacks pages that LMDB expects: touching one would kill the process with SIGBUS;
+    OSError if it cannot be opened. LMDB itself rejects other files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found, needed = os.fstat(descriptor).st_size, _needed_bytes(descriptor)
@@ -297,7 +297,7 @@ def _check_length(path: Path) -> None:
 
 
 def _needed_bytes(descriptor: int) -> int:
-    """How long LMDB's newer meta page says that the file is; 0 if it has none."""
+    """Return the file's length by LMDB's newer meta page; 0 if it has none."""
     first = os.pread(descriptor, _LMDB_META.size, 0)
     if len(first) < _LMDB_META.size or _LMDB_META.unpack(first)[0] != _LMDB_MAGIC:
         return 0

@@ -1,4 +1,4 @@
-"""Phrases that many messages share."""
+"""Formatting that many messages share."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lookupdb.errors import LookupdbError, UsageError
 
 _SCHEME: Final = r"^([\w+.-]+:/*|[\w+.-]*//+"
 _ODD_PASSWORD: Final = re.compile(_SCHEME + r"|)[^/:@?#\[]+:(?!\d*(?:[/?#]|$))[^@]*@")
-"""User and password, in which anything may stand that should have been escaped. Digits alone are a port."""
+"""User and password, even with unescaped characters. Digits alone are a port."""
 _USER: Final = re.compile(r"(?!volume:)" + _SCHEME + r")[^/?#]*@")
 _HTTP: Final = re.compile(r"https?(?::|//)", re.IGNORECASE)
 _QUERY_OF_HTTP: Final = re.compile(r"[?#].*", re.DOTALL)
 _QUERY: Final = re.compile(r"\?[^/?]*=.*", re.DOTALL)
-"""A question mark is a wildcard, too: what has no "=" behind it is none."""
+"""A question mark may be a wildcard: without "=" after it, it begins no query."""
 
 
 def format_count(number: int, noun: str) -> str:
@@ -31,17 +31,17 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_some(names: Sequence[str], most: int) -> str:
-    """ "a, b, …": no more than ``most`` of ``names``."""
+    """Return "a, b, …": at most ``most`` of ``names``."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def shorten(text: str, characters: int) -> str:
-    """``text``, cut behind so many characters, with an ellipsis where there is more."""
+    """Return ``text``, cut after this many characters, with an ellipsis if it was longer."""
     return text if len(text) <= characters else text[:characters] + "…"
 
 
 def needs_escape(character: str) -> bool:
-    """Whether it controls a terminal, or cannot be seen. A space of another width is text."""
+    """Return whether a character controls a terminal, or is invisible. A space of another width is text."""
     return not character.isprintable() and unicodedata.category(character) != "Zs"
 
 
@@ -58,31 +58,32 @@ def escape_controls(text: str) -> str:
 
 
 def format_command(*words: str) -> str:
-    """ "…/lookupdb WORDS": this program as a person can type it here, the words quoted for a shell."""
+    """Return "…/lookupdb WORDS": this program as a person can type it here, the words quoted for a shell."""
     return shlex.join([*_program(), *words])
 
 
 def to_utf8(text: str) -> str:
-    """``text`` as JSON can hold it: bytes of a path that are no UTF-8 become escapes, as messages show them."""
+    """Return ``text`` as JSON can hold it: bytes of a path that are not UTF-8 become escapes, as messages show them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def strip_secrets(url: str) -> str:
-    """``url`` without user, password and query, also where it is mistyped (https:/user:password@host). "?…" is what a
-    query leaves of a path or a bucket's url, which has none."""
+    """Return ``url`` without user, password and query, even if it is mistyped (https:/user:password@host). "?…"
+    replaces the query of a path or a bucket's url, which has none."""
     url = _USER.sub(r"\1", _ODD_PASSWORD.sub(r"\1", url))
     return _QUERY_OF_HTTP.sub("", url) if _HTTP.match(url) else _QUERY.sub("?…", url)
 
 
 def check_path(path: str | os.PathLike[str], error: type[LookupdbError] = UsageError) -> None:
-    """Raises ``error`` if ``path`` is no UTF-8: LMDB and DuckDB open no such file, and JSON cannot hold its name."""
+    """Raise ``error`` if ``path`` is not UTF-8: LMDB and DuckDB cannot open such a file, and JSON cannot hold its
+    name."""
     shown = to_utf8(os.fspath(path))
     if shown != os.fspath(path):
-        raise error(f"the path {shown} is not UTF-8", hint="rename what has those bytes, or give another path")
+        raise error(f"the path {shown} is not UTF-8", hint="rename it, or use another path")
 
 
 def render_json(document: Any, *, default: Callable[[Any], Any] | None = None, option: int = 0) -> bytes:
-    """``document`` as orjson writes it, its texts as ``to_utf8`` makes them."""
+    """Return ``document`` as orjson writes it, with its texts as ``to_utf8`` makes them."""
     try:
         return orjson.dumps(document, default, option)
     except TypeError:
@@ -99,7 +100,7 @@ def _escape_texts(value: Any) -> Any:
 
 
 def _program() -> list[str]:
-    """As it was called; for a module that Python was told to run, the script that was installed beside Python."""
+    """Return the command as it was called; for ``python -m``, the script that was installed beside Python."""
     if sys.argv[0] != "-c" and not sys.argv[0].endswith(".py"):
         return [sys.argv[0]]
     script = Path(sys.executable).with_name("lookupdb")

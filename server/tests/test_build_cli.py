@@ -251,7 +251,7 @@ class TestRefusals:
         (project.folder / "file").write_text("")
         error = project.build("--scratch", str(project.folder / "file" / "x")).exception
         assert isinstance(error, NotEnoughRoom)
-        assert "give another one with --scratch" in str(error)
+        assert "choose another one with --scratch" in str(error)
 
 
 class TestActiveGenerationThatIsLost:
@@ -293,7 +293,7 @@ class TestActiveGenerationThatIsLost:
         ("gates", "hint"),
         [
             ({}, "set spec.gates.maxShrinkPercent to 100 until"),
-            ({"maxShrinkPercent": 100, "maxGrowthPercent": 10}, "take spec.gates.maxGrowthPercent away until"),
+            ({"maxShrinkPercent": 100, "maxGrowthPercent": 10}, "remove spec.gates.maxGrowthPercent until"),
         ],
     )
     def test_with_one_it_is_refused_and_says_what_to_do(

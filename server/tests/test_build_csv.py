@@ -224,7 +224,7 @@ def test_of_an_empty_file_nothing_is_said_of_headers_that_are_left_out(tmp_path:
     with pytest.raises(BadSource) as caught:
         read_file(tmp_path, "f.csv", "")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("nothing is in it: ")
+    assert caught.value.hint.startswith("it is empty: ")
     assert "header: false" not in caught.value.hint
 
 

@@ -90,8 +90,8 @@ class TestExplain:
         assert "left out" not in project.build("--explain").stdout
         project.describe(store={"url": "s3://team/lookups"}, adopt={"uid": "3f2b9c1e"})
         text = project.build("--explain").stdout
-        assert "\nleft out     spec.store holds in a cluster alone: " in text
-        assert "\n             spec.adopt holds in a cluster alone: " in text
+        assert "\nleft out     spec.store applies only in a cluster: " in text
+        assert "\n             spec.adopt applies only in a cluster: " in text
         assert "spec.adopt" not in project.build("--explain", "--adopt", "3f2b9c1e").stdout, "it is not left out then"
         manifest = project.manifest.read_text()
         project.manifest.write_text(manifest.replace("  name: people", "  name: people\n  uid: 8d1c0a2e", 1))

@@ -170,7 +170,7 @@ class TestDiskFull:
         assert "no room left for" in err
         assert "shard-0000" in err
         assert "File too large" in err
-        assert "--store (of `lookupdb up`: --data-dir)" in err
+        assert "--store (`lookupdb up`: --data-dir)" in err
         self.check(builds, err)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")

@@ -69,7 +69,7 @@ def test_another_one_is_told_the_next_free_number(builds: Builds, first: tuple[s
     assert isinstance(result.exception, GenerationExists)
     assert (report["outcome"], report["reason"], report["exitCode"]) == ("failed", "GenerationExists", 5)
     assert report["nextFree"] == "g3"
-    assert "by another build than this one\n  a generation never changes: the next free one is g3" in report["message"]
+    assert "by another build\n  a generation never changes: the next free one is g3" in report["message"]
     assert builds.report(12, "--generation", "g3", "--build-id", "wednesday")["records"] == 12
 
 

@@ -146,7 +146,7 @@ def test_an_array_read_so_and_an_object_not_read_so_say_what_to_write(tmp_path: 
 
 def test_other_formats_have_no_members(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text("k\n")
-    with pytest.raises(BadSource, match=r"f\.csv is csv by its name, and key.memberNames is for one JSON object"):
+    with pytest.raises(BadSource, match=r"f\.csv is csv by its name, but key.memberNames needs one JSON object"):
         read(of_members(tmp_path, "f.csv"), tmp_path / "scratch")
     with pytest.raises(InvalidManifest, match=r"key\.memberNames is for source.format json"):
         of_members(tmp_path, source={"format": "jsonl"})

@@ -107,7 +107,7 @@ class TestAnotherIsAnnounced:
         project.dataset.write_note(ANNOUNCEMENT_NOTE, b"{")
         message = project.built()["message"]
         assert "; lookupdb.open and lookupdb sync do not follow g6: " in message
-        assert "active.json is no announcement" in message
+        assert "active.json is not an announcement" in message
 
 
 def test_nothing_newer_than_what_is_protected_goes(project: Project) -> None:

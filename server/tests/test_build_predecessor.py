@@ -118,7 +118,7 @@ class TestWhatIsAdopted:
         path.chmod(0o644)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"unicode": "9.0.0"}))
         message = project.adopt(NEW, OLD, key=key)["message"]
-        told = f"Unicode 9.0.0 normalised its keys, not {UNICODE_VERSION}: " in message
+        told = f"its keys were normalised with Unicode 9.0.0, not {UNICODE_VERSION}: " in message
         assert told == (steps == ["lowercase"])
         assert len(message) < MAX_RECORDED - 20, "a status keeps all of it, with longer numbers too"
 
@@ -206,7 +206,7 @@ class TestWhoDoesNotKnowWhatTheDatasetHas:
         source = {"url": "volume:///people.csv", "volume": {"claimName": "people"}}
         error = project.adopt(NEW, OLD, "--generation", "g2", "--build-id", "monday", source=source)["error"]
         assert isinstance(error, AdoptionFailed)
-        assert "has g1 of its own, built to another spec\n  take spec.adopt away" in str(error)
+        assert "already has g1, built from another spec\n  remove spec.adopt" in str(error)
 
     def test_adopts_though_it_has_a_copy_of_another(self, project: Project) -> None:
         project.adopt(OTHER, OLD, "--generation", "g1")
@@ -227,7 +227,7 @@ class TestNothingIsAdopted:
     def test_of_a_dataset_that_left_nothing_and_the_message_says_what_there_is(self, project: Project) -> None:
         message = self.fail(project, NEW, OTHER).message
         assert (
-            f"people-{OTHER[:8]}: expected a whole generation and refused by no gate, of team/people {OTHER}" in message
+            f"people-{OTHER[:8]}: expected a whole generation that passed its gates, of team/people {OTHER}" in message
         )
         assert f"of team/people in cluster local it has the uids {OLD[:8]}" in message
 
@@ -238,10 +238,10 @@ class TestNothingIsAdopted:
     def test_of_another_dataset_with_the_same_first_characters(self, project: Project) -> None:
         other = f"{OLD[:-1]}f"
         message = self.fail(project, NEW, other).message
-        assert message.endswith(f"of team/people {other}; g2 there says that it is of team/people {OLD}")
+        assert message.endswith(f"of team/people {other}; g2 there belongs to team/people {OLD}")
 
     def test_of_itself(self, project: Project) -> None:
-        assert "this very dataset" in self.fail(project, NEW, NEW[:8]).message
+        assert "this dataset's own uid" in self.fail(project, NEW, NEW[:8]).message
 
     @pytest.mark.parametrize(
         ("spec", "expected"),
@@ -257,23 +257,23 @@ class TestNothingIsAdopted:
     ) -> None:
         error = self.fail(project, **spec)
         assert expected in error.message
-        assert error.message.startswith(f"g2 of team/people {OLD} was built to another spec")
-        assert "let the spec be what it was" in str(error.hint)
+        assert error.message.startswith(f"g2 of team/people {OLD} was built from another spec")
+        assert "restore the earlier spec" in str(error.hint)
 
     def test_of_a_laptops_path_where_the_spec_has_a_url_and_the_message_says_from_what_it_was_built(
         self, project: Project
     ) -> None:
         source = {"url": "s3://exports/people.csv"}
         error = self.fail(project, NEW, OLD, "--no-local-files", source=source)
-        assert error.message.endswith("what a manifest does not tell apart; it was built from people.csv")
-        assert str(error.hint).startswith("a path of the machine that built it and a URL are two specs")
+        assert error.message.endswith("a part that the manifest does not record; it was built from people.csv")
+        assert str(error.hint).startswith("a local path and a URL are two specs")
 
     def test_of_another_url_and_the_hint_is_another(self, project: Project) -> None:
         source, key = {"url": "example://airports.csv.gz"}, {"columns": ["icao"]}
         assert project.build(OTHER, source=source, key=key).exit_code == 0
         error = self.fail(project, NEW, OTHER, source={"url": "s3://exports/airports.csv.gz"}, key=key)
         assert "it was built from example://airports.csv.gz" in error.message
-        assert "let the spec be what it was" in str(error.hint)
+        assert "restore the earlier spec" in str(error.hint)
 
     def test_of_which_a_file_is_not_what_its_manifest_says(self, project: Project) -> None:
         path = project.shards(OLD)[-1]
@@ -335,5 +335,5 @@ def test_the_folder_of_another_dataset_is_not_adopted_though_its_name_fits(proje
     (folder / f"people-{OLD[:8]}").rename(folder / f"persons-{OLD[:8]}")
     error = project.adopt(name="persons")["error"]
     assert isinstance(error, AdoptionFailed)
-    assert f"g2 there says that it is of team/people {OLD}" in error.message
+    assert f"g2 there belongs to team/people {OLD}" in error.message
     assert not project.dataset().published_generations()

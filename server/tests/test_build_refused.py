@@ -135,7 +135,7 @@ def test_an_empty_one_is_not_kept(project: Project) -> None:
     error = project.build().exception
     assert isinstance(error, GenerationRefused)
     assert error.manifest is None
-    assert "nothing was published, for it is empty" in str(error)
+    assert "nothing was published, because it is empty" in str(error)
     assert project.dataset.published_generations() == ("g1",)
 
 

@@ -260,9 +260,9 @@ def test_what_expands_a_lot_is_unpacked_bit_by_bit(kind: str) -> None:
         pytest.param(lambda data: CSV, "is not (gzip|zstd|bzip2|xz): it looks like text\n", id="not compressed"),
         pytest.param(lambda data: data[:50] + b"\1" * 50 + data[100:], "is damaged: its", id="damaged within"),
         pytest.param(
-            lambda data: data + b"\1junk-and-more", r"goes on after its \w+ stream, near its byte", id="junk after it"
+            lambda data: data + b"\1junk-and-more", r"continues after its \w+ stream, near its byte", id="junk after it"
         ),
-        pytest.param(lambda data: data + CSV, r"goes on after its .* with text\n  only another", id="text after it"),
+        pytest.param(lambda data: data + CSV, r"continues after its .* with text\n  only another", id="text after it"),
     ],
 )
 def test_a_damaged_stream_is_never_taken_for_a_whole_one(tmp_path: Path, kind: str, damage: Any, message: str) -> None:
@@ -397,7 +397,7 @@ def tar_file(name: str, content: bytes) -> bytes:
         pytest.param(b"FEA1\0\0\0\0", "Feather", "write Parquet", id="Feather"),
         pytest.param(b"\x89HDF\r\n\x1a\n\0", "HDF5", "write Parquet", id="HDF5"),
         pytest.param(b"SQLite format 3\0\x10\0", "a SQLite database", "write Parquet", id="SQLite"),
-        pytest.param(b"\x80\x04\x95\x0b", "a pickle", "write Parquet", id="pickle"),
+        pytest.param(b"\x80\x04\x95\x0b", "a Python pickle", "write Parquet", id="pickle"),
         pytest.param(b"PK\x03\x04\x14\xff\xff", "a zip archive", "as CSV in UTF-8", id="a spreadsheet"),
         pytest.param(tar_file("f.csv", b"k,v\na,1\n"), "a tar archive", "unpack it", id="tar"),
         pytest.param(b"7z\xbc\xaf\x27\x1c\0\x04", "a 7z archive", "unpack it", id="7z"),

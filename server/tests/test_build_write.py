@@ -64,7 +64,7 @@ class TestDuplicates:
         list(duplicates.drop_duplicates(in_batches(self.STREAM)))
         sample = duplicates.rows.samples[1]
         assert (sample.file, sample.row) == ("b.csv", 1)
-        assert sample.reason == "the key 'b' stands also in row 2 of a.csv, which is kept"
+        assert sample.reason == "the key 'b' also occurs in row 2 of a.csv, which is kept"
 
     def test_all_are_counted_and_ten_are_named(self) -> None:
         duplicates = DuplicateFilter("last", FILES, decode_place)

@@ -152,7 +152,7 @@ def test_a_certificate_of_another_host_is_refused(url: str, kind: Kind, ca_file:
     with blocking(kind, url, timeout=30, ca_file=ca_file) as client:
         with pytest.raises(RequestRefused, match="is not trusted: IP address mismatch") as told:
             client.get("a")
-        assert told.value.hint == "ask by a name that the certificate has"
+        assert told.value.hint == "use a name that is in the certificate"
 
 
 def test_a_router_whose_certificate_has_expired_is_unavailable(tmp_path: Path, kind: Kind, ca_file: Path) -> None:

@@ -39,5 +39,5 @@ def test_each_is_found_and_said_in_a_line(path: str) -> None:
     assert spec.content_hash() == parsed().content_hash()
     assert DatasetSpec.from_json(spec.to_json()) == spec
     (line,) = describe_left_out(spec.cluster_fields)
-    assert line.startswith(f"spec.{path} holds in a cluster alone: ")
+    assert line.startswith(f"spec.{path} applies only in a cluster: ")
     assert "\n" not in line

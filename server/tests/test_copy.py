@@ -100,7 +100,7 @@ def test_copies_the_newest_of_every_dataset_and_says_how_to_adopt_it(stores: Sto
 def test_a_scratch_folder_that_may_not_be_written_to_is_told_and_not_the_store(stores: Stores) -> None:
     error = stores.copy("--scratch", "/sys").exception  # where nobody may make anything, root neither
     assert "cannot write to the scratch folder /sys: " in str(error)
-    assert "give this user the right, or another folder" in str(error)
+    assert "grant this user access, or use another folder" in str(error)
 
 
 @pytest.mark.parametrize("source", ["directory", "s3"])

@@ -136,7 +136,7 @@ def test_a_tag_of_other_content_is_left_alone(registry: Registry, generation: Pa
     other = json.loads(registry.manifests[image.tag])
     other["annotations"]["dev.lookupdb.shard.sha256"] = "0" * 64
     registry.manifests[image.tag] = before = orjson.dumps(other)
-    with pytest.raises(UsageError, match="there already, and of other content"):
+    with pytest.raises(UsageError, match="already exists with other content"):
         push(generation, registry)
     assert registry.manifests[image.tag] == before
 
@@ -199,7 +199,7 @@ def test_a_registry_that_never_answers_is_given_up(registry: Registry, generatio
     sentence = f"^the registry {registry.host} closed the connection without an answer\n"
     with pytest.raises(RegistryError, match=sentence) as caught:
         push(generation, registry, patience=0.1)
-    assert caught.value.hint == "what fails is tried again for 0.1 seconds, and longer by --registry-patience"
+    assert caught.value.hint == "requests are retried for 0.1 seconds: --registry-patience sets more"
 
 
 def test_a_registry_where_nothing_listens_is_named(generation: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_redirect_that_leads_nowhere_ends(registry: Registry, leads: str) -> N
 
 def test_a_program_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(UsageError, match="there is no oras on PATH"):
+    with pytest.raises(UsageError, match="oras, which lookupdb uses for registries, is not on PATH"):
         client.Registry(client.parse_repository("r.example/x"), {}, plain_http=False, patience=0)
 
 

@@ -223,12 +223,12 @@ class TestFilesThatNativeKernelsDoNotKnow:
         monkeypatch.delenv(native.VARIABLE, raising=False)
         with open_dataset(folder) as mapping:
             assert dict(mapping.items()) == RECORDS
-        assert "Python takes the place of a native kernel: " in caplog.text
+        assert "Python replaces a native kernel: " in caplog.text
         assert "expected pages of bytes 4096, found 16384" in caplog.text
 
     def test_are_refused_where_native_kernels_are_demanded(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(native.VARIABLE, "1")
-        with pytest.raises(UsageError, match=r"demands native kernels: .*found 16384"):
+        with pytest.raises(UsageError, match=r"requires native kernels: .*found 16384"):
             open_dataset(folder)
 
 

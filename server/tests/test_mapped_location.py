@@ -253,7 +253,7 @@ def test_an_announced_generation_that_may_not_be_looked_at_is_named_and_not_take
     (tmp_path / "active.json").write_bytes(announcement.to_json())
     monkeypatch.setattr(Path, "stat", look_but_not_into_g1)
     manifest = tmp_path / "g1" / "manifest.json"
-    with pytest.raises(StoreError, match=f"cannot open {manifest}: Permission denied\n.*give this user the right"):
+    with pytest.raises(StoreError, match=f"cannot open {manifest}: Permission denied\n.*grant this user read access"):
         open_dataset(tmp_path)
     with pytest.raises(StoreError, match=f"cannot open {manifest}: "):
         open_dataset(tmp_path / "g1")
@@ -281,7 +281,7 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
         pytest.skip("root may read all")
     folder = write_generation(tmp_path, RECORDS)
     (folder / "manifest.json").chmod(0)
-    with pytest.raises(StoreError, match=r"cannot open .*\n.*give this user the right"):
+    with pytest.raises(StoreError, match=r"cannot open .*\n.*grant this user read access"):
         open_dataset(folder)
 
 

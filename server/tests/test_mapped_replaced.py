@@ -144,7 +144,7 @@ def test_an_announcement_without_end_is_read_no_further(tmp_path: Path, kernels:
     write_generation(tmp_path, content(b"g1"), generation="g1")
     with (tmp_path / "active.json").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(CorruptFile, match="it has 4097 bytes, 4096 are the most"):
+    with pytest.raises(CorruptFile, match="it has 4097 bytes, expected at most 4096"):
         open_dataset(tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_the_twins_are_used_where_none_are_installed_and_1_demands_what_is_not_t
     assert (chooser.kernels(), chooser.kind()) == (None, "python")
     assert chooser.describe() == "Python kernels: native ones are not installed"
     monkeypatch.setenv(native.VARIABLE, "1")
-    with pytest.raises(UsageError, match="LOOKUPDB_NATIVE=1 demands native kernels: native ones are not installed\n"):
+    with pytest.raises(UsageError, match="LOOKUPDB_NATIVE=1 requires native kernels: native ones are not installed\n"):
         chooser.kernels()
     monkeypatch.setenv(native.VARIABLE, "0")
     assert chooser.describe() == "Python kernels: LOOKUPDB_NATIVE=0"
@@ -95,7 +95,7 @@ def test_a_module_of_another_interface_is_not_used(
     assert chooser.kernels() is None
     assert chooser.describe() == "Python kernels: native ones were built from other code"
     monkeypatch.setenv(native.VARIABLE, "1")
-    with pytest.raises(UsageError, match="demands native kernels: native ones were built from other code"):
+    with pytest.raises(UsageError, match="requires native kernels: native ones were built from other code"):
         chooser.kernels()
 
 

@@ -84,7 +84,7 @@ class TestAnotherVersionOfZstd:
 
     def test_is_refused_where_native_kernels_are_demanded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(native.VARIABLE, "1")
-        with pytest.raises(UsageError, match="demands native kernels: it compresses with zstd 1"):
+        with pytest.raises(UsageError, match="requires native kernels: it compresses with zstd 1"):
             make_packer(SHARDS, compressed=True, dictionary=b"", threads=2)
 
     def test_changes_nothing_where_values_are_not_compressed(self) -> None:

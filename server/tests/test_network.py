@@ -251,7 +251,9 @@ def test_a_refusal_is_told_by_its_code_and_sentence_without_keys_and_signatures(
     assert describe_failure(error) == "SignatureDoesNotMatch: The signature does not match."
 
 
-@pytest.mark.parametrize(("url", "hint"), [("s3://b/a.csv", "AWS_ACCESS_KEY_ID"), ("https://h/a.csv", "no variable")])
+@pytest.mark.parametrize(
+    ("url", "hint"), [("s3://b/a.csv", "AWS_ACCESS_KEY_ID"), ("https://h/a.csv", "no credentials of its own")]
+)
 def test_a_denied_source_says_where_its_credentials_come_from(url: str, hint: str) -> None:
     with pytest.raises(BadSource, match=hint), listing.remote_errors(url):
         raise UnauthenticatedError("401")

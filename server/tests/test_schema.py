@@ -306,7 +306,7 @@ def test_a_name_that_is_none_is_told_once_and_in_words() -> None:
 
 
 def test_what_is_required_is_named_with_its_path() -> None:
-    with pytest.raises(InvalidManifest, match=r": spec\.key: it is required, and not there"):
+    with pytest.raises(InvalidManifest, match=r": spec\.key: it is required, but missing"):
         spec.parse_resource({**resource(), "spec": {"source": {"url": "a.csv"}}})
 
 
@@ -346,7 +346,7 @@ def test_what_is_no_manifest_is_said_so(tmp_path: Path, text: str) -> None:
 def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("kind: LookupDataset\nspec: {}\nspec: {shards: 2}\n")
-    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec occurs twice\n  leave out all but one"):
+    with pytest.raises(InvalidManifest, match=r"\(line 3\): spec occurs twice\n  remove all but one"):
         spec.read_manifest(path)
 
 

@@ -125,7 +125,7 @@ def test_one_that_does_not_come_is_named(
     assert isinstance(result.exception, StoreUnreachable)
     assert said in result.exception.message
     assert "cannot reach s3://lookups at http://" in result.exception.message
-    assert result.exception.hint == "check that the store runs, its address, and what is between it and here"
+    assert result.exception.hint == "check that the store runs, its address, and the network in between"
     told = json.loads(result.stdout.splitlines()[-1])
     assert (told["reason"], told["exitCode"]) == ("StoreUnavailable", 5)
     assert "secret" not in result.output + str(result.exception)

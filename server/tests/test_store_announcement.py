@@ -57,8 +57,8 @@ class TestText:
     @pytest.mark.parametrize(
         ("content", "says"),
         [
-            (b"", "here is no announcement"),
-            (b"{", "here is no announcement"),
+            (b"", "here is not an announcement"),
+            (b"{", "here is not an announcement"),
             (b"[]", "expected an object"),
             (b'{"formatVersion": true}', "format version True"),
             (changed(dataset="people"), "dataset is 'people', expected an object"),
@@ -71,7 +71,7 @@ class TestText:
             (changed(version="17"), "version is '17'"),
             (changed(announcedAt="yesterday"), "yesterday"),
             (changed(announcedAt="2026-11-20T02:04:00"), "time zone"),
-            (changed(more="x" * MAX_ANNOUNCEMENT_BYTES), "4096 are the most"),
+            (changed(more="x" * MAX_ANNOUNCEMENT_BYTES), "expected at most 4096"),
         ],
     )
     def test_what_is_none_is_refused(self, content: bytes, says: str) -> None:
@@ -198,5 +198,5 @@ def test_two_writers_leave_no_half_of_one_and_no_older_version(tmp_path: Path) -
 
 def test_a_writer_that_is_stopped_holds_nobody_up_for_long(tmp_path: Path) -> None:
     people = open_store(str(tmp_path), "c1").dataset_at(StoreAddress("c1", "team", "people", "3f2b9c1e"))
-    with people.hold_notes(), pytest.raises(StoreError, match="another process writes to"):
+    with people.hold_notes(), pytest.raises(StoreError, match="another process keeps writing to"):
         write_announcement(people, "3f2b9c1e-77aa", "g1", 1, "2026-11-20T02:04:00Z")

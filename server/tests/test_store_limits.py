@@ -139,7 +139,7 @@ class TestSweep:
         result = run(s3_place)
         monkeypatch.undo()
         assert "team/full: " in str(result.exception)
-        assert "has more objects than lookupdb makes" in str(result.exception)
+        assert "has more objects than lookupdb creates" in str(result.exception)
         assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
 
     def test_a_dataset_whose_folders_have_markers(self, s3_url: str, s3_place: Place, clock: Clock) -> None:
@@ -167,7 +167,7 @@ class TestSweep:
         result = run(s3_place)
         monkeypatch.undo()
         assert "full: s3://" in str(result.exception)
-        assert "has more folders than lookupdb makes" in str(result.exception)
+        assert "has more folders than lookupdb creates" in str(result.exception)
         assert json.loads(result.stdout.splitlines()[-1])["removedGenerations"] == 1
 
     def test_a_namespace_that_cannot_be_listed(self, s3_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

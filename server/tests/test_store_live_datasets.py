@@ -19,7 +19,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "said"),
         [
-            ({"cluster": "c2"}, "it is of cluster 'c2'"),
+            ({"cluster": "c2"}, "it belongs to cluster 'c2'"),
             ({"formatVersion": 2}, "format version 2; this lookupdb reads 1"),
             ({"datasets": None}, "datasets is None, expected list"),
             ({"datasets": [{"namespace": "team", "name": "people", "uid": "1", "keep": 0}]}, "keep is 0"),
@@ -39,7 +39,7 @@ class TestRefused:
         place.living(people, **changes)
         error = run(place).exception
         assert isinstance(error, UsageError)
-        assert "is not the list of living datasets of cluster c1" in error.message
+        assert "is not the list of live datasets of cluster c1" in error.message
         assert said in error.message
         assert people.read_note(MARK_NOTE) is None
 
@@ -85,7 +85,7 @@ class TestRefused:
         words = ["--store", place.url, "--living", str(place.list)]
         error = CliRunner().invoke(verb.command, words, standalone_mode=False).exception
         assert isinstance(error, UsageError)
-        assert f"is not a list of living datasets: {said}" in error.message
+        assert f"is not a list of live datasets: {said}" in error.message
 
     @pytest.mark.parametrize("grace", ["24", "1y", "-1h", ""])
     def test_a_grace_period_that_is_none(self, tmp_path: Path, grace: str) -> None:

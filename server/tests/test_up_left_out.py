@@ -18,11 +18,11 @@ def test_it_says_once_what_it_leaves_out_and_serves(people: Callable[..., Stack]
     (tmp_path / "people.yaml").write_text(LEFT_OUT)
     stack = people("--watch", "--watch-seconds", "0.1")
     assert stack.find("ada@example.com")
-    stack.says("people: spec.store holds in a cluster alone: ")
-    stack.says("people: spec.router.auth holds in a cluster alone: ")
+    stack.says("people: spec.store applies only in a cluster: ")
+    stack.says("people: spec.router.auth applies only in a cluster: ")
     assert stack.generations() == ["g1"], "they change no generation, and the store is the folder"
     (tmp_path / "people.yaml").write_text(f"{LEFT_OUT}  adopt: {{uid: 3f2b9c1e}}\n")
-    stack.says("people: spec.adopt holds in a cluster alone: ")
-    assert stack.output.count("spec.store holds") == 1
-    assert stack.output.count("spec.router.auth holds") == 1
+    stack.says("people: spec.adopt applies only in a cluster: ")
+    assert stack.output.count("spec.store applies") == 1
+    assert stack.output.count("spec.router.auth applies") == 1
     assert stack.stop() == 0

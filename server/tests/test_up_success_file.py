@@ -128,7 +128,7 @@ async def test_the_next_batch_is_not_read_under_the_success_file_of_one_that_was
     async with nights(tmp_path, looks) as people:
         await people.finish_half_a_file()
         people.write(ada="Duchess", alan="Reader")
-        await people.watch.says("the source has changed since the success file _SUCCESS was written, and is read when")
+        await people.watch.says("the source has changed since the success file _SUCCESS was written; it is read when")
         await people.is_looked_at()
         assert people.watch.output.count("has changed, building") == 1
         people.write(ada="Duchess", alan="Professor")

@@ -1,4 +1,4 @@
-"""One build, from the source to the published generation: the order of the steps."""
+"""Run one build, from the source to the published generation."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from lookupdb.store import BuildClaim, Store, StoredDataset
 def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, progress: Progress) -> BuildReport:
     """Build one generation of ``spec`` in ``store``.
 
-    If the store already holds ``options.generation``, built to this very spec, the build adopts it: an earlier builder
-    published it and died before it could report. Raises BadSource, GateClosed, NotEnoughRoom, StoreError
-    (GenerationExists if the generation was built to another spec, or by another build than ``options.build_id``). A
-    build never touches earlier generations, and publishes the new one whole or not at all.
+    If the store already holds ``options.generation``, built from this spec, the build adopts it: an earlier builder
+    published it and died before it could report. A build never touches earlier generations, and publishes the new one
+    whole or not at all. Raises BadSource, GateClosed, NotEnoughRoom, StoreError (GenerationExists if the generation was
+    built from another spec, or by another build than ``options.build_id``).
 
-    Where the spec names a success file, its identity is read before anything of the source, and nothing is read unless
-    it is there; if it is another one at the end, nothing is published.
+    If the spec names a success file, it is read before the source. If the file is missing, nothing is read; if it has
+    changed by the end, nothing is published.
 
-    A generation that a gate refuses is published, too, marked in its manifest, unless it is empty.
+    A generation that fails a gate is published too, marked in its manifest, unless it is empty.
 
-    With ``options.adopt``, a dataset that has nothing of its own yet gets a copy of what an earlier one has left; the
-    source is not looked at. Raises AdoptionFailed if there is nothing that it could adopt. One that has something
-    builds; with ``options.build_id``, it gets a copy of that, because whoever asks did not know of it.
+    With ``options.adopt``, a dataset without generations of its own gets a copy of an earlier dataset's generation, and
+    the source is not read. Raises AdoptionFailed if there is none to adopt. A dataset that has its own generation
+    builds; with ``options.build_id`` it gets a copy of that one, which the caller did not know of.
     """
     started_at = time.monotonic()
     check_resources(spec, options)
@@ -79,7 +79,7 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
             dataset.claim(options.generation or dataset.next_generation(), scratch) as claim,
         ):
             files = fetch_files(objects, scratch, progress)
-            if fingerprint is None:  # only the content identifies it
+            if fingerprint is None:  # only its content identifies it
                 fingerprint = source_fingerprint(files)
                 assert fingerprint, "what was fetched is identified"
                 check_seen(spec, options, success_file, fingerprint)
@@ -91,13 +91,13 @@ def build_generation(spec: DatasetSpec, store: Store, options: BuildOptions, pro
     except GenerationExists:
         if options.generation is None:
             raise
-        # Another builder published it while this one waited for the claim.
+        # Another builder published it while this build waited for the claim.
         return existing.adopt_generation(spec, dataset, options.generation, started_at, options.build_id)
     return existing.built_report(manifest, build.reading_peak)
 
 
 class _GenerationBuild:
-    """The steps between the claim and the publication."""
+    """Perform the steps between the claim and the publication."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _GenerationBuild:
         self.reading_peak = 0
 
     def run(self, files: Sequence[LocalFile], fingerprint: str, started_at: float) -> Manifest:
-        """Sort, write, judge by the gates, publish. Raises GenerationRefused."""
+        """Sort, write, check the gates, publish. Raises GenerationRefused."""
         options = self.options
         limit, threads = options.memory_limit, options.threads
         with (
@@ -172,7 +172,7 @@ class _GenerationBuild:
         return published
 
     def _check_success_file(self) -> None:
-        """Raises BadSource if the source may have been written to while it was read."""
+        """Raise BadSource if the source may have changed while it was read."""
         if find_success_file(self.spec, self.options) != self.success_file:
             raise SourceUnreadable(
                 f"{describe_success_file(self.spec)} changed while the source was read",
@@ -180,7 +180,7 @@ class _GenerationBuild:
             )
 
     def _judge(self, totals: Totals, rejected: ExcludedRows) -> Refusal | None:
-        """Why the generation must not be rolled out; None if every gate is open."""
+        """Return why the generation must not be rolled out; None if every gate passed."""
         written = WrittenGeneration(self.spec, self.claim.folder)
         facts = gather_facts(written, totals, rejected, self.active, self.dataset, self.scratch, self.progress)
         closed = gates.find_closed_gates(self.spec.gates, facts)
@@ -228,28 +228,28 @@ class _GenerationBuild:
 
 
 def find_success_file(spec: DatasetSpec, options: BuildOptions) -> str | None:
-    """The identity of the success file; None when the spec names none, or it is not there. Raises BadSource."""
+    """Return the identity of the success file; None if the spec names none, or it is missing. Raises BadSource."""
     if spec.refresh.success_file is None:
         return None
     return read_success_file(spec, volume=options.volume, local_files=options.local_files)
 
 
 def check_seen(spec: DatasetSpec, options: BuildOptions, success_file: str | None, fingerprint: str | None) -> None:
-    """Raises SourceNotWhole if the source has changed since it was seen, and its success file has not. What is not
-    identified before it is fetched can be told only then."""
+    """Raise SourceNotWhole if the source has changed since it was seen, and its success file has not. A source without
+    ETags and times is checked after its fetch."""
     has_changed = fingerprint != options.seen_fingerprint and None not in (fingerprint, options.seen_fingerprint)
     if has_changed and success_file is not None and success_file == options.seen_success_file:
         raise not_whole_error(spec)
 
 
 def check_resources(spec: DatasetSpec, options: BuildOptions) -> None:
-    """Raises NotEnoughRoom if the build needs more memory or open files than it may have."""
+    """Raise NotEnoughRoom if the build needs more memory or open files than allowed."""
     BuildBudget.for_build(options.memory_limit, shards=spec.shards, threads=options.threads)
     check_open_files(spec.shards)
 
 
 def count_usable_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

@@ -1,8 +1,8 @@
 """Parse, normalise, sort: the source's files become one stream of records in key order.
 
-A crew of processes reads a large source in slices. The build reads a slice again if a crew member could not, or if the
-slice was cut within a row; it does so in the source's order, when it has counted all rows before it. So the build
-reports the first error in the source's order, with its row number, no matter who met it first.
+A crew of processes reads a large source in slices. The build itself reads a slice again, in the source's order, if a
+crew member failed or the slice was cut within a row. So the build always reports the first error in the source's order,
+with its row number.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from lookupdb.errors import LookupdbError, NotEnoughRoom
 from lookupdb.manifest import SAMPLES, ExcludedRows, RowSample
 from lookupdb.process.memory import peak_resident
 
-# The processes that read slices for a build, as the build sees them.
+# The processes that read slices for a build.
 #
 # The build starts each with exec (``python -m lookupdb.builder.crew_member``): a process with threads must not fork.
-# Members take slice numbers from one pipe, report their progress through another, and write what a slice gave into the
-# job's folder. They end when this process does, however it ends.
+# Members take slice numbers from one pipe, report progress through another, and write results into the job's folder.
+# They end when the build does, however it ends.
 
 
 MAX_CREW_SLICES: Final = 16_000
 """The limit for a crew: all slice numbers must fit into a pipe (64 KiB) before anybody reads it."""
 NUMBER: Final = struct.Struct("<I")
 MESSAGE: Final = struct.Struct("<IIIQQQ")
-"""Slice, its state, the member's pid and peak memory, more bytes and more rows read. Shorter than PIPE_BUF, so that
+"""Slice, its state, the member's pid and peak memory, additional bytes and rows read. Shorter than PIPE_BUF, so that
 messages never interleave."""
 
 
 class CrewState(enum.IntEnum):
-    """What became of a slice."""
+    """The outcome of a slice."""
 
     UNREAD = 0
     DONE = 1
@@ -60,7 +60,7 @@ class CrewState(enum.IntEnum):
 
 
 class Crew:
-    """Running crew members. A context manager, which kills them on exit."""
+    """Running crew members. A context manager that kills them on exit."""
 
     def __init__(self, job: SliceJob, members: int) -> None:
         self._job, self._size = job, members
@@ -103,7 +103,7 @@ class Crew:
             os.close(job)
 
     def messages(self) -> Iterator[tuple[int, CrewState, int, int]]:
-        """Slice, state, more bytes read, more rows read; until every member has exited."""
+        """Yield slice, state, additional bytes and rows read, until every member has exited."""
         with open(self._messages, "rb", closefd=False) as pipe:
             while message := pipe.read(MESSAGE.size):
                 number, state, pid, peak, more_bytes, more_rows = MESSAGE.unpack(message)
@@ -121,7 +121,7 @@ class Crew:
             pass
 
     def check_exits(self) -> None:
-        """Raises an error if a member did not exit by itself."""
+        """Raise an error if a member did not exit by itself."""
         for member in self._members:
             code = member.wait()
             if code == -9:
@@ -147,19 +147,20 @@ class Crew:
 class SortedRecords:
     """The records of ``files`` in the order of their keys' bytes; records of equal keys in the source's order.
 
-    Entering reads, parses and sorts everything; from then on ``rows``, ``rejected`` and ``sample`` are complete.
-    Iterating yields the records in batches, once. Duplicates are still in the stream.
+    Entering reads, parses and sorts everything, and sets ``rows``, ``rejected`` and ``sample``. Iterating yields the
+    records in batches, once, including duplicates.
 
-    Entering raises BadSource for what cannot be parsed, and NotEnoughRoom if memory or ``scratch`` do not suffice.
+    Entering raises BadSource for a file that cannot be parsed, and NotEnoughRoom if memory or ``scratch`` do not
+    suffice.
     """
 
     rows: int
-    """The number of rows read, rejected rows included."""
+    """Number of rows read, including rejected rows."""
     rejected: ExcludedRows
     peak_memory: int
-    """An upper bound of the memory, in bytes, that all processes together had resident while they read."""
+    """Upper bound of the resident memory of all processes while they read, in bytes."""
     sample: list[bytes]
-    """The values whose keys have the smallest hashes, uncompressed; empty if the spec asks for no compression."""
+    """The values whose keys have the smallest hashes, uncompressed; empty without compression."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class SortedRecords:
         self._budget = BuildBudget.for_build(
             memory_limit, shards=spec.shards, threads=threads, needs_sample=self._needs_sample
         )
-        small = sum(file.bytes for file in files) < parallel_from  # however many files it has
+        small = sum(file.bytes for file in files) < parallel_from  # whatever its number of files
         members = 1 if small else min(threads, self._budget.members)
         self._pieces = slices.plan_slices(files, members, parallel_from, spec.source.csv)
         if len(self._pieces) > MAX_CREW_SLICES:
@@ -211,7 +212,7 @@ class SortedRecords:
         return self
 
     def _check_unchanged(self) -> None:
-        """Raises SourceUnreadable if a file has changed since the build began."""
+        """Raise SourceUnreadable if a file has changed since the build began."""
         for file in self._files:
             file.check_unchanged()
 
@@ -224,11 +225,11 @@ class SortedRecords:
         return iter(self._sorter)
 
     def find_origin(self, place: int) -> tuple[int, int]:
-        """The number of the file, from 0, and of the row in it, from 1, of the record at ``place``."""
+        """Return the number of the file, from 0, and of the row in it, from 1, of the record at ``place``."""
         return self._slices_read.find_origin(place)
 
     def _run_crew(self, job: SliceJob) -> list[CrewState]:
-        """Let a crew read, and return what became of each slice."""
+        """Run a crew, and return the outcome of each slice."""
         states = [CrewState.UNREAD] * len(self._pieces)
         first = 0
         with Crew(job, self._members) as crew:
@@ -246,7 +247,7 @@ class SortedRecords:
         return states
 
     def _read_with_crew(self, folder: Path) -> None:
-        """Adopt what the crew has read, and read the rest here, in the source's order."""
+        """Adopt the crew's results, and read the rest here, in the source's order."""
         budget = BuildBudget.for_member(self._memory_limit, self._members, needs_sample=self._needs_sample)
         job = SliceJob(self._spec, self._files, self._pieces, folder, budget)
         states = self._run_crew(job)
@@ -255,7 +256,7 @@ class SortedRecords:
         for number, piece in enumerate(self._pieces):
             row_start = row_start if piece.start else 0
             if piece.end is not None and row_start >= piece.end:
-                continue  # a row that began before this slice covers it all
+                continue  # a row that began before this slice covers it
             read = SliceResult.load(folder, number) if states[number] is CrewState.DONE else None
             if read is None or piece.start != row_start:
                 if read is not None:
@@ -290,7 +291,7 @@ class _ReadSlices:
         self._rejected = 0
         self._samples: list[RowSample] = []
         self._rows_before: dict[int, int] = {}
-        """Slice → the number of its file's rows before it."""
+        """Slice → number of its file's rows before it."""
         self._file_rows = self._file_lines = 0
         self._quotes: list[QuotesSeen] = []
         self._columns = ColumnTracker(spec)
@@ -302,17 +303,17 @@ class _ReadSlices:
         return ExcludedRows(self._rejected, tuple(self._samples))
 
     def find_origin(self, place: int) -> tuple[int, int]:
-        """The file and row of a record."""
+        """Return the file and row of a record."""
         number, row = decode_place(place)
         return self._pieces[number].file, self._rows_before[number] + row
 
     def extend_slice(self, number: int, start: int) -> Slice:
-        """The slice from ``start``, where its first row begins, with the number of rows and lines before it."""
+        """Return the slice from ``start``, where its first row begins, with the number of rows and lines before it."""
         rows, lines = self._file_rows, self._file_lines
         return replace(self._pieces[number], start=start, rows_before=rows, lines_before=lines, extends_to_row_end=True)
 
     def add(self, number: int, outcome: SliceOutcome) -> None:
-        """Count slice ``number``. Raises BadSource for its file as a whole."""
+        """Count slice ``number``. Raises BadSource for its whole file."""
         file_number = self._pieces[number].file
         file = self._files[file_number]
         self._uniform_columns.check(file.name, outcome.names)
@@ -337,4 +338,4 @@ class _ReadSlices:
 
 
 def _ignore_progress(_bytes: int, _rows: int) -> None:
-    """The crew has reported these bytes already."""
+    """Do nothing: the crew has reported these bytes already."""

@@ -1,8 +1,6 @@
-"""``python -m lookupdb.builder.crew_member JOB ALIVE QUEUE MESSAGES``, all file descriptors: reads slices for a
-build.
+"""Read slices for a build: ``python -m lookupdb.builder.crew_member JOB ALIVE QUEUE MESSAGES``, all file descriptors.
 
-A member does not report what is wrong with a slice: the build reads the slice again, and knows the number of its first
-row.
+A member does not report why a slice failed: the build reads the slice again, and knows the number of its first row.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _REPORT_SECONDS: Final = 0.2
 
 
 class CrewMember:
-    """Reads slice after slice until the queue is empty."""
+    """Read slice after slice until the queue is empty."""
 
     def __init__(self, job: SliceJob, queue: int, messages: int) -> None:
         self._job, self._queue, self._messages = job, queue, messages

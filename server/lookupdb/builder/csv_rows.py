@@ -1,12 +1,12 @@
-"""CSV: every field is text exactly as it stands in the file, unless the spec gives its column a type.
+"""CSV: every field is the exact text in the file, unless the spec gives its column a type.
 
 Python's csv module parses, in strict mode: it reports row and line, and never guesses. DuckDB's reader does not number
 rows, and reads empty fields as nulls. ``DialectReader`` parses files with escapes or null markers.
 
-Many programs write a quote within quotes as ``\"``, not as ``""``. Read without ``source.csv.escape``, such rows
+Many programs write a quote within quotes as ``\\"``, not as ``""``. Read without ``source.csv.escape``, such rows
 seldom fit, and the error's hint names the option. If they fit, two rows may have become one. Then a quoted field has a
 quote after a backslash, as JSON and paths may have, and an unquoted field has a quote, which a writer that doubles
-quotes never writes. A file with both is refused.
+quotes never writes. A file with both is rejected (``check_quotes``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lookupdb.wording import format_count
 
 # The key and the value of a CSV row: its fields as text, or as the types that the spec gives to columns.
 #
-# A field is None if it is null, which it can be only if the spec has null markers.
+# A field is None if it is null, which needs null markers in the spec.
 
 
 Fields = list[str | None]
@@ -60,7 +60,7 @@ _SHAPES: Final = {
     "blanks alone": re.compile(r"\s+"),
     "with blanks around it": re.compile(r"\s.*|.*\s", re.DOTALL),
 }
-"""What a field may look like that is not of its type: the first that fits."""
+"""Shapes of a field that is not of its type; the first that fits is reported."""
 
 
 def _find_positions(
@@ -76,7 +76,7 @@ def _find_positions(
 def make_key_function(
     spec: DatasetSpec, names: list[str], where: str, delimiter: str, *, is_nullable: bool = False
 ) -> Callable[[Any], str]:
-    """The function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
+    """Return the function from a row's fields to its key, not yet normalised. Raises BadSource for a missing column."""
     columns = spec.key.columns
     positions = _find_positions(where, "key.columns", columns, names, delimiter)
     if is_nullable or spec.source.csv.null_values:
@@ -89,7 +89,7 @@ def make_key_function(
 
 
 def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str) -> str:
-    """The key of fields that may be null."""
+    """Return the key of fields that may be null."""
     texts: list[str] = []
     for column, position in parts:
         text = fields[position]
@@ -100,7 +100,7 @@ def _join_nullable(parts: list[tuple[str, int]], fields: Fields, separator: str)
 
 
 def make_value_function(spec: DatasetSpec, names: list[str], where: str, delimiter: str) -> Callable[[Any], bytes]:
-    """The function from a row's fields to its value. Raises BadSource for a missing column."""
+    """Return the function from a row's fields to its value. Raises BadSource for a missing column."""
     types = {column.name: column for column in spec.source.csv.columns}
     _find_positions(where, "source.csv.columns", list(types), names, delimiter)
     role, columns_needed = value_columns(spec.value)
@@ -131,7 +131,7 @@ def _make_column_function(position: int, name: str, value_format: str) -> Callab
 
 
 def _single_column_hint(name: str) -> str:
-    """How to make the text of one CSV column the value."""
+    """Return a hint on how to make the text of one CSV column the value."""
     return f"value.column with value.format: raw takes text as it is, value.columns: [{name}] makes an object of it"
 
 
@@ -166,7 +166,7 @@ def _make_object_function(columns: list[tuple[int, str]], types: dict[str, CsvCo
 
 
 def _find_converter(column: CsvColumn) -> Convert | None:
-    """The function from a field to a JSON value; None for text that stays unchanged."""
+    """Return the function from a field to a JSON value; None for text that stays unchanged."""
     convert = _TYPES[column.type]
     if column.empty == "null":
         return lambda field: None if field == "" else (convert(field) if convert else field)
@@ -196,7 +196,7 @@ def _parse_json(field: str) -> orjson.Fragment:
 
 
 def describe_field(field: str) -> str:
-    """What ``field`` looks like, and nothing of what it says: its row's number leads to that."""
+    """Return the shape of ``field``, without its content."""
     if not field:
         return 'nothing (`empty: "null"` would make it null)'
     shape = next((f" ({shape})" for shape, pattern in _SHAPES.items() if pattern.fullmatch(field)), "")
@@ -213,11 +213,11 @@ _TYPES: Final[dict[str, Convert | None]] = {
 
 
 _TOO_LONG: Final = "larger than"
-"""The csv module says it of a field, we of a row."""
+"""The csv module reports this of a field, we of a row."""
 _ROW_END_BUFFER_BYTES: Final = 32 << 10
-"""How much is read at once behind a slice: most rows end soon."""
+"""Bytes read at once behind a slice: most rows end soon."""
 _HEAD_BYTES: Final = 256 << 10
-"""An error whose row has no escaped quote looks for one in this much of the file."""
+"""Bytes of the file to search for an escaped quote if the row of an error has none."""
 _UNDECODED: Final = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, as ``surrogateescape`` decodes it."""
 _ESCAPES: Final = (
@@ -226,12 +226,12 @@ _ESCAPES: Final = (
 
 
 QuotesSeen = tuple[bool, bool | None]
-"""Whether rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
+"""True if rows have a quote after a backslash in a quoted field, and a quote in an unquoted field. If the second is
 None, it is unknown, and the first counts unquoted fields, too."""
 
 
 class CsvParser:
-    """Parses CSV. Rows are lists of text, as long as the header."""
+    """Parse CSV. Rows are lists of text, as long as the header."""
 
     columns = None
 
@@ -239,7 +239,7 @@ class CsvParser:
         self._csv, self._file, self._slice, self._max_row = spec.source.csv, file, piece, max_row_bytes
         self._raw = raw
         self.partitions = find_partitions(spec, file.name)
-        """The columns that a row has from its file's path. Without a header, none of them is in the file."""
+        """The columns from the file's path. Without a header, none of them is in the file."""
         self._row_end_lines = (
             LinesToRowEnd(file, piece, max_row_bytes) if piece.extends_to_row_end and piece.end is not None else None
         )
@@ -262,7 +262,7 @@ class CsvParser:
         self.value = make_value_function(spec, self.names, file.name, file.delimiter)
 
     def _open_rows(self, text: IO[str], *, has_header: bool = False) -> Any:
-        """The slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
+        """Return the slice's rows; with ``extends_to_row_end`` also the rest of the last one."""
         lines = _read_lines(text, self._max_row, self._file.name)
         return self._read_rows(
             lines if self._row_end_lines is None else self._row_end_lines.extend(lines), has_header=has_header
@@ -301,7 +301,7 @@ class CsvParser:
                 if len(fields) == width:
                     row += 1
                     yield fields + more if more else fields
-                elif fields:  # a blank line has no fields
+                elif fields:  # skip blank lines, which have no fields
                     raise self._width_error(row + 1, width, len(fields), self._slice.lines_before + self.lines)
         except csv.Error as error:
             raise self._syntax_error(row + 1, str(error), self._slice.lines_before + self.lines) from error
@@ -309,9 +309,9 @@ class CsvParser:
             raise self._utf8_error() from error
 
     def _utf8_error(self) -> BadSource:
-        """The first error of a file that is not UTF-8.
+        """Return the first error of a file that is not UTF-8.
 
-        Reads the file again: text is decoded ahead of its rows, and how far depends on where the slice begins.
+        Reads the file again: text is decoded ahead of its rows, by an amount that depends on the slice.
         """
         with FileIO(self._file.path) as raw:
             text = _open_text(raw, errors="surrogateescape")
@@ -338,7 +338,7 @@ class CsvParser:
         )
 
     def _dialect_hint(self, note: str) -> str:
-        """The dialect, and the option that may be missing. Only the process that reports errors looks for that."""
+        """Return the dialect, and an option that may be missing. Only the process that reports errors looks for it."""
         hint = f"delimiter is {self._file.delimiter!r}, quote {self._csv.quote!r}"
         if self._csv.escape:
             return f"{hint}, escape '{self._csv.escape}'{note}"
@@ -350,7 +350,8 @@ class CsvParser:
         return f"{hint}{note}"
 
     def unfinished_error(self, row: int, line: int, text: bytes) -> BadSource:
-        """The error for a slice that ends within quotes, in its row ``row`` and line ``line``: ``text`` is the row."""
+        """Return the error for a slice that ends within quotes, in row ``row`` and line ``line``: ``text`` is the
+        row."""
         self._row_length.row_has_mark = _mark(self._csv).encode() in text
         row, line = self._slice.rows_before + row, self._slice.lines_before + line
         return self._syntax_error(row, "unexpected end of data", line)
@@ -363,7 +364,7 @@ class CsvParser:
         )
 
     def _explain(self, reason: str) -> str:
-        """What the csv module's ``reason`` means here."""
+        """Return the meaning of the csv module's ``reason``."""
         if "unexpected end of data" in reason:
             return "a quote is opened and never closed" if self._csv.quote else "the file ends after an escape"
         if _TOO_LONG in reason:
@@ -372,41 +373,40 @@ class CsvParser:
         return reason
 
     def position(self) -> int:
-        """How many bytes were read: a little more than was parsed."""
+        """Number of bytes read: a little more than was parsed."""
         return self._raw.tell()
 
     @property
     def end(self) -> int | None:
-        """Where in the file the last row ends, if the slice extends to it; else None."""
+        """Offset in the file at which the last row ends, if the slice extends to it; else None."""
         return None if self._row_end_lines is None else self._row_end_lines.end
 
     @property
     def quotes_seen(self) -> QuotesSeen:
-        """What ``check_quotes`` has to know of the slice, which was read."""
+        """The quotes in the slice that was read, for ``check_quotes``."""
         if isinstance(self._lines, DialectReader):
             return self._lines.escaped_quote, self._lines.plain_quote
         return self._row_length.has_mark, None
 
     @property
     def lines(self) -> int:
-        """How many lines were read, the header included."""
+        """Number of lines read, including the header."""
         number: int = self._lines.line_num
         return number
 
 
 class _RowLength:
-    """Limits what is read of a row that goes on from line to line, in however many fields: each may be short. Looks
-    for a mark in its lines."""
+    """Limit the length of a row over all its lines and fields: each may be short. Look for a mark in its lines."""
 
     def __init__(self, limit: int, mark: str) -> None:
         self._limit, self._mark = limit, mark
         self.has_mark = self.row_has_mark = False
-        """Whether a line holds ``mark``: any line, and one of the row that was read last."""
+        """True if any line holds ``mark``, and whether one of the last row does."""
         self.characters = 0
-        """Of the row that is being read: whoever gets it sets them to 0."""
+        """Characters of the current row; the reader of rows resets them to 0."""
 
     def count(self, lines: Iterable[str]) -> Iterator[str]:
-        """``lines``. Raises csv.Error within a row that is too long."""
+        """Yield ``lines``. Raises csv.Error within a row that is too long."""
         for line in lines:
             if not self.characters:
                 self.row_has_mark = False
@@ -419,17 +419,17 @@ class _RowLength:
 
 
 class LinesToRowEnd:
-    """Reads on behind a slice, line by line, until the slice's last row ends."""
+    """Read on behind a slice, line by line, until the slice's last row ends."""
 
     def __init__(self, file: LocalFile, piece: Slice, limit: int) -> None:
         assert piece.end is not None
         self._file, self._limit = file, limit
         self.end = piece.end
-        """The offset in the file at which the last line read ends."""
+        """Offset in the file at which the last line read ends."""
         self._in_row = False
 
     def rows(self, reader: Iterable[list[str | None]]) -> Iterator[list[str | None]]:
-        """The rows of ``reader``, which parses the lines of ``extend``."""
+        """Yield the rows of ``reader``, which parses the lines of ``extend``."""
         for fields in reader:
             self._in_row = False
             yield fields
@@ -439,7 +439,7 @@ class LinesToRowEnd:
         self._in_row = False
 
     def extend(self, lines: Iterator[str]) -> Iterator[str]:
-        """The slice's own ``lines``, then the lines behind it while a row is open."""
+        """Yield the slice's own ``lines``, then the lines behind it while a row is open."""
         for line in lines:
             self._in_row = True
             yield line
@@ -470,7 +470,7 @@ def _open_text(
 
 
 def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
-    """Lines that fit in memory: a file without line breaks is not read whole."""
+    """Yield lines that fit in memory: a file without line breaks is not read whole."""
     for line in iter(lambda: text.readline(limit), ""):
         if len(line) >= limit:
             raise NotEnoughRoom(
@@ -481,12 +481,12 @@ def _read_lines(text: IO[str], limit: int, name: str) -> Iterator[str]:
 
 
 def _mark(options: Csv) -> str:
-    """A quote as it stands in a file that escapes it."""
+    """Return a quote as a file that escapes it has it."""
     return f"\\{options.quote}"
 
 
 def _find_escaped_quote(file: LocalFile, options: Csv, limit: int) -> str | None:
-    """The first line, "line 7", in the first ``limit`` bytes of ``file`` that has a quote after a backslash."""
+    """Return the first line, "line 7", in the first ``limit`` bytes of ``file`` that has a quote after a backslash."""
     with FileIO(file.path) as raw:
         head = raw.read(limit)
     place = head.find(_mark(options).encode())
@@ -494,10 +494,10 @@ def _find_escaped_quote(file: LocalFile, options: Csv, limit: int) -> str | None
 
 
 def check_quotes(file: LocalFile, options: Csv, findings: Sequence[QuotesSeen], limit: int) -> None:
-    """Raises BadSource if quotes of ``file`` may be escaped: the module's docstring has the rule. ``findings`` are
-    those of its slices.
+    """Raise BadSource if quotes of ``file`` may be escaped: see the module's docstring. ``findings`` are those of its
+    slices.
 
-    Reads the file again to find the rows; also if Python's csv module read it, which does not report what was quoted.
+    Reads the file again to find the rows: Python's csv module does not report what was quoted.
     """
     escaped, plain = any(escaped for escaped, _ in findings), any(plain is not False for _, plain in findings)
     if options.escape is not None or not options.quote or not (escaped and plain):
@@ -526,12 +526,12 @@ def _check_header(names: list[str] | None, where: str) -> list[str]:
     if names is None:
         raise BadSource(
             f"{where} is empty, expected a header",
-            hint="nothing is in it: see whether whoever writes it has failed; a file without rows has its header",
+            hint="it is empty: check the program that writes it; a file without rows still has its header",
         )
     if not names:
         raise BadSource(
             f"{where} begins with an empty line, expected a header",
-            hint="take the line away, or set source.csv.header: false if it has no header by design",
+            hint="remove the line, or set source.csv.header: false if it has no header by design",
         )
     check_names_once(names, f"{where}: its header")
     return names

@@ -1,8 +1,10 @@
-"""What an earlier dataset of the same name has left in the store, and what of it a new one adopts in place of a build.
+"""Use what the store already holds: compare with it, adopt it, or reject the same generation again.
 
-A name says nothing about whose data it was, so nothing is adopted unless it is asked for by uid. Then a generation must
-say itself, in its manifest, that it is of that dataset, and was built to the very spec that is asked for now. Its files
-are copied, and the copy is published as any generation is: under a number and the uid of the dataset that adopts it.
+First come the questions that a build asks about earlier generations, then the reports and errors for a generation that
+exists. The rest adopts a generation of an earlier dataset with the same name instead of building one.
+
+A name does not say whose data it was, so adoption needs the earlier dataset's uid. The generation's manifest must name
+that dataset, and the spec must be the same. The copy is published under a number and the uid of the adopting dataset.
 """
 
 from __future__ import annotations
@@ -37,15 +39,14 @@ from lookupdb.shardfile import ShardReader
 from lookupdb.store import Store, StoreAddress, StoredDataset
 from lookupdb.wording import format_count, strip_secrets
 
-# What the store already holds: is a build needed, which generation do its gates compare with, and has a gate refused
-# the very same already?
+# Earlier generations: is a build needed, what do its gates compare with, and did they reject the same one before?
 
 
 log = logging.getLogger(__name__)
 
 
 def readable_manifests(dataset: StoredDataset) -> Iterator[Manifest]:
-    """The manifests of the whole generations, newest first, without those that cannot be read or were refused.
+    """Yield the manifests of whole generations, newest first, except unreadable and rejected ones.
 
     Raises StoreError if the store itself cannot be read.
     """
@@ -63,12 +64,12 @@ def _read_manifest(dataset: StoredDataset, generation: str) -> Manifest | None:
 
 
 def has_generation(dataset: StoredDataset, spec: DatasetSpec, fingerprint: str, active: str | None = None) -> bool:
-    """Whether the store holds a generation of this very spec and of the source with this ``fingerprint``. Raises
+    """Return whether the store holds a generation of this spec and of the source with this ``fingerprint``. Raises
     StoreError.
 
-    An earlier build does not count by itself: the store may have been lost since, or be another one. A generation whose
-    keys were normalised by other character tables than this process has does not count either: it must be rebuilt. One
-    that was refused counts if it is ``active``: an operator has overridden its gates.
+    The store is always checked: it may have been lost or replaced since the last build. A generation whose keys were
+    normalised with other Unicode tables does not count, because it must be rebuilt. A rejected one counts if it is
+    ``active``: an operator has overridden its gates.
     """
     if any(_is_same_build(manifest, spec, fingerprint) for manifest in readable_manifests(dataset)):
         return True
@@ -86,8 +87,8 @@ def _is_same_build(manifest: Manifest, spec: DatasetSpec, fingerprint: str) -> b
 def find_refusal(
     dataset: StoredDataset, generation: str, spec: DatasetSpec, fingerprint: str, active: ActiveGeneration | None
 ) -> Manifest | None:
-    """The manifest of ``generation``, if a gate has refused it and it is what would be built now, and judged by the
-    same gates and the same active generation: another build would be refused, too. Raises StoreError."""
+    """Return the manifest of ``generation`` if a gate rejected it and a build now would give the same result: same
+    content, gates and active generation. Raises StoreError."""
     if generation not in dataset.refused_generations():
         return None
     manifest = _read_manifest(dataset, generation)
@@ -102,13 +103,13 @@ def find_refusal(
 def find_active(
     dataset: StoredDataset, generation: str | None, records: int | None, gate_spec: Gates
 ) -> ActiveGeneration | None:
-    """What gates compare with: ``generation``, or the newest published one that was not refused; None if there is none
-    yet.
+    """Return the generation that gates compare with: ``generation``, or the newest published one that passed; None if
+    there is none yet.
 
-    If it is lost or unreadable, the newest readable one takes its place, with a warning; if there is none, the number
-    of its ``records``, where it is known. If it is not, and ``gate_spec`` has a gate that needs it, raises
-    GenerationMissing or CorruptFile: a source that has shrunk must not pass because the store was lost with it. Raises
-    StoreError if the store itself cannot be read.
+    If it is lost or unreadable, the newest readable one replaces it, with a warning; if there is none, its number of
+    ``records`` does, if known. Otherwise, if ``gate_spec`` has a gate that needs it, raises GenerationMissing or
+    CorruptFile: a source that has shrunk must not pass because the store was lost. Raises StoreError if the store
+    itself cannot be read.
     """
     name = generation or _newest_unrefused(dataset)
     if name is None:
@@ -144,23 +145,23 @@ def _with_manifest(manifest: Manifest) -> ActiveGeneration:
 
 def _hint(active: str, ways_out: list[str]) -> str:
     return (
-        f"no generation is left to compare with: bring {active} back, or {' and '.join(ways_out)} until the next "
+        f"no generation is left to compare with: restore {active}, or {' and '.join(ways_out)} until the next "
         "generation is built"
     )
 
 
-# Generations that the store has when a build begins or ends: adopted, refused, refused again, let through.
+# Generations that exist when a build begins or ends: adopted, rejected, or passed with an override.
 
 
 _MOST_COUNTED: Final = 10**8
-"""As the operator, who believes no larger number that it did not give out."""
+"""The largest generation number that counts. The operator ignores larger ones that it did not assign."""
 
 
 def adopt_generation(
     spec: DatasetSpec, dataset: StoredDataset, generation: str, started_at: float, build_id: str | None = None
 ) -> BuildReport:
-    """Report ``generation``, which the store holds already. Raises GenerationExists if it was built to another spec, or
-    by another build than ``build_id``; GenerationRefused if a gate refused it."""
+    """Report ``generation``, which the store already holds. Raises GenerationExists if it was built from another spec
+    or by another build than ``build_id``; GenerationRefused if it failed a gate."""
     manifest = dataset.manifest(generation)
     if build_id is not None:
         _check_build(manifest, build_id, dataset)
@@ -171,8 +172,8 @@ def adopt_generation(
 
 
 def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildReport:
-    """Let ``generation`` of the dataset, which a gate has refused, pass as if none had. Raises UsageError if none has,
-    StoreError, GenerationExists if it was built to another spec than ``spec``."""
+    """Override the gates of ``generation``, which failed one. Raises UsageError if it did not, StoreError,
+    GenerationExists if it was built from another spec."""
     started_at = time.monotonic()
     dataset = store.dataset(spec)
     _check_content(dataset.manifest(generation), spec, dataset)
@@ -182,7 +183,7 @@ def override_gates(spec: DatasetSpec, store: Store, generation: str) -> BuildRep
 
 
 def is_whole(dataset: StoredDataset, generation: str) -> bool:
-    """Whether the store has all of ``generation``, refused or not."""
+    """Return whether the store has all of ``generation``, rejected or not."""
     return generation in dataset.whole_manifests()
 
 
@@ -193,8 +194,7 @@ def check_refusal(
     fingerprint: str,
     active: gates.ActiveGeneration | None,
 ) -> None:
-    """Raises GenerationRefused if ``generation``, which may be None, is the very one that would be built of the source
-    with ``fingerprint``, and a gate has refused it."""
+    """Raise GenerationRefused if ``generation`` is what this build would produce, and failed a gate. It may be None."""
     if generation is None:
         return
     manifest = find_refusal(dataset, generation, spec, fingerprint, active)
@@ -203,10 +203,10 @@ def check_refusal(
 
 
 def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefused:
-    """The error of a generation that is refused; ``manifest`` is its own, if it is in the store."""
+    """Return the error for a rejected generation; ``manifest`` is its own, if it is in the store."""
     message = gates.join_reasons(refused.reasons)
     if manifest is None:
-        hint = "nothing was published, for it is empty; correct the source, or the spec"
+        hint = "nothing was published, because it is empty; correct the source, or the spec"
         return GenerationRefused(message, None, hint=hint)
     generation = manifest.generation
     hint = (
@@ -217,7 +217,7 @@ def refusal_error(refused: Refusal, manifest: Manifest | None) -> GenerationRefu
 
 
 def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
-    """The report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
+    """Return the report of a generation that was built; reading its source took ``reading_peak`` bytes of memory."""
     return replace(
         report_manifest(manifest),
         peak_memory_bytes=max(reading_peak, peak_resident()),
@@ -228,8 +228,8 @@ def built_report(manifest: Manifest, reading_peak: int) -> BuildReport:
 
 
 def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
-    """The report of a generation for which nothing was built: the store held it, or an earlier dataset's."""
-    message = f"{manifest.generation} is whole already, built to this very spec at {manifest.built_at}"
+    """Return the report of a generation that was adopted: from this dataset or an earlier one."""
+    message = f"{manifest.generation} already exists, built from this spec at {manifest.built_at}"
     if manifest.adopted is not None:
         uid, generation = manifest.adopted.uid, manifest.adopted.generation
         records = format_count(manifest.totals.records, "record")
@@ -244,11 +244,11 @@ def adopted_report(manifest: Manifest, started_at: float) -> BuildReport:
 
 
 def _describe_other_tables(manifest: Manifest) -> str:
-    """That routers of this version may miss keys of ``manifest``; empty if its keys were normalised as they do it.
-    Short: a status keeps 256 characters of the message."""
+    """Return a note that routers of this version may miss keys of ``manifest``; empty if they normalise keys alike.
+    Keep it short: a status keeps 256 characters of the message."""
     if has_same_normalization(manifest.normalize, manifest.unicode):
         return ""
-    tables = f"Unicode {manifest.unicode} normalised its keys, not {UNICODE_VERSION}"
+    tables = f"its keys were normalised with Unicode {manifest.unicode}, not {UNICODE_VERSION}"
     return f". {tables}: some may not be found until a refresh"
 
 
@@ -257,15 +257,16 @@ def _check_build(manifest: Manifest, build_id: str, dataset: StoredDataset) -> N
         return
     next_free = _next_free(dataset, manifest.generation)
     raise GenerationExists(
-        f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built at"
-        f" {manifest.built_at} by another build than this one",
+        f"generation {manifest.generation} of {dataset.address} already exists in {dataset.url}, built at"
+        f" {manifest.built_at} by another build",
         hint=f"a generation never changes: the next free one is {next_free}",
         next_free=next_free,
     )
 
 
 def _next_free(dataset: StoredDataset, after: str) -> str:
-    """The number after all that are in use; the first free one ``after`` that where that is beyond what counts."""
+    """Return the number after all that are in use, or the first free one after ``after`` if that number is too large to
+    count."""
     highest = dataset.next_generation()
     if int(highest[1:]) <= _MOST_COUNTED:
         return highest
@@ -276,14 +277,14 @@ def _next_free(dataset: StoredDataset, after: str) -> str:
 def _check_content(manifest: Manifest, spec: DatasetSpec, dataset: StoredDataset) -> None:
     if manifest.content != spec.content_hash():
         raise GenerationExists(
-            f"generation {manifest.generation} of {dataset.address} exists already in {dataset.url}, built to another"
-            " spec",
-            hint="a generation never changes: leave --generation away to build the next one",
+            f"generation {manifest.generation} of {dataset.address} already exists in {dataset.url}, built from"
+            " another spec",
+            hint="a generation never changes: omit --generation to build the next one",
         )
 
 
 _MAX_SHOWN: Final = 10
-"""Of datasets and generations in one message."""
+"""The most datasets and generations that one message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,25 +293,26 @@ class OwnGeneration:
 
     generation: str
     manifest: Manifest | None
-    """None if it is damaged."""
+    """None if the generation is damaged."""
 
     def as_error(self, spec: DatasetSpec) -> AdoptionFailed:
-        """That nothing is adopted where nothing can be built either: no volume with the source is mounted."""
-        state = "of which files are missing" if self.manifest is None else "built to another spec"
+        """Return the error if this generation prevents an adoption, and no volume with the source is mounted to build
+        from."""
+        state = "with missing files" if self.manifest is None else "built from another spec"
         return AdoptionFailed(
-            f"nothing is adopted: {spec.namespace}/{spec.name} has {self.generation} of its own, {state}",
-            hint="take spec.adopt away to build from the source",
+            f"nothing is adopted: {spec.namespace}/{spec.name} already has {self.generation}, {state}",
+            hint="remove spec.adopt to build from the source",
         )
 
 
 def find_own(dataset: StoredDataset) -> OwnGeneration | None:
-    """What ``dataset`` has of its own that may have served, or a copy of that: adopting would go back to older data.
-    What it has adopted is none of its own, nor what a gate has refused. None if it has none."""
+    """Return the newest generation of ``dataset`` itself that may have served, or a copy of it; None if there is none.
+    Adopting would then go back to older data. Adopted and rejected generations do not count."""
     published, manifests = dataset.published_generations(), dataset.whole_manifests()
     for name in sorted(published, key=generation_number, reverse=True):
         manifest = manifests.get(name)
         if manifest is None or (manifest.refused is None and _is_own(manifest)):
-            log.info("nothing is adopted: the dataset has a generation of its own", extra={"generation": name})
+            log.info("nothing is adopted: the dataset already has a generation", extra={"generation": name})
             return OwnGeneration(name, manifest)
     return None
 
@@ -322,8 +324,8 @@ def _is_own(manifest: Manifest) -> bool:
 def copy_existing(
     spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
 ) -> BuildReport | None:
-    """A copy in place of a build: of what ``predecessor`` has left, or of what the dataset has of its own, where
-    whoever asks did not know of that; None if it must be built. Raises what ``adopt_predecessor`` does."""
+    """Copy a generation instead of building one: one of ``predecessor``, or the dataset's own, which the caller did not
+    know of. Return None if it must be built. Raises what ``adopt_predecessor`` raises."""
     dataset = store.dataset(spec)
     own = find_own(dataset)
     if own is None:
@@ -342,8 +344,8 @@ def copy_existing(
 def adopt_predecessor(
     spec: DatasetSpec, store: Store, predecessor: EarlierDataset, options: BuildOptions, progress: Progress
 ) -> BuildReport:
-    """Publish a copy of what ``predecessor`` has left as a generation of the dataset of ``spec``. Its gates judge it as
-    they do a first generation.
+    """Publish a copy of a generation of ``predecessor`` in the dataset of ``spec``. Gates check it like a first
+    generation.
 
     Raises AdoptionFailed, GenerationRefused, CorruptFile, StoreError.
     """
@@ -362,7 +364,7 @@ def _publish_copy(
     options: BuildOptions,
     progress: Progress,
 ) -> BuildReport:
-    """Publish ``original``, which ``source`` has, in ``dataset``, whose gates have judged what is its own."""
+    """Publish ``original`` from ``source`` in ``dataset``. Gates check it, unless it is the dataset's own."""
     started_at, generation = time.monotonic(), options.generation
     with scratch_folder(options.scratch) as folder:
         refused = None if source is dataset else _judge(spec, source, original, folder, progress)
@@ -375,7 +377,7 @@ def _publish_copy(
         except GenerationExists:
             if generation is None:
                 raise
-            # Another builder published it while this one waited for the claim.
+            # Another builder published it while this build waited for the claim.
             return adopt_generation(spec, dataset, generation, started_at, options.build_id)
     if published.refused is not None:
         raise refusal_error(published.refused, published)
@@ -383,15 +385,15 @@ def _publish_copy(
 
 
 def make_copy(original: Manifest, uid: str, generation: str, refused: Refusal | None = None) -> Manifest:
-    """The manifest of the copy of ``original`` that is ``generation`` of the dataset ``uid``. It keeps when and of what
-    the original was built: that is how old the data are, and how a refresh finds the source unchanged."""
+    """Return the manifest of a copy of ``original`` as ``generation`` of the dataset ``uid``. It keeps the build time
+    and the source of the original: they tell how old the data are, and whether the source has changed."""
     adopted = AdoptedGeneration(original.uid, original.generation)
     return replace(original, uid=uid, generation=generation, adopted=adopted, refused=refused)
 
 
 def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> Manifest:
-    """The generation that is adopted: the one that is named, else the newest that is whole and that no gate has
-    refused. Raises AdoptionFailed if there is none, or if it was built to another spec; StoreError."""
+    """Return the generation to adopt: the named one, else the newest whole one that passed its gates. Raises
+    AdoptionFailed if there is none, or if it was built from another spec; StoreError."""
     address = _address(spec, store, predecessor)
     source = store.dataset_at(address)
     manifests = [manifest for manifest in source.whole_manifests().values() if predecessor.has_built(manifest, spec)]
@@ -403,7 +405,7 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
     newest = max(usable, key=lambda manifest: generation_number(manifest.generation))
     if differences := _describe_differences(newest, spec):
         raise AdoptionFailed(
-            f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built to another spec:"
+            f"{newest.generation} of {spec.namespace}/{spec.name} {newest.uid} was built from another spec:"
             f" {differences}",
             hint=_spec_hint(newest, spec),
         )
@@ -411,18 +413,18 @@ def find_original(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) 
 
 
 def _address(spec: DatasetSpec, store: Store, predecessor: EarlierDataset) -> StoreAddress:
-    """Raises AdoptionFailed if that is the dataset itself: one folder holds the generations of both then."""
+    """Return the address of the earlier dataset. Raises AdoptionFailed if it is the dataset's own."""
     address = StoreAddress(store.cluster, spec.namespace, spec.name, predecessor.uid)
     if address.uid == spec.uid[:8]:
         raise AdoptionFailed(
-            f"spec.adopt.uid {predecessor.uid} is the uid of this very dataset, or begins as it does",
-            hint="name the uid of the earlier dataset, or take spec.adopt away to build from the source",
+            f"spec.adopt.uid {predecessor.uid} is this dataset's own uid, or has the same beginning",
+            hint="name the uid of the earlier dataset, or remove spec.adopt to build from the source",
         )
     return address
 
 
 def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
-    """What ``manifest`` was built to and ``spec`` is not; empty if the same source would give the same files."""
+    """Return how the spec of ``manifest`` differs from ``spec``; empty if the same source would give the same files."""
     if manifest.content == spec.content_hash() and len(manifest.shards) == spec.shards:
         return ""
     pairs = (
@@ -442,21 +444,21 @@ def _describe_differences(manifest: Manifest, spec: DatasetSpec) -> str:
         return "; ".join(found)
     first = strip_secrets(manifest.source[0].url)[:200] if manifest.source else "nothing"
     return (
-        "spec.source, key, value or duplicates differ in what a manifest does not tell apart; it was built from"
+        "spec.source, key, value or duplicates differ in a part that the manifest does not record; it was built from"
         f" {first}{' and more' if len(manifest.source) > 1 else ''}"
     )
 
 
 def _spec_hint(manifest: Manifest, spec: DatasetSpec) -> str:
-    """What to do about ``manifest``, which was built to another spec than ``spec``."""
+    """Return a hint for ``manifest``, which was built from another spec than ``spec``."""
     if any(_is_local(file.url) for file in manifest.source) and not any(map(_is_local, spec.source.urls)):
         return (
-            "a path of the machine that built it and a URL are two specs, whatever the files hold: build it there from"
-            " the URL and copy that, or take spec.adopt away to build from the source here"
+            "a local path and a URL are two specs, even if the files are the same: build there from the URL and copy"
+            " that generation, or remove spec.adopt to build from the source here"
         )
     return (
-        "let the spec be what it was, and change it afterwards; or name another of its generations, or take spec.adopt"
-        " away to build from the source"
+        "restore the earlier spec, and change it afterwards; or name another generation, or remove spec.adopt to build"
+        " from the source"
     )
 
 
@@ -467,12 +469,12 @@ def _is_local(url: str) -> bool:
 def _missing_error(
     spec: DatasetSpec, store: Store, predecessor: EarlierDataset, source: StoredDataset, manifests: Sequence[Manifest]
 ) -> AdoptionFailed:
-    """Says what was looked for, and what there is."""
+    """Return the error that says what was expected, and what exists."""
     expected = f"{predecessor.generation}, whole" if predecessor.generation else "a whole generation"
     return AdoptionFailed(
-        f"nothing can be adopted from {source.url}: expected {expected} and refused by no gate, of"
+        f"nothing can be adopted from {source.url}: expected {expected} that passed its gates, of"
         f" {spec.namespace}/{spec.name} {predecessor.uid}; {_list_what_is_there(spec, store, source, manifests)}",
-        hint="correct spec.adopt, or take it away to build from the source",
+        hint="correct spec.adopt, or remove it to build from the source",
     )
 
 
@@ -482,9 +484,9 @@ def _list_what_is_there(spec: DatasetSpec, store: Store, source: StoredDataset, 
         return f"it has {_shorten(names[::-1])}"
     if others := list(source.whole_manifests().values()):
         other = others[-1]
-        return f"{other.generation} there says that it is of {other.namespace}/{other.name} {other.uid}"
+        return f"{other.generation} there belongs to {other.namespace}/{other.name} {other.uid}"
     if damaged := source.damaged_generations():
-        return f"it has {_shorten(damaged[::-1])}, of which files are missing"
+        return f"it has {_shorten(damaged[::-1])}, with missing files"
     uids = [
         address.uid
         for address in store.addresses_in(spec.namespace)
@@ -500,7 +502,7 @@ def _shorten(names: Sequence[str]) -> str:
 
 
 def _check_refusal(spec: DatasetSpec, dataset: StoredDataset, original: Manifest, generation: str | None) -> None:
-    """Raises GenerationRefused if ``generation`` is the copy of ``original`` that these very gates have refused."""
+    """Raise GenerationRefused if ``generation`` is the copy of ``original``, and failed the same gates."""
     manifest = None if generation is None else dataset.whole_manifests().get(generation)
     if manifest is None or manifest.refused is None:
         return
@@ -512,7 +514,7 @@ def _check_refusal(spec: DatasetSpec, dataset: StoredDataset, original: Manifest
 def _judge(
     spec: DatasetSpec, source: StoredDataset, original: Manifest, scratch: Path, progress: Progress
 ) -> Refusal | None:
-    """Why the copy must not be rolled out; None if every gate is open that a first generation must pass."""
+    """Return why the copy must not be rolled out; None if it passes every gate of a first generation."""
     with ExitStack() as copies:
         files = _StoredFiles(spec, source, original, scratch, copies)
         facts = gather_facts(files, original.totals, original.rejected, None, source, scratch, progress)
@@ -523,7 +525,7 @@ def _judge(
 
 
 class _StoredFiles(WrittenGeneration):
-    """The files of a generation in a store: a gate that has to read one gets a verified copy, made once."""
+    """The files of a stored generation. A gate that reads one gets a verified copy, made once."""
 
     def __init__(
         self, spec: DatasetSpec, source: StoredDataset, manifest: Manifest, scratch: Path, copies: ExitStack
@@ -536,7 +538,7 @@ class _StoredFiles(WrittenGeneration):
 
     @contextmanager
     def open_shard(self, number: int) -> Iterator[ShardReader]:
-        """Shard ``number``."""
+        """Open shard ``number``."""
         if number not in self._paths:
             shard = self._manifest.shards[number]
             stored = self._source.verified_shard(self._manifest.generation, shard, self.folder)

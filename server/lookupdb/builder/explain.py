@@ -1,5 +1,4 @@
-"""`lookupdb build --explain`: says in words what a build would do, from the spec, the source's listing and the
-store."""
+"""`lookupdb build --explain`: say what a build would do, from the spec, the source's listing and the store."""
 
 from __future__ import annotations
 
@@ -31,15 +30,15 @@ from lookupdb.store import Store, StoredDataset
 from lookupdb.store.directory import free_bytes
 from lookupdb.wording import format_count, strip_secrets
 
-# When a cluster looks at the source again, in words, for `lookupdb build --explain`.
+# The refresh schedule of a cluster, in words.
 
 
 _SHOWN_SLOTS: Final = 3
 
 
 def describe_refresh(refresh: Refresh, *, uid: str, is_suspended: bool, now: datetime) -> Iterator[str]:
-    """The schedule and its next slots after ``now``, each when the dataset ``uid`` is looked at for it; or why there is
-    none."""
+    """Yield the schedule and its next slots after ``now``, with the time of each for the dataset ``uid``; or why there
+    is none."""
     if refresh.schedule is None:
         yield (
             "no schedule: a cluster looks at the source when the spec changes, and when the annotation"
@@ -88,7 +87,7 @@ def _format_moment(moment: datetime, zone: ZoneInfo) -> str:
     return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-# What can be said of a source's columns before a build reads it, and of what will read its rows: for ``--explain``.
+# The source's columns, and the reader of its rows, before a build.
 
 
 _MAX_FILES: Final = 20
@@ -96,20 +95,19 @@ _MAX_HEADER_BYTES: Final = 1 << 20
 _FIRST_ROWS: Final = 1000
 _FIRST_BYTES: Final = 16 << 20
 _PLACES: Final = {"csv": "the header", "parquet": "the footer", "jsonl": "the first rows"}
-"""Where files of a format have the names of their columns."""
+"""The place of the column names, by format."""
 _FORMS: Final = {
     "key": "as a key, its text in UTF-8",
     "raw": "taken as it is",
     "text": "its text in UTF-8, as source.parquet.columns says",
     "base64": "base64; `type: text` for it in source.parquet.columns takes its text",
 }
-"""What becomes of the binary columns of Parquet."""
+"""Form of a binary column of Parquet, in words."""
 
 
 def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget: BuildBudget) -> Iterator[str]:
-    """Look for the columns that the spec names in the first files that are here as they are: neither remote nor
-    compressed, nor one JSON document. Of the others that are here, only the first bytes are read. Raises BadSource as
-    the build would."""
+    """Check the columns that the spec names in the first local, uncompressed files that are not JSON documents. Of
+    other local files, read only the first bytes. Raises BadSource as the build would."""
     not_looked_into = [item for item in objects if isinstance(item.place, Path) and _find_obstacle(item)]
     for item in not_looked_into[:_MAX_FILES]:
         check_beginning(item)
@@ -145,7 +143,7 @@ def describe_columns(spec: DatasetSpec, objects: Sequence[SourceObject], budget:
 
 
 def _find_obstacle(item: SourceObject) -> str:
-    """Why the columns of ``item`` are not looked for before a build; empty if they are."""
+    """Return why the columns of ``item`` are not checked before a build; empty if they are."""
     if not isinstance(item.place, Path):
         return "remote"
     if item.compression != "none":
@@ -156,7 +154,7 @@ def _find_obstacle(item: SourceObject) -> str:
 def _check_file(
     spec: DatasetSpec, number: int, file: LocalFile, budget: BuildBudget, uniform_columns: UniformColumns
 ) -> tuple[list[str], list[str]]:
-    """Doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
+    """Return doubts about the columns of ``file``, and remarks. Raises BadSource, OSError."""
     piece = Slice(number, extends_to_row_end=True)
     if file.format == "parquet":
         # Imported here, because DuckDB takes 20 MB that other formats do not need.
@@ -190,7 +188,7 @@ def _check_first_rows(parser: JsonLinesParser, file: LocalFile) -> list[str]:
 
 
 def describe_readers(spec: DatasetSpec, objects: Sequence[SourceObject]) -> Iterator[str]:
-    """For each format, whether native kernels read the rows, and why not."""
+    """For each format, say whether native kernels read the rows, and if not, why."""
     has_kernels = native.kernels() is not None
     for file_format, delimiter in sorted({(item.format, item.delimiter) for item in objects}):
         if file_format == "parquet":
@@ -209,7 +207,8 @@ _SHOWN_FILES: Final = 20
 
 
 def explain_build(spec: DatasetSpec, store: Store, options: BuildOptions) -> str:
-    """Several lines of text. Reads the source's listing, the columns of its local files, and the store; writes nothing.
+    """Return several lines of text. Reads the source's listing, the columns of local files, and the store; writes
+    nothing.
 
     Raises what ``build_generation`` would raise before it reads the data.
     """
@@ -367,7 +366,7 @@ def _store_room_lines(dataset: StoredDataset) -> Iterator[str]:
 
 
 def _left_out_lines(spec: DatasetSpec, options: BuildOptions) -> Iterator[str]:
-    """What holds in a cluster alone; nothing in one, which gives a dataset its uid."""
+    """Yield what applies only to a laptop's build; nothing in a cluster, which gives a dataset its uid."""
     if spec.uid != LOCAL:
         return
     yield from describe_left_out(path for path in spec.cluster_fields if path != "adopt" or options.adopt is None)

@@ -1,8 +1,8 @@
-"""Makes every file of the source a plain, uncompressed file on this machine.
+"""Make every file of the source a plain, uncompressed file on this machine.
 
 A local uncompressed file is used in place. Everything else is streamed into scratch in bounded memory. We decompress it
-ourselves, so that a truncated stream never passes. If its server gives neither ETag nor time, a checksum of the content
-identifies it.
+ourselves, so that a truncated stream never passes. A file without ETag and time is identified by a checksum of its
+content.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from lookupdb.manifest import SourceFile
 
 
 def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progress) -> tuple[LocalFile, ...]:
-    """The files of ``objects`` in their order. Raises BadSource, and NotEnoughRoom if ``scratch`` is full.
+    """Return the files of ``objects`` in their order. Raises BadSource, and NotEnoughRoom if ``scratch`` is full.
 
-    Reports to ``progress`` the bytes that it reads, before decompression.
+    Reports the bytes read, before decompression, to ``progress``.
     """
     objects = tuple(objects)
     copies = [item for item in objects if not _is_plain(item)]
@@ -42,7 +42,8 @@ def fetch_files(objects: Iterable[SourceObject], scratch: Path, progress: Progre
 
 
 def find_local_file(item: SourceObject) -> LocalFile | None:
-    """``item`` in place; None if it is remote or compressed. Raises BadSource if it has changed since it was listed."""
+    """Return ``item`` in place; None if it is remote or compressed. Raises BadSource if it has changed since it was
+    listed."""
     return _use_in_place(item) if _is_plain(item) else None
 
 
@@ -55,7 +56,7 @@ def _use_in_place(item: SourceObject) -> LocalFile:
     check_unchanged(item.description, item.place)
     with tell_changes(lambda: _check_unchanged(item)):
         check_beginning(item)
-    # An example's file never changes: it is part of the program.
+    # An example never changes: it is part of the program.
     in_place = item.description.modified is not None
     return LocalFile(item.description, item.format, item.delimiter, item.place, item.description.bytes, in_place)
 
@@ -82,18 +83,18 @@ def _copy_file(item: SourceObject, target: Path, progress: Progress) -> LocalFil
 
 
 def _check_unchanged(item: SourceObject) -> None:
-    """Raises BadSource if it is a file of this machine that has changed since it was listed."""
+    """Raise BadSource if it is a local file that has changed since it was listed."""
     if isinstance(item.place, Path):
         check_unchanged(item.description, item.place)
 
 
 def check_beginning(item: SourceObject) -> None:
-    """Raises BadSource if the first bytes of ``item`` show that it is not what it is read as."""
+    """Raise BadSource if the first bytes of ``item`` show another format than expected."""
     check_kind(read_beginning(item, item.compression), item.description.url, item.format, item.compression)
 
 
 def _check_beginning(chunks: Iterable[bytes], item: SourceObject) -> Iterator[bytes]:
-    """Pass ``chunks`` of ``item``, unpacked, on. Raises BadSource as ``check_beginning`` does."""
+    """Yield ``chunks`` of ``item``, uncompressed. Raises BadSource as ``check_beginning`` does."""
     first, is_checked = b"", False
     for chunk in chain(chunks, [b""]):
         if not is_checked:
@@ -111,20 +112,20 @@ def _hash_chunks(chunks: Iterable[bytes], checksum: hashlib._Hash) -> Iterator[b
 
 
 class _ByteCounter:
-    """Counts the bytes received of a file."""
+    """Count the bytes received of a file."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self.bytes = progress, 0
 
     def count(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Pass ``chunks`` on and count them."""
+        """Yield ``chunks`` and count them."""
         for chunk in chunks:
             self.bytes += len(chunk)
             yield chunk
             self._progress.advance(len(chunk))
 
     def check(self, description: SourceFile) -> None:
-        """Raises BadSource if the count differs from the size in ``description``."""
+        """Raise BadSource if the count differs from the size in ``description``."""
         if self.bytes != description.bytes:
             raise SourceUnreadable(
                 f"{description.url} changed while it was read: expected {description.bytes} bytes, got {self.bytes}",

@@ -1,4 +1,4 @@
-"""A file of the source as parsers have it. Crew members import this, and nothing that fetches files."""
+"""A fetched file of the source, for parsers. Crew members import this without the code that fetches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class LocalFile:
     """One file of the source, plain and uncompressed."""
 
     description: SourceFile
-    """The object that it is a copy of, identified."""
+    """The identified object that it is a copy of."""
     format: Format
     delimiter: str
     path: Path
     bytes: int
-    """The size of the plain file."""
+    """Size of the plain file."""
     in_place: bool
-    """It is the user's own file, which may change while we read."""
+    """True if it is the user's own file, which may change while we read."""
 
     @property
     def name(self) -> str:
@@ -36,15 +36,15 @@ class LocalFile:
         return self.description.url
 
     def check_unchanged(self) -> None:
-        """Raises BadSource if it is the user's own file and has changed since the build began."""
+        """Raise BadSource if it is the user's own file and has changed since the build began."""
         if self.in_place:
             check_unchanged(self.description, self.path)
 
 
 @contextmanager
 def tell_changes(check: Callable[[], object]) -> Iterator[None]:
-    """Where the block cannot use what it reads, raise what ``check`` does, if a file has changed meanwhile: what was
-    read may be half of each, and says nothing of either."""
+    """If the block fails, and ``check`` shows that a file has changed, raise the error of ``check`` instead: the data
+    read may be half of each version."""
     try:
         yield
     except BadSource as error:
@@ -54,7 +54,7 @@ def tell_changes(check: Callable[[], object]) -> Iterator[None]:
 
 
 def check_unchanged(description: SourceFile, path: Path) -> None:
-    """Raises BadSource if the file at ``path`` is not what was described any more."""
+    """Raise BadSource if the file at ``path`` no longer matches its description."""
     try:
         now = describe_local_file(description.url, path.stat())
     except OSError as error:

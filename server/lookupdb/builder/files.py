@@ -1,4 +1,7 @@
-"""Sources on this machine: paths, file:// urls, files of the mounted volume, and the examples that lookupdb ships."""
+"""Sources on this machine: paths, file:// urls, files of the mounted volume, and the examples that lookupdb ships.
+
+First comes the matching of patterns, which is the same in every store.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from lookupdb.errors import BadSource, SourceMissing, SourceUnreadable
 from lookupdb.manifest import SourceFile
 from lookupdb.wording import check_path, strip_secrets
 
-# Which files a pattern matches, the same in every store; and a file of the source that was found.
+# Patterns of paths, and the files that they match.
 
 
 MAX_FILES: Final = 10_000
-"""The most files that one url may match: more are taken for a mistake in the pattern."""
+"""The most files that one url may match: more suggest a mistake in the pattern."""
 WILDCARD: Final = re.compile(r"[*?\[]")
 """The characters that make a path a pattern."""
 _CLASS: Final = re.compile(r"\[([!^]?)(\]?[^]]*)\]")
 TABLE_FOLDERS: Final = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
-"""Folders that only a table has, and what it is then."""
+"""Folder that only a table has → the kind of table."""
 ICEBERG_FOLDER: Final = "metadata"
 """The folder of an Iceberg table whose files end in one of ``ICEBERG_ENDINGS``."""
 ICEBERG_ENDINGS: Final = (".metadata.json", ".metadata.json.gz")
@@ -41,12 +44,12 @@ class RemoteFile(Protocol):
     """A file that is not on this machine."""
 
     def open(self, description: SourceFile) -> Iterator[bytes]:
-        """Its bytes in chunks. Raises BadSource, also if it no longer matches ``description``."""
+        """Return its bytes in chunks. Raises BadSource, also if it no longer matches ``description``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedFile:
-    """One file or object, and from where to read it."""
+    """A file or object, and where to read it."""
 
     description: SourceFile
     place: Path | RemoteFile
@@ -55,8 +58,8 @@ class LocatedFile:
 
 
 def is_hidden(name: str, *, is_file: bool = False) -> bool:
-    """Whether a file or folder of this name is no data, by the rule of Spark and Hadoop. A partition's folder may begin
-    with an underscore: ``_col=1``."""
+    """Return whether a file or folder of this name holds no data, by the rule of Spark and Hadoop. A partition's folder
+    may begin with an underscore: ``_col=1``."""
     is_partition = "=" in name and not is_file
     return (name.startswith("_") and not is_partition) or name.startswith(".") or name.endswith("._COPYING_")
 
@@ -66,7 +69,7 @@ class PatternFolder:
     """A folder on the way to the files that a pattern matches."""
 
     path: str
-    """With the slash at its end; empty for the one that relative paths begin at."""
+    """Its path with the final slash; empty for the folder of relative paths."""
     places: frozenset[int]
     """The segments of the pattern that may match the names in this folder."""
     matched: str | None
@@ -95,10 +98,10 @@ class PathMatches:
         """The folder that holds all files that can match."""
         self._paths: list[str] = []
         self._left_out: str | None = None
-        """A hidden name that would match else."""
+        """A hidden name that would otherwise match."""
 
     def _skip_no_folders(self, places: set[int]) -> frozenset[int]:
-        """``places``, and those behind each ``**``, which may match no folder."""
+        """Return ``places``, and those after each ``**``, which may match no folder."""
         for first in sorted(places):
             place = first
             while place < len(self._segments) and self._segments[place][0] == "**":
@@ -107,7 +110,7 @@ class PathMatches:
         return frozenset(places)
 
     def _match_name(self, folder: PatternFolder, name: str, *, is_file: bool = False) -> frozenset[int]:
-        """The places behind ``name``."""
+        """Return the places after ``name``."""
         hidden, places = is_hidden(name, is_file=is_file), set()
         for place in folder.places:
             if place == len(self._segments):
@@ -122,13 +125,14 @@ class PathMatches:
         return self._skip_no_folders(places)
 
     def crosses_folders(self, folder: PatternFolder) -> bool:
-        """Whether everything below ``folder`` may matter: ``**`` comes next, or the pattern matches the folder."""
+        """Return whether everything below ``folder`` may matter: ``**`` comes next, or the pattern matches the
+        folder."""
         return folder.matched is not None or any(
             place < len(self._segments) and self._segments[place][0] == "**" for place in folder.places
         )
 
     def enter(self, folder: PatternFolder, name: str) -> PatternFolder | None:
-        """The folder ``name`` in ``folder``; None if nothing in it can match."""
+        """Return the folder ``name`` in ``folder``; None if nothing in it can match."""
         path, places = f"{folder.path}{name}/", self._match_name(folder, name)
         matched = None if is_hidden(name) else folder.matched
         if len(self._segments) in places:
@@ -136,9 +140,10 @@ class PathMatches:
         return PatternFolder(path, places, matched) if places or matched else None
 
     def add(self, folder: PatternFolder, name: str, is_file: Callable[[], bool] = lambda: True) -> bool:
-        """Whether the pattern matches the file ``name`` in ``folder``. ``is_file`` says whether it is a file after all.
+        """Return whether the pattern matches the file ``name`` in ``folder``. ``is_file`` confirms that it is a file.
 
-        Raises BadSource for too many, and for a file that is left out though the pattern matches a folder around it.
+        Raises BadSource for too many files, and for one that is left out although the pattern matches a folder around
+        it.
         """
         if len(self._segments) not in self._match_name(folder, name, is_file=True):
             if folder.matched is not None and not is_hidden(name, is_file=True) and is_file():
@@ -156,7 +161,7 @@ class PathMatches:
         return True
 
     def finish(self) -> list[str]:
-        """The paths of all matches, sorted. Raises BadSource if there are none."""
+        """Return the paths of all matches, sorted. Raises BadSource if there are none."""
         if not self._paths:
             hint = "`*` does not match `/`; `**/` matches folders"
             if self._left_out is not None:
@@ -177,14 +182,14 @@ def _compile_segment(segment: str) -> Callable[[str], object]:
 
 
 MAX_CHECKSUM_BYTES: Final = 64 << 20
-"""Local files get a checksum as their ETag if they are no larger together: reading so much takes a fraction of a
-second."""
+"""Local files get a checksum as their ETag if their total size is at most this, which takes a fraction of a second to
+read."""
 _RESCUED: Final = "lost+found/"
-"""The folder of a file system that root alone may list, and that holds no data."""
+"""A folder of file systems that only root may list, and that holds no data."""
 
 
 def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
-    """The files at ``path``, which may be relative to ``base`` or a pattern; messages call it ``label``. Raises
+    """Return the files at ``path``, which may be relative to ``base`` or a pattern; messages call it ``label``. Raises
     BadSource."""
     if not Path(path).is_absolute() and base is None:
         raise BadSource(
@@ -196,7 +201,7 @@ def find_path(label: str, path: str, base: Path | None) -> list[LocatedFile]:
 
 
 def find_file(url: str, label: str) -> list[LocatedFile]:
-    """The files that a file:// url names or matches. Raises BadSource."""
+    """Return the files that a file:// url names or matches. Raises BadSource."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise BadSource(f"{label}: a file:// url has no host", hint="write three slashes: file:///folder/file.csv")
@@ -205,7 +210,7 @@ def find_file(url: str, label: str) -> list[LocatedFile]:
 
 
 def find_in_volume(label: str, path: str, volume: Path | None) -> list[LocatedFile]:
-    """The files of the mounted volume that ``path`` names or matches, and none outside of it. Raises BadSource."""
+    """Return the files that ``path`` names or matches within the mounted volume. Raises BadSource."""
     if volume is None:
         raise BadSource(f"{label}: no volume is mounted", hint="give its folder with --volume")
     root = volume.resolve()
@@ -218,7 +223,7 @@ def find_in_volume(label: str, path: str, volume: Path | None) -> list[LocatedFi
 
 
 def find_example(url: str, label: str) -> list[LocatedFile]:
-    """The example that lookupdb ships under this name. Raises BadSource."""
+    """Return the example that lookupdb ships under this name. Raises BadSource."""
     name = url.removeprefix("example://")
     folder = resources.files("lookupdb").joinpath("data")
     names = sorted(entry.name for entry in folder.iterdir() if ".csv" in entry.name)
@@ -231,7 +236,7 @@ def find_example(url: str, label: str) -> list[LocatedFile]:
 
 
 def _match_files(label: str, path: str, root: Path) -> list[str]:
-    """Paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
+    """Return paths of files, relative to ``root`` as ``path`` is. A file whose name looks like a pattern is matched
     literally."""
     literal = root / path
     if literal.is_file() or not WILDCARD.search(path):
@@ -244,8 +249,7 @@ def _match_files(label: str, path: str, root: Path) -> list[str]:
 
 
 def _walk_folder(root: Path, matches: PathMatches, folder: PatternFolder, parents: tuple[tuple[int, int], ...]) -> None:
-    """Find the files in ``folder``. Follows links, but not to one of the ``parents``, which are named by device and
-    inode."""
+    """Find the files in ``folder``. Follows links, except to one of the ``parents``, named by device and inode."""
     try:
         status = (root / folder.path).stat()
         identity = (status.st_dev, status.st_ino)
@@ -267,8 +271,8 @@ def _walk_folder(root: Path, matches: PathMatches, folder: PatternFolder, parent
 
 
 def find_table(path: Path, tables: dict[Path, str | None]) -> str | None:
-    """The table that the file at ``path`` is a part of, "a Delta table at …"; None if it is part of none. ``tables``
-    keeps what was found in each folder."""
+    """Return the table that the file at ``path`` belongs to, "a Delta table at …"; None if there is none. ``tables``
+    caches the result for each folder."""
     folders = dict.fromkeys(path.resolve().parents)
     if ".." not in path.parts:
         folders.update(dict.fromkeys(path.parents))  # the table's files may be links
@@ -296,7 +300,7 @@ def _locate(path: Path, url: str) -> LocatedFile:
     check_path(path, BadSource)
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for who writes to it
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
             raise BadSource(
                 f"{label} is not a regular file, but {_describe_kind(status.st_mode)}",
                 hint="write what it gives to a file first: a source is read more than once",
@@ -320,15 +324,15 @@ def _describe_kind(mode: int) -> str:
 
 
 def add_checksums(files: list[LocatedFile]) -> list[LocatedFile]:
-    """The files, the local ones with a checksum as ETag unless they are large together: then a ConfigMap that is
-    mounted anew, or a file that is rewritten unchanged, is no change. Raises BadSource."""
+    """Return the files, the local ones with a checksum as ETag unless they are large together. Then a remounted
+    ConfigMap, or a file that is rewritten unchanged, is no change. Raises BadSource."""
     if sum(file.description.bytes for file in files if _needs_checksum(file)) > MAX_CHECKSUM_BYTES:
         return files
     return [_add_checksum(file) if _needs_checksum(file) else file for file in files]
 
 
 def _needs_checksum(file: LocatedFile) -> bool:
-    """Whether it is a local file without ETag. An example has its checksum from the start."""
+    """Return whether it is a local file without ETag. An example has its checksum from the start."""
     return isinstance(file.place, Path) and file.description.etag is None
 
 
@@ -343,7 +347,7 @@ def _add_checksum(file: LocatedFile) -> LocatedFile:
 
 
 def describe_local_file(url: str, status: os.stat_result) -> SourceFile:
-    """A local file as it is now. Its time is kept to the nanosecond, so that a quick second write shows."""
+    """Describe a local file as it is now. Its time is kept to the nanosecond, so that a quick second write shows."""
     seconds, nanoseconds = divmod(status.st_mtime_ns, 1_000_000_000)
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return SourceFile(url, status.st_size, None, f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z")

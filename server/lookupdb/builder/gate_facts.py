@@ -1,4 +1,4 @@
-"""What gates judge a written generation by: reads its files, and those of the active generation."""
+"""The facts for the gates: read the files of a written generation, and those of the active one."""
 
 from __future__ import annotations
 
@@ -21,30 +21,27 @@ from lookupdb.shardfile import FRAMED, ShardReader, unframe
 from lookupdb.store import StoredDataset
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
-# How much a new generation differs from the active one, at a cost that does not grow with the store. The gate of a
-# build asks this, and ``lookupdb diff --sampled``.
+# Estimate how much a new generation differs from the active one, at a cost that does not grow with the store, for a
+# build's gate and ``lookupdb diff --sampled``.
 #
-# Shard s of N holds the keys whose hash is s modulo N: a sample of all keys that the hash has chosen, the same in every
-# build. So only the first shards of the active generation are read, as many as it takes for ``MAX_KEYS`` keys of the
-# generation that has more, but no more than ``MAX_BYTES`` of either unless the first alone is larger. Of their keys one
-# in 2^k is compared, chosen by other bits of the hash. Values are compared as lookups return them: compression,
-# dictionaries and the number of shards make no difference.
+# Shard s of N holds the keys whose hash is s modulo N: a random sample of all keys, the same in every build. So only
+# the first shards of the active generation are read, enough for ``MAX_KEYS`` keys of the larger generation, but at most
+# ``MAX_BYTES`` of either unless the first shard alone is larger. One key in 2^k is compared, chosen by other bits of
+# the hash. Values are compared as lookups return them.
 #
-# A new generation with as many shards has these keys in the same ones. Else each of its shards may hold some of them:
-# the keys that are compared are kept in memory, each with a hash of its value, and every file of either generation is
-# read once. Of a new file the keys count that would be in the shards that were read: what was added is as exact as what
-# was removed.
+# If the new generation has as many shards, the keys are in the same ones. Otherwise each of its shards may hold some:
+# the compared keys stay in memory, each with a hash of its value, and every file of either generation is read once. In
+# a new file only keys count that would be in the shards that were read: added keys are as exact as removed ones.
 #
-# Of n keys compared, the share that is found to differ is off by 1 / (2 √n) at most, one standard deviation: 0.16 % of
-# 100,000 keys.
+# With n keys compared, the standard deviation of the share is at most 1 / (2 √n): 0.16 % for 100,000 keys.
 
 
 MAX_KEYS: Final = 100_000
-"""Keys of the generation with more of them that are enough; up to twice as many are compared."""
+"""Enough keys of the larger generation; up to twice as many are compared."""
 MAX_BYTES: Final = 1 << 30
-"""Of each generation's files that are read, but for the active one's first and what may hold the same keys."""
+"""Bytes to read of each generation's files, except the active one's first and those that may hold the same keys."""
 MAX_KEPT_BYTES: Final = 16 << 20
-"""Of keys in memory, while generations are compared whose numbers of shards differ."""
+"""Bytes of keys in memory while two generations with different numbers of shards are compared."""
 
 
 def compare_with_active(
@@ -54,7 +51,7 @@ def compare_with_active(
     ``dataset``.
 
     Copies one file of the store at a time to ``scratch``, unless it is on this machine. Raises StoreError, CorruptFile
-    if what has to be read of the active generation is damaged, NotEnoughRoom.
+    if the part of the active generation that is read is damaged, NotEnoughRoom.
     """
 
     def open_after(stack: ExitStack, number: int) -> ShardReader:
@@ -64,8 +61,8 @@ def compare_with_active(
 
 
 def compare_stored(before: StoredGeneration, after: StoredGeneration, scratch: Path) -> SampledDifference:
-    """Compare two generations that are stored. Copies to ``scratch`` a file of each at a time. Raises StoreError,
-    CorruptFile, NotEnoughRoom."""
+    """Compare two stored generations. Copies one file of each at a time to ``scratch``. Raises StoreError, CorruptFile,
+    NotEnoughRoom."""
 
     def open_after(stack: ExitStack, number: int) -> ShardReader:
         return _open(stack, after, after.manifest.shards[number], scratch)
@@ -99,8 +96,8 @@ def _open(stack: ExitStack, generation: StoredGeneration, shard: ShardFile, scra
 
 
 def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[ShardFile]:
-    """The first of ``shards`` that are read: enough for the sample, at least one. Of the other generation, which has
-    ``totals``, as many shards would hold the same share."""
+    """Return the first of ``shards``, enough for the sample, at least one. The other generation, with ``totals``, has
+    the same share of its keys in as many shards."""
     records = size = 0
     for number, shard in enumerate(shards):
         size += shard.bytes
@@ -113,7 +110,7 @@ def choose_shards(shards: Sequence[ShardFile], totals: Totals) -> Sequence[Shard
 
 
 def choose_halvings(keys: int) -> int:
-    """How often a sample of ``keys`` keys is halved, so that at least ``MAX_KEYS`` are left."""
+    """Return how often to halve a sample of ``keys`` keys, so that at least ``MAX_KEYS`` are left."""
     return max(0, (keys // MAX_KEYS).bit_length() - 1)
 
 
@@ -145,8 +142,8 @@ def _is_same(before: ShardReader, old: bytes, after: ShardReader, new: bytes) ->
 
 
 class _Sample:
-    """The keys of the chosen shards that are compared, by the new shard that would hold them, each with a hash of its
-    value. Long keys make it smaller: it holds no more than ``MAX_KEPT_BYTES`` of them."""
+    """The compared keys of the chosen shards, by the new shard that would hold them, each with a hash of its value. It
+    keeps at most ``MAX_KEPT_BYTES`` of keys."""
 
     def __init__(self, shards: int, sampled_shards: int, new_shards: int, halvings: int) -> None:
         self.halvings = halvings
@@ -157,19 +154,20 @@ class _Sample:
         self._kept_bytes = 0
 
     def is_asked_for(self, number: int) -> bool:
-        """Whether the new shard ``number`` can hold keys of a chosen shard: both numbers are the hash's remainders."""
+        """Return whether the new shard ``number`` can hold keys of a chosen shard: both numbers are the hash's
+        remainders."""
         return number % math.gcd(self._shards, self.new_shards) < self._sampled_shards
 
     def list_new_keys(self, after: ShardReader) -> Iterator[bytes]:
-        """Of a new shard, the sampled keys that would be in a chosen one."""
+        """Yield the sampled keys of a new shard that would be in a chosen one."""
         keys = _sampled_keys(after, make_sampler(self.halvings))
         return (key for key in keys if shard_number(key, self._shards) < self._sampled_shards)
 
     def add_shard(self, before: ShardReader) -> None:
-        """Keep what is sampled of a chosen shard."""
+        """Keep the sampled keys of a chosen shard."""
         is_sampled = make_sampler(self.halvings)
         for key in _sampled_keys(before, is_sampled):
-            if not is_sampled(key):  # it was halved meanwhile
+            if not is_sampled(key):  # the sample was halved meanwhile
                 continue
             keys, values = self._kept[shard_number(key, self.new_shards)]
             keys.append(key)
@@ -179,7 +177,7 @@ class _Sample:
                 is_sampled = self._halve()
 
     def take_entries(self, number: int) -> dict[bytes, int]:
-        """What is kept for the new shard ``number``, and not kept any more."""
+        """Return the keys kept for the new shard ``number``, and forget them."""
         keys, values = self._kept[number]
         self._kept[number] = ([], array("q"))
         return dict(zip(keys, values, strict=True))
@@ -201,8 +199,8 @@ def _compare_resharded(
     open_after: Callable[[ExitStack, int], ShardReader],
     scratch: Path,
 ) -> SampledDifference:
-    """Compare generations whose numbers of shards differ: each file is opened once, one at a time. What was not among
-    the sample's keys of a chosen shard is added, what is left of them was removed."""
+    """Compare generations with different numbers of shards: each file is opened once, one at a time. Keys that are not
+    in the sample of a chosen shard were added, those left in it were removed."""
     for shard in sampled_shards:
         with ExitStack() as stack:
             sample.add_shard(_open(stack, before, shard, scratch))
@@ -236,8 +234,8 @@ def gather_facts(
     scratch: Path,
     progress: Progress,
 ) -> GateFacts:
-    """The facts of a generation that is written and not yet published. ``scratch`` takes a copy of one file of the
-    active generation at a time."""
+    """Return the facts of a generation that is written but not yet published. ``scratch`` takes a copy of one file of
+    the active generation at a time."""
 
     @cache
     def compare() -> SampledDifference | str:
@@ -273,7 +271,7 @@ class WrittenGeneration:
         self._encode = keys.make_key_encoder(spec.key.normalize)
 
     def find(self, text: str) -> bytes | None:
-        """The value of a key as a router looks it up; None if there is none."""
+        """Return the value of a key as a router looks it up; None if there is none."""
         try:
             key = self._encode(text)
         except keys.InvalidKey:
@@ -283,7 +281,7 @@ class WrittenGeneration:
         return None if reply is None else unframe(reply)
 
     def list_large_values(self, limit: int) -> Iterator[tuple[bytes, int]]:
-        """The keys whose values have more than ``limit`` bytes, and how many."""
+        """Yield the keys whose values have more than ``limit`` bytes, with the size."""
         for number in range(self.spec.shards):
             with self.open_shard(number) as shard:
                 for key, stored in shard.items():
@@ -294,5 +292,5 @@ class WrittenGeneration:
                         yield key, size
 
     def open_shard(self, number: int) -> AbstractContextManager[ShardReader]:
-        """The file of shard ``number``."""
+        """Open the file of shard ``number``."""
         return ShardReader(self.folder / shard_name.file_name(number, self.spec.shards))

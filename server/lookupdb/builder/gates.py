@@ -1,8 +1,8 @@
-"""Gates: the checks that a new generation must pass before it may serve. Pure: what a check has to look up or to
-compare comes from functions in ``GateFacts``, which ``gate_facts`` makes.
+"""Gates: the checks that a new generation must pass before it may serve. They do no I/O: ``GateFacts`` has functions,
+made by ``gate_facts``, for lookups and comparisons.
 
-A message names at most ten keys and rows, each cut to a hundred characters, and no value: what is wrong with a value
-can be looked up in the generation, which is kept, while a message goes to whoever may see the dataset's status.
+A message names at most ten keys and rows, each cut to a hundred characters, and no value: everybody who may see the
+dataset's status reads it. Values can be looked up in the generation, which is kept.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from lookupdb.manifest import ExcludedRows, Manifest
 from lookupdb.wording import format_count
 
 MAX_SHOWN: Final = 10
-"""How many keys or rows a message names for one gate."""
+"""The most keys or rows that a message names for one gate."""
 _MAX_SHOWN_OF_SEVERAL: Final = 3
-"""The same, when several gates are closed: a builder's last word has room for 4 KB."""
+"""The limit if several gates failed: a builder's termination message holds 4 KB."""
 _MAX_SHOWN_CHARACTERS: Final = 100
 
 
 @dataclass(slots=True)
 class SampledDifference:
-    """What was found of the keys that were compared with the active generation's."""
+    """The result of comparing keys with the active generation's."""
 
     added: int = 0
     removed: int = 0
     changed: int = 0
     same: int = 0
     is_whole: bool = True
-    """Whether all keys were compared."""
+    """True if all keys were compared."""
     samples: dict[str, list[bytes]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
 
     @property
     def differing(self) -> int:
-        """Keys that only one generation has, or with different values."""
+        """Number of keys that only one generation has, or with different values."""
         return self.added + self.removed + self.changed
 
     @property
     def compared(self) -> int:
-        """Keys that either generation has."""
+        """Number of keys that either generation has."""
         return self.differing + self.same
 
     def count(self, kind: Literal["added", "removed", "changed"], key: bytes) -> None:
@@ -62,12 +62,12 @@ class ActiveGeneration:
     generation: str
     records: int
     manifest: Manifest | None
-    """None when the store has lost it, and only the number of its records is known."""
+    """None if the store has lost it, and only the number of its records is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """What the gates judge a new generation by."""
+    """The facts that gates check."""
 
     records: int
     rejected: ExcludedRows
@@ -76,36 +76,36 @@ class GateFacts:
     value_format: str
     largest_value_bytes: int
     find: Callable[[str], bytes | None]
-    """The value that a client finds who asks for this key; None if it finds none."""
+    """Returns the value that a client finds for this key; None if it finds none."""
     list_large_values: Callable[[int], Iterator[tuple[bytes, int]]]
-    """The keys of values of more than so many bytes, with their sizes."""
+    """Yields the keys with values of more bytes than this, with their sizes."""
     compare: Callable[[], SampledDifference | str]
-    """What has changed since the active generation, or why that cannot be told. Takes long the first time. Raises
-    StoreError if the store does not answer, NotEnoughRoom."""
+    """Returns the changes since the active generation, or why they are unknown. Slow the first time. Raises StoreError
+    if the store does not answer, NotEnoughRoom."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedGate:
-    """Why one gate is closed."""
+    """Why one gate failed."""
 
     sentence: str
-    """What was expected, and what was found."""
+    """The expected and the actual state."""
     samples: tuple[str, ...] = ()
-    """Lines with keys or rows of which it is so, the most telling first."""
+    """Lines with example keys or rows, the most telling first."""
     is_unjudged: bool = False
-    """Whether it is closed because it could not be judged: the same generation might pass another time."""
+    """True if it failed because it could not be checked: the same generation might pass another time."""
 
     def describe(self, max_samples: int) -> str:
-        """The sentence with at most ``max_samples`` samples, each on a line of its own."""
+        """Return the sentence with at most ``max_samples`` samples, each on a line of its own."""
         return "\n".join([self.sentence, *(f"  {sample}" for sample in self.samples[:max_samples])])
 
 
 Check = Callable[[Gates, GateFacts], ClosedGate | None]
-"""Returns why the gate is closed, or None if it is open."""
+"""Returns why the gate failed, or None if it passed."""
 
 
 def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation of fewer records."""
+    """Reject a generation with fewer records."""
     if facts.records >= gates.min_records:
         return None
     expected = format_count(gates.min_records, "record")
@@ -113,7 +113,7 @@ def check_min_records(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation that has lost more than this percentage of the active one's records."""
+    """Reject a generation that has lost more than this percentage of the active one's records."""
     limit, active = gates.max_shrink_percent, facts.active
     if limit is None or active is None or (active.records - facts.records) * 100 <= limit * active.records:
         return None
@@ -123,7 +123,7 @@ def check_max_shrink_percent(gates: Gates, facts: GateFacts) -> ClosedGate | Non
 
 
 def check_max_growth_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation that has grown by more than this percentage of the active one's records."""
+    """Reject a generation that has grown by more than this percentage of the active one's records."""
     limit, active = gates.max_growth_percent, facts.active
     if limit is None or active is None or (facts.records - active.records) * 100 <= limit * active.records:
         return None
@@ -138,8 +138,8 @@ def _describe_change(records: int, active: ActiveGeneration) -> str:
 
 
 def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation in which more than this percentage of keys differs from the active one. Closed, too, if
-    that cannot be told: nobody knows what would go live."""
+    """Reject a generation in which more than this percentage of keys differs from the active one, or in which this is
+    unknown."""
     limit, active = gates.max_changed_percent, facts.active
     if limit is None or limit == 100 or active is None:
         return None
@@ -159,10 +159,10 @@ def check_max_changed_percent(gates: Gates, facts: GateFacts) -> ClosedGate | No
 
 
 def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Keys that have changed, a kind in turn, so that a few show every kind."""
+    """Return examples of changed keys, alternating kinds, so that a few show every kind."""
     try:
         found = facts.compare()
-    except LookupdbError:  # no room for a copy, say: a gate that is closed without it stays closed
+    except LookupdbError:  # no room for a copy, for example: a gate that failed without it stays failed
         return ()
     if isinstance(found, str):
         return ()
@@ -172,7 +172,7 @@ def _sample_changes(facts: GateFacts, kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation that has a larger value."""
+    """Reject a generation that has a larger value."""
     limit = gates.max_value_bytes
     if limit is None or facts.largest_value_bytes <= limit:
         return None
@@ -184,7 +184,7 @@ def check_max_value_bytes(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation whose source has more rejected rows."""
+    """Reject a generation whose source has more rejected rows."""
     rejected, allowed = facts.rejected, gates.max_rejected_rows
     if rejected.count <= allowed:
         return None
@@ -196,7 +196,7 @@ def check_max_rejected_rows(gates: Gates, facts: GateFacts) -> ClosedGate | None
 
 
 def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation that lacks one of these keys."""
+    """Reject a generation that lacks one of these keys."""
     missing = [key for key in gates.required_keys if facts.find(key) is None]
     if not missing:
         return None
@@ -208,7 +208,7 @@ def check_required_keys(gates: Gates, facts: GateFacts) -> ClosedGate | None:
 
 
 def check_expected_values(gates: Gates, facts: GateFacts) -> ClosedGate | None:
-    """Refuses a generation in which one of these keys is missing or has another value."""
+    """Reject a generation in which one of these keys is missing or has another value."""
     differing = [
         ("missing" if value is None else "another value", expected.key)
         for expected in gates.expected_values
@@ -234,11 +234,11 @@ def _is_expected(value: bytes, expected: ExpectedValue, value_format: str) -> bo
             exact_json.decode(value), exact_json.decode(expected.value.encode())
         )
     except (ValueError, RecursionError):
-        return False  # nested too deeply, or with too long a number, to be read
+        return False  # nested too deeply, or with too long a number
 
 
 def _is_same_json(found: Any, expected: Any) -> bool:
-    """Whether both are the same JSON value. Python takes true for 1."""
+    """Return whether both are the same JSON value. Python considers true equal to 1."""
     if isinstance(found, bool) or isinstance(expected, bool):
         return found is expected
     if isinstance(found, dict) and isinstance(expected, dict):
@@ -248,7 +248,7 @@ def _is_same_json(found: Any, expected: Any) -> bool:
     if isinstance(found, list) and isinstance(expected, list):
         return len(found) == len(expected) and all(map(_is_same_json, found, expected))
     if isinstance(found, float) and math.isinf(found):
-        return False  # of numbers that no float holds it cannot be told whether they are the same
+        return False  # numbers beyond floats cannot be compared
     return bool(found == expected)
 
 
@@ -262,31 +262,31 @@ CHECKS: tuple[Check, ...] = (
     check_max_value_bytes,
     check_max_changed_percent,
 )
-"""In the order in which a message tells of them."""
+"""All checks, in the order of messages."""
 
 
 def comparing_gates(gates: Gates) -> list[str]:
-    """What to write into a manifest so that nothing is compared with the active generation's number of records."""
+    """Return the changes to a manifest that avoid a comparison with the active generation's number of records."""
     ways_out = {
         "set spec.gates.maxShrinkPercent to 100": gates.max_shrink_percent not in (None, 100),
-        "take spec.gates.maxGrowthPercent away": gates.max_growth_percent is not None,
+        "remove spec.gates.maxGrowthPercent": gates.max_growth_percent is not None,
     }
     return [way_out for way_out, is_comparing in ways_out.items() if is_comparing]
 
 
 def find_closed_gates(gates: Gates, facts: GateFacts) -> list[ClosedGate]:
-    """Every gate that is closed."""
+    """Return every gate that failed."""
     return [closed for check in CHECKS if (closed := check(gates, facts))]
 
 
 def describe_closed_gates(closed_gates: Sequence[ClosedGate]) -> tuple[str, ...]:
-    """One reason for each, with samples."""
+    """Return one reason for each, with samples."""
     most = MAX_SHOWN if len(closed_gates) == 1 else _MAX_SHOWN_OF_SEVERAL
     return tuple(gate.describe(most) for gate in closed_gates)
 
 
 def show_key(key: str | bytes) -> str:
-    """``key``, quoted and cut."""
+    """Return ``key``, quoted and cut."""
     text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
     return repr(_cut(text, _MAX_SHOWN_CHARACTERS))
 
@@ -296,5 +296,5 @@ def _cut(text: str, max_characters: int) -> str:
 
 
 def join_reasons(reasons: Iterable[str]) -> str:
-    """The reasons of several gates as one message."""
+    """Join the reasons of several gates to one message."""
     return "\n".join(reasons)

@@ -1,6 +1,6 @@
 """A file behind an http(s) URL whose server sends no length: it comes in chunks, up to a marked end.
 
-The object store's client, which reads all other URLs, refuses such answers.
+The object store's client, which reads all other URLs, rejects such responses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HttpStream:
     url: str
 
     def open(self, description: SourceFile) -> Iterator[bytes]:
-        """Its bytes, to the end. Raises BadSource if no end is marked, OSError if the server cannot be read."""
+        """Yield its bytes, to the end. Raises BadSource if no end is marked, OSError if the server cannot be read."""
         with _open(self.url) as response:
             if response.headers.get("Transfer-Encoding", "").lower() != "chunked" and response.length is None:
                 raise BadSource(
@@ -38,7 +38,7 @@ class HttpStream:
             yield from _chunks(response)
 
     def content_encoding(self) -> str:
-        """The header of that name, empty if there is none. Raises OSError if the server cannot be read."""
+        """Return the Content-Encoding header, empty if there is none. Raises OSError if the server cannot be read."""
         with _open(self.url) as response:
             return str(response.headers.get("Content-Encoding", ""))
 
@@ -52,7 +52,7 @@ def _chunks(response: Any) -> Iterator[bytes]:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to plain http."""
+    """Follow no redirect to plain http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

@@ -1,4 +1,8 @@
-"""JSON files that hold one array of objects or one object of records, read through a window in bounded memory."""
+"""JSON: lines of objects, one array of objects, or one object of records, without loss.
+
+The parts: exact JSON values, the parser of JSON lines, and the parsers of whole documents, which read through a window
+in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +25,24 @@ from lookupdb.errors import BadSource, NotEnoughRoom
 
 # JSON values without loss: numbers keep their text, and nesting has a limit of our own.
 #
-# orjson makes floats of fractions, exponents and integers beyond 64 bits: ``is_exact`` sees it, and ``decode_exactly``
-# parses again. The limit of nesting does not depend on the parser, so that all parsers reject the same rows.
+# orjson turns fractions, exponents and integers beyond 64 bits into floats: ``is_exact`` detects it, and
+# ``decode_exactly`` parses again. The limit of nesting is independent of the parser, so that all reject the same rows.
 
 
 _TEXTUAL: Final = frozenset([str, bool, type(None)])
 _NESTED: Final = frozenset([dict, list])
 MAX_NESTING: Final = 250
-"""The most arrays and objects within each other. Writers of values allow a few more."""
+"""The most nested arrays and objects. Writers of values allow a few more."""
 _TOKENS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|[\]}]', re.DOTALL)
 
 
 def too_deep_row() -> UnusableRow:
-    """A row that stands for one that is nested too deeply."""
+    """Return a row that replaces one that is nested too deeply."""
     return UnusableRow(f"it is nested more than {MAX_NESTING} deep")
 
 
 def is_nested_too_deeply(text: bytes) -> bool:
-    """Whether the JSON ``text`` is nested more than ``MAX_NESTING`` deep."""
+    """Return whether the JSON ``text`` is nested more than ``MAX_NESTING`` deep."""
     if text.count(b"[") + text.count(b"{") <= MAX_NESTING:
         return False
     depth = 0
@@ -63,14 +67,14 @@ def _parse_integer(text: str) -> int | orjson.Fragment:
 EXACT_DECODER: Final = json.JSONDecoder(
     parse_float=_number_text, parse_int=_parse_integer, parse_constant=lambda _: NOT_FINITE
 )
-"""Returns numbers that Python would change as fragments of their text. Takes NaN, infinities and lone surrogates, which
-other programs write: a row is rejected for them alone, if its key or value holds one."""
+"""Returns numbers that Python would change as fragments of their text. Accepts NaN, infinities and lone surrogates,
+which other programs write: a row is rejected only if its key or value holds one."""
 
 
 def split_objects(text: bytes) -> tuple[list[bytes], bytes]:
-    """The objects that stand one behind the other in ``text``, with blanks between them at most, and what is left.
+    """Return the consecutive objects in ``text``, with only blanks between them, and the rest.
 
-    It is left if it is no whole object: the beginning of one, or something else.
+    The rest is the beginning of an object, or something else.
     """
     objects, depth, start = [], 0, 0
     for token in _TOKENS.finditer(text):
@@ -87,7 +91,7 @@ def split_objects(text: bytes) -> tuple[list[bytes], bytes]:
 
 
 def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
-    """Whether every number in ``value``, which orjson parsed from ``text``, can be written back unchanged.
+    """Return whether every number in ``value``, which orjson parsed from ``text``, can be written back unchanged.
 
     Raises RecursionError if it is nested more than ``depth`` deep.
     """
@@ -107,15 +111,14 @@ def is_exact(value: Any, text: bytes, depth: int = MAX_NESTING) -> bool:
 
 
 def decode_exactly(text: bytes) -> Any:
-    """The JSON ``text`` with its numbers as fragments of their text, or a row that says why it is rejected."""
+    """Return the JSON ``text`` with its numbers as fragments of their text, or a row that says why it is rejected."""
     return too_deep_row() if is_nested_too_deeply(text) else EXACT_DECODER.decode(text.decode("utf-8-sig"))
 
 
-# JSON lines: numbers keep their text, whatever their size; everything else is written anew, compactly. Several objects
-# may stand in one line.
+# JSON lines: numbers keep their text; everything else is written again, compactly. A line may hold several objects.
 #
-# orjson parses, but makes floats of fractions, exponents and integers beyond 64 bits. A row with such a number is
-# parsed again, with the text of its numbers kept (``EXACT_DECODER``). Common rows, of ids and words, are parsed once.
+# orjson parses common rows, of ids and words, once. It turns fractions, exponents and integers beyond 64 bits into
+# floats, so a row with one is parsed again with ``EXACT_DECODER``.
 
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -124,7 +127,7 @@ _LINES_HINT: Final = "source.format: json is for a file that is one array"
 
 
 class JsonLinesParser:
-    """Parses JSON lines. Rows are dicts."""
+    """Parse JSON lines. Rows are dicts."""
 
     names = None
     end = None
@@ -152,14 +155,14 @@ class JsonLinesParser:
         self.lines = number - lines_before
 
     def is_cut(self, line: bytes) -> bool:
-        """Whether the line goes on behind ``line``, which is as long as a row may be."""
+        """Return whether the line continues after ``line``, which is as long as a row may be."""
         return len(line) == self._max_row and not line.endswith(b"\n")
 
     def parse_line(
         self, line: bytes, row: int, number: int, *, is_cut: bool = False
     ) -> tuple[list[dict[str, Any]], bytes]:
-        """The rows in line ``number``, the first of which is the file's row ``row``: one, or none if it is blank, or
-        several if objects stand one behind the other. And the beginning of one more, if the line ``is_cut``.
+        """Return the rows in line ``number``, the first of which is the file's row ``row``: none if it is blank,
+        several for consecutive objects. And the beginning of one more, if the line ``is_cut``.
 
         Raises BadSource, NotEnoughRoom.
         """
@@ -205,7 +208,7 @@ class JsonLinesParser:
         return record
 
     def _parse_leniently(self, text: bytes, error: orjson.JSONDecodeError) -> Any:
-        """Parse a row whose only faults may be in its values: it is rejected if its key or value holds one.
+        """Parse a row whose faults may all be in its values: it is rejected if its key or value holds one.
 
         Raises ``error`` for any other fault.
         """
@@ -219,7 +222,7 @@ class JsonLinesParser:
     def _malformed_row_error(
         self, text: bytes, error: Exception, row: int, line: int, *, is_cut: bool = False
     ) -> BadSource | NotEnoughRoom:
-        """The error for a row that is not JSON."""
+        """Return the error for a row that is not JSON."""
         where = f"{self._file.name} row {row} (line {line})"
         if is_cut:
             return NotEnoughRoom(
@@ -236,12 +239,12 @@ class JsonLinesParser:
         return BadSource(f"{where} is not JSON: {describe_json_error(error)}", hint=hint)
 
     def position(self) -> int:
-        """How many bytes were read: a little more than was parsed."""
+        """Number of bytes read: a little more than was parsed."""
         return self._raw.tell()
 
 
 def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
-    """The error for a row that is JSON but not an object."""
+    """Return the error for a row that is JSON but not an object."""
     kinds = {list: "an array", str: "text", bool: "a boolean", type(None): "null"}
     hint = array_hint if type(value) is list else None
     return BadSource(f"{where} is {kinds.get(type(value), 'a number')}, expected an object", hint=hint)
@@ -250,9 +253,9 @@ def not_an_object_error(where: str, value: Any, array_hint: str) -> BadSource:
 log = logging.getLogger(__name__)
 
 _NUMBER_TAIL: Final = len("e+")
-"""The tail of a number may lie behind the window: at most this much of ``1.5`` is taken for what follows ``1``."""
+"""A number's tail may lie behind the window: at most this much of ``1.5`` is mistaken for what follows ``1``."""
 _TOKEN_TAIL: Final = len(r"\ud83d\ude00")
-"""The tail of a word or an escape may lie behind the window: what is wrong further before its end stays wrong."""
+"""The tail of a word or an escape may lie behind the window: an error further before its end is final."""
 _SPACE: Final = " \t\r\n"
 _OUTSIDE_TEXT: Final = re.compile(r'[\[\]{}"]')
 _MEMBER: Final = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:\s*(\S)', re.DOTALL)
@@ -266,13 +269,13 @@ _CORRECT: Final = "correct it there, or write the file again"
 def make_json_parser(
     spec: DatasetSpec, file: LocalFile, piece: Slice, raw: SliceFile, max_row_bytes: int
 ) -> JsonArrayParser | JsonMembersParser:
-    """The parser of a file of format json that the spec asks for."""
+    """Return the parser of a file of format json that the spec asks for."""
     kind = JsonMembersParser if spec.key.member_names else JsonArrayParser
     return kind(spec, file, piece, raw, max_row_bytes)
 
 
 class _Document:
-    """Reads what stands between two brackets, element by element."""
+    """Read the content of a pair of brackets, element by element."""
 
     lines = 0
     names = None
@@ -283,12 +286,12 @@ class _Document:
         self._raw, self._text = raw, _decode_chunks(raw, file.name)
         self._window, self._offset, self._ended = "", 0, False
         self._dropped_lines = self._dropped_column = 0
-        """The line breaks before the window, and the characters between the last of them and the window."""
+        """Line breaks before the window, and characters between the last of them and the window."""
 
     def _read_elements(
         self, kind: str, brackets: tuple[str, str], hint: str, read: Callable[[str], Any]
     ) -> Iterator[Any]:
-        """The elements as ``read`` returns them; its argument says where an element stands."""
+        """Yield the elements as ``read`` returns them; its argument says where an element is."""
         name, (opening, closing) = self._file.name, brackets
         found = self._peek()
         if not found:
@@ -321,7 +324,7 @@ class _Document:
             )
 
     def _unwrapping_hint(self) -> str | None:
-        """What to do about an object that wraps an array, if the window shows one."""
+        """Return a hint about an object that wraps an array, if the window shows one."""
         if self._window[self._offset] != "{" or (name := find_wrapped_array(self._window, self._offset)) is None:
             return None
         if not name:
@@ -332,7 +335,7 @@ class _Document:
         )
 
     def _peek(self) -> str:
-        """The next character that is not white space, "" at the end. Moves to it, but not behind it."""
+        """Return the next character that is not white space, "" at the end. Moves to it, but not past it."""
         while True:
             while self._offset < len(self._window):
                 character = self._window[self._offset]
@@ -343,7 +346,7 @@ class _Document:
                 return ""
 
     def _read_element(self, where: str) -> Any:
-        """The next element. Doubles the window until the element fits."""
+        """Return the next element. Doubles the window until the element fits."""
         self._peek()
         while True:
             try:
@@ -355,20 +358,20 @@ class _Document:
                 self._widen_window(where, error)
                 continue
             if len(self._window) - end <= _NUMBER_TAIL:
-                end -= self._offset  # reading on drops what is behind us
+                end -= self._offset  # reading more drops what is parsed
                 if self._read_more(_WINDOW):
                     continue
             begin, self._offset = self._offset, end
             return too_deep_row() if self._is_too_deep(begin, end) else element
 
     def _is_too_deep(self, begin: int, end: int) -> bool:
-        """Whether this element is nested too deeply. Counting its brackets quickly clears most."""
+        """Return whether this element is nested too deeply. Counting its brackets quickly clears most."""
         if self._window.count("[", begin, end) + self._window.count("{", begin, end) <= MAX_NESTING:
             return False
         return is_nested_too_deeply(self._window[begin:end].encode(errors="replace"))
 
     def _widen_window(self, where: str, error: ValueError) -> None:
-        """Read on, because the element may not end within the window. Raises BadSource, NotEnoughRoom."""
+        """Read more, because the element may not end within the window. Raises BadSource, NotEnoughRoom."""
         why = str(getattr(error, "msg", error)).removesuffix(" at")
         distance = max(0, getattr(error, "pos", self._offset) - self._offset)
         is_wrong = not self._may_go_on(error)
@@ -385,12 +388,12 @@ class _Document:
             ) from error
 
     def _may_go_on(self, error: ValueError) -> bool:
-        """Whether ``error`` may come of it alone that the element goes on behind the window."""
+        """Return whether ``error`` may only mean that the element continues behind the window."""
         assert isinstance(error, json.JSONDecodeError)
         return error.msg.startswith("Unterminated string") or len(self._window) - error.pos <= _TOKEN_TAIL
 
     def _skip_element(self, where: str) -> None:
-        """Skip an element that is nested too deeply to parse, however long, up to the bracket that closes it."""
+        """Skip an element that is nested too deeply to parse, of any length, up to its closing bracket."""
         depth, in_text = 0, False
         while True:
             found = (_INSIDE_TEXT if in_text else _OUTSIDE_TEXT).search(self._window, self._offset)
@@ -417,7 +420,7 @@ class _Document:
                 return
 
     def _read_more(self, characters: int) -> bool:
-        """Drop what is parsed and read on; False at the end of the file."""
+        """Drop what is parsed and read more; False at the end of the file."""
         pieces = [self._window[self._offset :]]
         self._count_dropped()
         self._offset = 0
@@ -430,26 +433,26 @@ class _Document:
         return len(pieces) > 1
 
     def _count_dropped(self) -> None:
-        """Count the lines of what is parsed, before it is dropped."""
+        """Count the lines of the parsed text before it is dropped."""
         last_break = self._window.rfind("\n", 0, self._offset)
         self._dropped_lines += self._window.count("\n", 0, self._offset)
         self._dropped_column = self._offset - last_break - 1 + (0 if last_break >= 0 else self._dropped_column)
 
     def _locate(self, distance: int = 0) -> str:
-        """Where in the file the character is that lies ``distance`` behind the next one."""
+        """Return the position in the file of the character that is ``distance`` after the next one."""
         offset = self._offset + distance
         last_break = self._window.rfind("\n", 0, offset)
         line = self._dropped_lines + self._window.count("\n", 0, offset) + 1
         return f"line {line}, column {offset - last_break + (0 if last_break >= 0 else self._dropped_column)}"
 
     def position(self) -> int:
-        """How many bytes were read: a little more than was parsed."""
+        """Number of bytes read: a little more than was parsed."""
         return self._raw.tell()
 
 
 def find_wrapped_array(text: str, start: int) -> str | None:
-    """The name of the member that holds an array, in an object that begins at ``start`` and may be cut off: of objects,
-    if there is one. Empty if names and rows are in arrays of their own, as pandas writes with orient='split'."""
+    """Return the name of a member that holds an array, preferably of objects, in an object at ``start`` that may be cut
+    off. Empty if names and rows are in separate arrays, as pandas writes with orient='split'."""
     names: list[str] = []
     has_rows = False
     try:
@@ -491,7 +494,7 @@ def _decode_chunks(raw: Any, name: str) -> Iterator[str]:
 
 
 class JsonArrayParser(_Document):
-    """Parses one array of objects. Rows are dicts."""
+    """Parse one array of objects. Rows are dicts."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
@@ -518,7 +521,7 @@ class JsonArrayParser(_Document):
 
 
 class JsonMembersParser(_Document):
-    """Parses one object whose members are the records. Rows are pairs of name and content."""
+    """Parse one object whose members are the records. Rows are pairs of name and content."""
 
     def __init__(self, spec: DatasetSpec, file: LocalFile, _piece: Slice, raw: SliceFile, max_row_bytes: int) -> None:
         super().__init__(file, raw, max_row_bytes)
@@ -526,7 +529,7 @@ class JsonMembersParser(_Document):
         self.columns, self.value = values.columns, values.value
 
     def key(self, row: tuple[str, Any]) -> str:
-        """The member's name."""
+        """Return the member's name."""
         return row[0]
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
-"""The success file: whoever writes the source writes it last, so that it says that the source is whole.
+"""List the source: the files and objects behind its URLs, their fingerprint, and the success file.
 
-Its identity is read before anything of the source is. It changes with each write of the file, also when what is written
-is the same, for most are empty.
+The first part reads http(s) URLs and buckets, the second resolves the spec's URLs to ``SourceObject``, and the third
+reads the success file.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ from lookupdb.wording import strip_secrets
 
 # Sources behind a URL: http(s), and objects of S3, GCS and Azure.
 #
-# Plain http is read from this machine only, because anybody on the way could change the data.
+# Plain http is limited to this machine, because anybody on the way could change the data.
 
 
 _CLIENT: Final = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "7days"}
-"""``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
+"""``timeout`` covers a whole file of any size; ``read_timeout`` ends a transfer that stalls."""
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": datetime.timedelta(seconds=30)}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _CODINGS: Final = (*ENDINGS, "br", "deflate", "compress", "dcb", "dcz")
-"""The compressions among values of Content-Encoding. Servers send others too, for example aws-chunked and utf-8."""
+"""Values of Content-Encoding that are compressions. Servers also send others, for example aws-chunked and utf-8."""
 UNKNOWN_BYTES: Final = 0
-"""The size of an ``HttpStream`` until it is read."""
+"""Size of an ``HttpStream`` before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +81,15 @@ class RemoteObject:
     bucket: _Bucket | None = None
 
     def open(self, description: SourceFile) -> Any:
-        """Its bytes, as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
+        """Return its bytes as an iterator of chunks. Raises BadSource, also if it no longer matches ``description``."""
         with remote_errors(description.url):
             result = call_interruptibly(obstore.get, self.store, self.path)
             if _describe_object(description.url, result.meta) != description:
-                raise PreconditionError("its size, ETag or time is another")
+                raise PreconditionError("its size, ETag or time has changed")
             return iterate_interruptibly(result.stream(min_chunk_size=1 << 20))
 
     def find_table(self) -> str | None:
-        """The table of a bucket that it is a part of; None if none is known. Raises BadSource."""
+        """Return the table of a bucket that it is part of; None if none is known. Raises BadSource."""
         if self.bucket is None:
             return None
         with remote_errors(f"{self.bucket.url}/{self.path}"):
@@ -97,7 +97,7 @@ class RemoteObject:
 
 
 def find_http(url: str, label: str) -> list[LocatedFile]:
-    """The one file behind an http(s) url. Raises BadSource."""
+    """Return the file behind an http(s) url. Raises BadSource."""
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise BadSource(
@@ -106,8 +106,8 @@ def find_http(url: str, label: str) -> list[LocatedFile]:
         )
     with remote_errors(label):
         client = {**_CLIENT, **proxy_options(url), "allow_http": parts.scheme == "http"}
-        # The whole url is the store, and its object has the empty path: so the query of a signed url stays unchanged.
-        # The request is GET, because a url signed for GET answers 403 to HEAD.
+        # The whole url is the store and the object's path is empty, so the query of a signed url stays unchanged. The
+        # request is GET, because a url signed for GET answers 403 to HEAD.
         store = obstore.store.HTTPStore.from_url(url, client_options=client, retry_config=_RETRIES)  # type: ignore[arg-type]
         try:
             result = call_interruptibly(obstore.get, store, "")
@@ -122,8 +122,7 @@ def find_http(url: str, label: str) -> list[LocatedFile]:
 
 
 def _parse_coding(header: str, label: str) -> Compression:
-    """The compression that a Content-Encoding names; none for what is no compression. Raises BadSource for one that
-    is not read."""
+    """Return the compression in a Content-Encoding, "none" if it has none. Raises BadSource if it is not supported."""
     codings = [part.strip().lower().removeprefix("x-") for part in header.split(",")]
     known = [coding for coding in codings if coding in _CODINGS]
     if not known:
@@ -131,13 +130,13 @@ def _parse_coding(header: str, label: str) -> Compression:
     if len(known) > 1 or known[0] not in ENDINGS:
         raise BadSource(
             f"{label} is sent in the Content-Encoding {', '.join(known)}, expected one of {', '.join(ENDINGS)}",
-            hint="have its server send it as it is, or in gzip",
+            hint="have its server send it uncompressed, or in gzip",
         )
     return known[0]
 
 
 def find_objects(url: str, label: str) -> list[LocatedFile]:
-    """The objects that a bucket url names or matches. Raises BadSource."""
+    """Return the objects that a bucket url names or matches. Raises BadSource."""
     scheme, _, rest = url.partition("://")
     bucket_name, _, path = rest.partition("/")
     if not bucket_name or not path:
@@ -148,7 +147,7 @@ def find_objects(url: str, label: str) -> list[LocatedFile]:
         bucket = _Bucket(scheme, bucket_name)
         if path.endswith("/") or not WILDCARD.search(path):
             return [_locate_object(bucket, path, label)]
-        with suppress(FileNotFoundError, PermissionDeniedError):  # who may not read it is told so by the listing
+        with suppress(FileNotFoundError, PermissionDeniedError):  # if access is denied, the listing reports it
             return [bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))]
         matches = PathMatches(label, path)
         metas = _match_by_level(bucket, matches)
@@ -165,18 +164,18 @@ _ODD: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ODD_NAMES: Final = "an empty part (`//`), a part that is `.` or `..`, a control character"
 _RENAME: Final = "copy the object to another name"
 _MAX_LEVELS: Final = 100
-"""So many folders of a bucket are listed one by one; of more, all that is below the pattern's fixed part is."""
+"""The most folders of a bucket to list one by one; beyond that, everything below the pattern's fixed part is listed."""
 _MAX_PARENTS: Final = 16
-"""So many folders above the ones that were listed are searched for the marks of a table."""
+"""The most parent folders of the listed ones to search for the marks of a table."""
 
 
 def _is_name(path: str) -> bool:
-    """Whether the object store's client can name an object so."""
+    """Return whether the object store's client supports this object name."""
     return not _ODD.search(path) and not {"", ".", ".."}.intersection(path.split("/"))
 
 
 def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
-    """The object at ``path``. Raises BadSource if that is a folder, FileNotFoundError if there is neither."""
+    """Return the object at ``path``. Raises BadSource if it is a folder, FileNotFoundError if there is neither."""
     try:
         if not path.endswith("/"):
             return bucket.locate(path, call_interruptibly(obstore.head, bucket.store, path))
@@ -187,10 +186,10 @@ def _locate_object(bucket: _Bucket, path: str, label: str) -> LocatedFile:
 
 
 def _match_by_level(bucket: _Bucket, matches: PathMatches) -> dict[str, Any] | None:
-    """The objects that match, found by listing one folder after another; None if these are too many."""
+    """Return the objects that match, listing one folder after another; None if there are too many folders."""
     metas: dict[str, Any] = {}
     folders = [matches.root]
-    for number, folder in enumerate(folders):  # which grows meanwhile
+    for number, folder in enumerate(folders):  # the list grows during the loop
         if matches.crosses_folders(folder):
             _match_below(bucket, matches, folder, metas)
             continue
@@ -216,7 +215,7 @@ def _match_below(bucket: _Bucket, matches: PathMatches, top: PatternFolder, meta
         return folders[path]
 
     def is_object(path: str) -> bool:
-        """Of an empty object the client does not tell whether its key ends in a slash, as a folder's mark does."""
+        """Return whether an empty object is a file: the client hides the slash at the end of a folder mark's key."""
         try:
             metas[path] = call_interruptibly(obstore.head, bucket.store, path)
         except FileNotFoundError:
@@ -240,9 +239,9 @@ class _Bucket:
         self.url, self._scheme, self._name = f"{scheme}://{name}", scheme, name
         self.store: Any = self._open_store()
         self._tables: dict[str, str | None] = {}
-        """Folder → the table that it is, if that is known."""
+        """Folder → its table, if known."""
         self._listed: list[str] = []
-        """The folders of which all that is below was listed."""
+        """Folders that were listed at any depth."""
 
     def _open_store(self, **options: Any) -> Any:
         return obstore.store.from_url(  # type: ignore[call-overload]
@@ -253,11 +252,10 @@ class _Bucket:
         )
 
     def locate(self, path: str, meta: Any) -> LocatedFile:
-        """The object at ``path``."""
         return LocatedFile(_describe_object(f"{self.url}/{path}", meta), RemoteObject(self.store, path, self))
 
     def list_level(self, folder: str) -> tuple[dict[str, Any], list[str]]:
-        """The objects in ``folder`` by their names, and the names of the folders in it."""
+        """Return the objects in ``folder`` by name, and the names of its folders."""
         try:
             found = call_interruptibly(obstore.list_with_delimiter, self.store, folder[:-1] or None)
             objects, prefixes = found["objects"], [f"{prefix}/" for prefix in found["common_prefixes"]]
@@ -269,7 +267,7 @@ class _Bucket:
             if name in TABLE_FOLDERS:
                 self._tables[folder] = TABLE_FOLDERS[name]
         if ICEBERG_FOLDER in names and self._tables[folder] is None:
-            del self._tables[folder]  # it is looked into if it matters
+            del self._tables[folder]  # ``find_table`` looks into it if needed
         return {
             meta["path"][len(folder) :]: meta
             for meta in objects
@@ -277,7 +275,7 @@ class _Bucket:
         }, names
 
     def list_below(self, folder: str) -> Iterator[tuple[str, Any]]:
-        """The objects below ``folder``, at any depth."""
+        """Yield the objects below ``folder``, at any depth."""
         self._listed.append(folder)
         for meta in self._list_all(folder):
             path = meta["path"]
@@ -299,13 +297,13 @@ class _Bucket:
             yield from self._list_signed(folder, "", error)[0]
 
     def has_any(self, path: str) -> bool:
-        """Whether an object is below the folder ``path``."""
+        """Return whether there is an object below the folder ``path``."""
         return next(self._list_all(f"{path.removesuffix('/')}/"), None) is not None
 
     def _list_signed(self, folder: str, delimiter: str, error: Exception) -> tuple[list[Any], list[str]]:
-        """What the client cannot list, because one name in it is odd: the objects and the folders in ``folder``.
+        """List ``folder`` when an odd name in it makes the client fail; return the objects and the folders.
 
-        The client signs the request, and the answer is read here. Raises ``error`` where that is no way.
+        The client signs the request, and the answer is parsed here. Raises ``error`` if the bucket is not on S3.
         """
         if self._scheme != "s3":
             raise error
@@ -318,7 +316,7 @@ class _Bucket:
             query = {name: text for name, text in query.items() if text}
             if token is not None:
                 query["continuation-token"] = token
-            # The endpoint ends in a parameter that takes up the path which the client appends.
+            # The client appends a path; the endpoint ends in a query parameter that absorbs it.
             endpoint = f"{bucket_url}?{urlencode(query, quote_via=quote)}&x-path="
             url = self._sign(self._open_store(endpoint=endpoint, virtual_hosted_style_request=True))
             page = call_interruptibly(_read_page, url)
@@ -333,12 +331,12 @@ class _Bucket:
         return str(call_interruptibly(obstore.sign, store, "GET", "x", datetime.timedelta(minutes=5)))
 
     def find_table(self, path: str) -> str | None:
-        """The table that the object at ``path`` is a part of, "a Delta table at …"; None if none is known."""
+        """Return the table that the object at ``path`` belongs to, "a Delta table at …"; None if none is known."""
         parts = path.split("/")[:-1]
         folders = ["".join(f"{part}/" for part in parts[:number]) for number in range(len(parts), -1, -1)]
         for folder in folders[:_MAX_PARENTS]:
             if folder not in self._tables:
-                with suppress(PermissionDeniedError):  # of who may read objects, and not list them
+                with suppress(PermissionDeniedError):  # credentials may allow reading but not listing
                     self._tables[folder] = self._recognize_table(folder)
             if (kind := self._tables.get(folder)) is not None:
                 return f"{kind} at {self.url}/{folder.removesuffix('/')}"
@@ -355,12 +353,12 @@ class _Bucket:
 
 
 def _is_mark(meta: Any) -> bool:
-    """Whether an object is the mark of a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
+    """Return whether an object marks a folder, as consoles (``folder/``) and Hadoop (``folder_$folder$``) make it."""
     return meta["path"].endswith("/") or (not meta["size"] and meta["path"].endswith("_$folder$"))
 
 
 def _read_page(url: str) -> ElementTree.Element:
-    """The answer to a listing request."""
+    """Fetch and parse one page of a listing."""
     content = b"".join(HttpStream(url).open(SourceFile("the bucket's listing", UNKNOWN_BYTES, None, None)))
     try:
         return ElementTree.fromstring(content)  # noqa: S314 - the bucket's own server
@@ -369,7 +367,7 @@ def _read_page(url: str) -> ElementTree.Element:
 
 
 def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
-    """An object of a listing, as the client describes one."""
+    """Describe an object of a listing as the client does."""
     return {
         "path": unquote_plus(entry.findtext("{*}Key", "")),
         "size": int(entry.findtext("{*}Size", "0")),
@@ -379,8 +377,8 @@ def _describe_entry(entry: ElementTree.Element) -> dict[str, Any]:
 
 
 def _allows_http(scheme: str) -> bool:
-    """Whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …), as a private store
-    needs. obstore reads these variables too, but not together with other client options."""
+    """Return whether the environment allows plain http for a bucket's endpoint (AWS_ENDPOINT_URL, …), as a private
+    store needs. obstore ignores these variables when other client options are given."""
     provider = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[scheme]
     return os.environ.get(f"{provider}_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
 
@@ -390,7 +388,7 @@ def _describe_object(url: str, meta: Any) -> SourceFile:
 
 
 def _format_time(meta: Any) -> str | None:
-    """The object's time, or None if the server sends none: obstore then says 1970."""
+    """Return the object's time; None if the server sends none, which obstore reports as 1970."""
     moment: datetime.datetime = meta["last_modified"]
     return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z") if moment.timestamp() else None
 
@@ -420,21 +418,21 @@ _CREDENTIALS: Final = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, the path of a key file",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Scheme → the variables that hold its credentials."""
+"""Scheme → the variables with its credentials."""
 
 
 def _credentials_hint(url: str) -> str:
-    """Where the credentials for ``url`` come from."""
+    """Return a hint on where the credentials for ``url`` come from."""
     if variables := _CREDENTIALS.get(url.partition("://")[0]):
-        return f"its credentials are {variables} in the environment; in a cluster, of source.secretName"
+        return f"set {variables} in the environment; in a cluster, use source.secretName"
     return (
-        "no variable holds credentials for https: the URL itself carries them, signed or as https://USER:PASSWORD@…, "
-        "or the file is copied to where it can be read"
+        "https has no credentials of its own: use a signed URL or https://USER:PASSWORD@…, or copy the file "
+        "to where it can be read"
     )
 
 
 def _hint(error: Exception, url: str) -> str | None:
-    """What to do about a server that cannot be reached; None if the error itself says it."""
+    """Return a hint about a server that cannot be reached; None if the error says enough."""
     if "InvalidCertificate" in str(error):
         return "use the name that its certificate is for, signed by an authority that is known here"
     if "Content-Length" in str(error) and url.startswith("gs://"):
@@ -448,7 +446,7 @@ def _hint(error: Exception, url: str) -> str | None:
     return "check source.url, and that its host can be reached from here" if is_unreachable(error) else None
 
 
-# The files of a dataset's source, listed before any of them is read, and their fingerprint.
+# The files of a dataset's source, listed before any is read, and their fingerprint.
 
 
 Format = Literal["csv", "json", "jsonl", "parquet"]
@@ -473,12 +471,12 @@ class SourceObject:
     format: Format
     compression: Compression
     delimiter: str
-    """The character between the fields of CSV."""
+    """The field separator of CSV."""
     place: Path | RemoteFile
 
 
 def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> tuple[SourceObject, ...]:
-    """The files that the source's urls name, in the order of the urls and, within one url, of their paths.
+    """Return the files that the source's urls name, in the order of the urls, then of their paths.
 
     ``volume`` is the folder behind volume:// urls. Without ``local_files``, no other file of this machine is read.
     Raises BadSource for a file that is missing, unreadable or not allowed.
@@ -492,7 +490,7 @@ def resolve_source(spec: DatasetSpec, *, volume: Path | None, local_files: bool 
 
 
 def _refuse_tables(objects: Iterable[SourceObject]) -> None:
-    """Raises BadSource for a file of a table: such a folder has files with rows that are no longer in the table."""
+    """Raise BadSource for a file of a table: its folder also has files with rows that are no longer in the table."""
     tables: dict[Path, str | None] = {}
     for item in objects:
         table = None
@@ -502,33 +500,33 @@ def _refuse_tables(objects: Iterable[SourceObject]) -> None:
             table = item.place.find_table()
         if table is not None:
             raise BadSource(
-                f"{item.description.url} is a file of {table}, whose files alone do not say which of their rows are "
-                "in the table",
-                hint="export the table as Parquet files to a folder of its own, with Spark, DuckDB (delta_scan, "
+                f"{item.description.url} is a file of {table}, which may hold rows that are no longer in it",
+                hint="export the table as Parquet files to another folder, with Spark, DuckDB (delta_scan, "
                 "iceberg_scan) or the deltalake library, and read those",
             )
 
 
 def refuse_local_files(urls: Iterable[str]) -> None:
-    """Raises BadSource for a url that is a file of this machine."""
+    """Raise BadSource for a url that is a file of this machine."""
     for url in urls:
         scheme, separator, _ = url.partition("://")
         if not separator or scheme == "file":
             raise BadSource(
-                f"{strip_secrets(url)} is a file of the machine that builds, and such files are not read here",
+                f"{strip_secrets(url)} is a local file of the machine that builds, and such files are not read here",
                 hint="use https://, s3://, gs:// or az://, or volume:// with source.volume",
             )
 
 
 def find_files(url: str, *, base: Path | None, volume: Path | None) -> list[LocatedFile]:
-    """The files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises BadSource."""
+    """Return the files that ``url`` names or, with wildcards, matches, sorted by path; at least one. Raises
+    BadSource."""
     label = strip_secrets(url)
     try:
         return _dispatch(url, label, base, volume)
-    except OSError as error:  # of looking for a file: a folder that may not be searched, a name that is too long
+    except OSError as error:  # a folder without search permission, a name that is too long
         raise SourceUnreadable(f"{label} cannot be read: {error.strerror or error}") from error
     except (ValueError, re.error) as error:
-        why = "" if label != url and "netloc" in str(error) else f": {error}"  # what it quotes has the password
+        why = "" if label != url and "netloc" in str(error) else f": {error}"  # the error quotes the password
         raise BadSource(f"{label!r} is not a url{why}", hint="check source.url") from error
 
 
@@ -542,7 +540,7 @@ def _dispatch(url: str, label: str, base: Path | None, volume: Path | None) -> l
     if finder is None:
         schemes = ", ".join(f"{name}://" for name in (*SCHEMES, "volume"))
         raise BadSource(
-            f"{label}: {scheme}:// is not a scheme a source is read from",
+            f"{label}: {scheme}:// is not a scheme of a source",
             hint=f"use one of {schemes}; http:// is for this machine alone",
         )
     return finder(url, label)
@@ -557,12 +555,12 @@ SCHEMES: Final[dict[str, Callable[[str, str], list[LocatedFile]]]] = {
     "az": find_objects,
     "example": find_example,
 }
-"""Scheme → the function that finds the files of a url; messages call that by its second argument. ``find_files``
-handles ``volume``, because it knows the mount."""
+"""Scheme → the function that finds the files of a url; its second argument names the url in messages. ``find_files``
+handles ``volume`` itself, because it knows the mount."""
 
 
 class HasDescription(Protocol):
-    """An object of the source, in any stage of its fetch."""
+    """An object of the source, at any stage of its fetch."""
 
     @property
     def description(self) -> SourceFile:
@@ -570,14 +568,15 @@ class HasDescription(Protocol):
 
 
 def is_identified(description: SourceFile) -> bool:
-    """Whether a change of the object would show: some web servers send neither ETag nor time."""
+    """Return whether a change of the object would show: some web servers send neither ETag nor time."""
     return description.etag is not None or description.modified is not None
 
 
 def source_fingerprint(objects: Iterable[HasDescription]) -> str | None:
-    """32 hex digits that change with any object's url, size and ETag, or time if it has no ETag, and with their order.
+    """Return 32 hex digits that change with the order of the objects and any object's url, size and ETag (time if it
+    has none).
 
-    None if an object is not identified before it is fetched: an equal size does not prove that nothing changed.
+    Return None if an object is not identified before its fetch: an equal size does not prove that it is unchanged.
     """
     entries = []
     for item in objects:
@@ -601,7 +600,7 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
         raise _unknown_format_error(located, compression)
     if spec.key.member_names and file_format != "json":
         raise BadSource(
-            f"{located.description.url} is {file_format} by its name, and key.memberNames is for one JSON object",
+            f"{located.description.url} is {file_format} by its name, but key.memberNames needs one JSON object",
             hint="set source.format: json if it is one, or name the key's columns in key.columns",
         )
     return SourceObject(
@@ -614,7 +613,7 @@ def _source_object(located: LocatedFile, spec: DatasetSpec) -> SourceObject:
 
 
 def _unknown_format_error(located: LocatedFile, compression: Compression) -> BadSource:
-    """The error for a file whose format nobody says: what it is by its first bytes, if they show it."""
+    """Return the error for a file of unknown format, with a guess from its first bytes."""
     name = located.description.url
     kind = recognize(read_beginning(located, compression))
     if kind is not None and not kind.is_read:
@@ -628,7 +627,7 @@ def _unknown_format_error(located: LocatedFile, compression: Compression) -> Bad
 
 
 def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
-    """The bytes of ``file`` as they are stored or sent. Raises BadSource."""
+    """Yield the bytes of ``file`` as they are stored or sent. Raises BadSource."""
     name = file.description.url
     if not isinstance(file.place, Path):
         with remote_errors(name):
@@ -643,7 +642,7 @@ def read_chunks(file: LocatedFile | SourceObject) -> Iterator[bytes]:
 
 
 def read_beginning(file: LocatedFile | SourceObject, compression: Compression) -> bytes:
-    """The first bytes of ``file`` without its ``compression``, as many as show its kind. Raises BadSource."""
+    """Return the first uncompressed bytes of ``file``, as many as show its kind. Raises BadSource."""
     chunks, first = read_chunks(file), b""
     if compression != "none":
         chunks = decompress(chunks, compression, file.description.url)
@@ -655,7 +654,7 @@ def read_beginning(file: LocatedFile | SourceObject, compression: Compression) -
 
 
 def _split_suffixes(url: str) -> tuple[str, Compression]:
-    """The suffix that gives the format, and the compression."""
+    """Return the suffix that gives the format, and the compression."""
     name = url.rpartition("/")[2].lower()
     compression: Compression = "none"
     stem, dot, suffix = name.rpartition(".")
@@ -666,20 +665,21 @@ def _split_suffixes(url: str) -> tuple[str, Compression]:
 
 
 _MAX_BYTES: Final = 1 << 20
-"""Read of a file that its server does not identify: it says that it is there, and is not the data."""
+"""Bytes to hash of a success file that its server does not identify."""
 
 
 class SourceNotWhole(SourceUnreadable):
-    """The source has changed, and its success file has not: somebody may be writing the next one."""
+    """The source has changed without its success file: somebody may still be writing it."""
 
     reason = "SourceNotWhole"
     may_pass = False
 
 
 def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bool = True) -> str | None:
-    """The identity of the success file that ``spec`` names, 32 hex digits; None when there is no such file.
+    """Return the identity of the success file that ``spec`` names, 32 hex digits; None if there is no such file. The
+    identity changes with each write of the file, even if its content stays the same: most are empty.
 
-    Raises BadSource when it cannot be told: access is denied, or nobody answers.
+    Raises BadSource if access is denied or the server does not answer.
     """
     url = spec.refresh.success_file
     assert url is not None, "only where one is named"
@@ -701,21 +701,20 @@ def read_success_file(spec: DatasetSpec, *, volume: Path | None, local_files: bo
 
 
 def not_whole_error(spec: DatasetSpec) -> SourceNotWhole:
-    """The error of a source that has changed under its success file."""
+    """Return the error for a source that has changed since its success file was written."""
     return SourceNotWhole(
-        f"the source has changed since {describe_success_file(spec)} was written, and is read when that is written anew"
+        f"the source has changed since {describe_success_file(spec)} was written; it is read when that is written again"
     )
 
 
 def describe_success_file(spec: DatasetSpec) -> str:
-    """The url of the success file, for messages."""
+    """Return the url of the success file, for messages."""
     url = spec.refresh.success_file
     assert url is not None, "only where one is named"
     return f"the success file {strip_secrets(url)}"
 
 
 def _hash_begin(file: LocatedFile) -> str:
-    """The checksum of its first bytes."""
     checksum, left = hashlib.sha256(), _MAX_BYTES
     for chunk in _read_chunks(file):
         checksum.update(chunk[:left])

@@ -1,5 +1,4 @@
-"""The folder that a build works in. The build removes it at its end, and what it had to make above it, if that is
-empty; the next build removes that of a killed one."""
+"""The options, memory budget, report and scratch folder of a build."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from lookupdb.manifest import GENERATION, Manifest
 from lookupdb.process.memory import peak_resident
 from lookupdb.wording import check_path, to_utf8
 
-# What a build is told besides the spec: where it may work, what it is called, what may take its place.
+# The options of a build, in addition to the spec.
 
 
 _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -32,116 +31,116 @@ _UID: Final = re.compile(r"[A-Za-z0-9]{1,8}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a
 
 @dataclass(frozen=True, slots=True)
 class EarlierDataset:
-    """The dataset that is named, by its uid or the first eight characters of it, and the generation of it that is
-    asked for; None for the newest."""
+    """An earlier dataset to adopt from, by its uid or the first eight characters of it, and its generation; None for
+    the newest."""
 
     uid: str
     generation: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``UID`` or ``UID/gN``. Raises UsageError."""
+        """Parse ``UID`` or ``UID/gN``. Raises UsageError."""
         uid, slash, generation = text.partition("/")
         if not _UID.fullmatch(uid) or (slash and not GENERATION.fullmatch(generation)):
             raise UsageError(
-                f"a dataset to adopt from is named by its uid, or the first eight characters of it, got {text[:60]!r}",
+                f"--adopt takes the uid of a dataset, or its first eight characters, got {text[:60]!r}",
                 hint="give the uid alone, or with one of its generations: 3f2b9c1e or 3f2b9c1e/g7",
             )
         return cls(uid, generation if slash else None)
 
     def has_built(self, manifest: Manifest, spec: DatasetSpec) -> bool:
-        """Whether ``manifest`` says itself that it is of this dataset, and under the name that ``spec`` has."""
+        """Return whether ``manifest`` belongs to this dataset, under the name in ``spec``."""
         is_named = (manifest.namespace, manifest.name) == (spec.namespace, spec.name)
         return is_named and (manifest.uid == self.uid or (len(self.uid) <= 8 and manifest.uid[:8] == self.uid))
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How to build. The spec says what to build."""
+    """Options of a build. The spec says what to build."""
 
     scratch: Path
     memory_limit: int = 1 << 30
-    """Bytes that the build and the processes that it starts may use together."""
+    """Bytes that the build and its processes may use together."""
     threads: int = 1
     volume: Path | None = None
     """The folder behind volume:// urls."""
     generation: str | None = None
     """The name of the generation; None takes the next free one."""
     build_id: str | None = None
-    """What whoever asks calls this very build: of what the store holds, only what was built under this name is taken
-    over. None takes over whatever was built to this spec."""
+    """The caller's name for this build: only a generation with this name is adopted. None adopts any that was built
+    from this spec."""
     active: str | None = None
-    """The generation that the gates compare with; None takes the newest published that was not refused. If it cannot be
-    read, the newest readable one takes its place."""
+    """The generation that the gates compare with; None takes the newest published one that passed. If it cannot be
+    read, the newest readable one replaces it."""
     active_records: int | None = None
-    """How many records the active generation has, for gates to compare with when the store has lost them all."""
+    """Number of records of the active generation, for gates to compare with if the store has lost them all."""
     unless_fingerprint: str | None = None
-    """Build nothing if the source has this fingerprint and the store holds a generation of it, built to the same
+    """Build nothing if the source has this fingerprint and the store holds a generation of it, built from the same
     spec."""
     unless_success_file: str | None = None
-    """Build nothing, and do not look at the source, if the success file has this identity and the store holds a
-    generation of ``unless_fingerprint``, built to the same spec."""
+    """Build nothing, and do not read the source, if the success file has this identity and the store holds a generation
+    of ``unless_fingerprint``, built from the same spec."""
     seen_success_file: str | None = None
     seen_fingerprint: str | None = None
-    """Build nothing if the source has another fingerprint, though the success file is still the one that it was seen
-    with: somebody may be writing the next one."""
+    """Build nothing if the source has another fingerprint although its success file has not changed: somebody may be
+    writing the next one."""
     unless_refused: str | None = None
-    """Build nothing if this generation was refused and another build would come to the same."""
+    """Build nothing if this generation was rejected and another build would give the same result."""
     adopt: EarlierDataset | None = None
-    """The earlier dataset whose generation is adopted in place of a build, if this one has nothing of its own yet."""
+    """The earlier dataset to adopt from instead of building, if this one has no generations yet."""
     local_files: bool = True
-    """Whether the build may read files of this machine outside of the volume."""
+    """True if the build may read files of this machine outside of the volume."""
 
 
-# Divides ``--memory-limit`` among the processes of a build, and within a process among its consumers of memory.
+# Divide ``--memory-limit`` among the processes of a build, and within a process among its consumers of memory.
 #
-# Each consumer gets a share, chosen so that the sum stays under the limit; benchmarks measure that it does.
+# Each consumer gets a share, chosen so that the sum stays under the limit; benchmarks verify that it does.
 
 
 MIB: Final = 1 << 20
 MIN_MEMORY_LIMIT: Final = 256 * MIB
 """No build starts with a smaller limit."""
 SAMPLE_BYTES: Final = 9 * MIB
-"""Values to train the compression dictionary on: more made it no better, and training takes time in proportion. No more
-than the smallest memory limit leaves for them, because the dictionary must not depend on that limit."""
+"""Values to train the compression dictionary on: more did not improve it, and training takes time in proportion. They
+must fit into the smallest memory limit, because the dictionary must not depend on that limit."""
 _DIRTY_BYTES: Final = 32 * MIB
-"""What all shards together hold in memory before it is written: the pages of their transactions."""
+"""Memory of all shards together before it is written: the pages of their transactions."""
 _MIN_TRANSACTION_BYTES: Final = 64 << 10
 """Smaller transactions write too many pages twice."""
 _OPEN_SHARD_BYTES: Final = 352 << 10
-"""What an open shard file takes beside its transaction: LMDB's and Python's own, and what the kernel maps around
+"""Memory of an open shard file in addition to its transaction: LMDB's and Python's own, and what the kernel maps around
 touched pages."""
 _BATCHES_BYTES: Final = 80 * MIB
 """Records on their way to the shards, and two threads that compress them."""
 _PACKERS: Final = 2
 _PACKER_BYTES: Final = 4 * MIB
-"""What each further thread takes that compresses natively: zstd's tables, and the largest dictionary with its own."""
+"""Memory of each further thread that compresses natively: zstd's tables, and the largest dictionary with its own."""
 _PACKERS_PART: Final = 16
-"""Together they may have this part of what the memory limit is above the smallest."""
+"""Packers together may have this part of the memory limit above the smallest."""
 _MIN_SORTING_BYTES: Final = 24 * MIB
 _RESIDENT_BYTES: Final = 80 * MIB
-"""What Python and the libraries take in the build's main process."""
+"""Memory of Python and the libraries in the build's main process."""
 _MEMBER_RESIDENT_BYTES: Final = 32 * MIB
-"""The same in a crew member, which only reads."""
+"""Memory of Python and the libraries in a crew member, which only reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildBudget:
-    """Bytes for each consumer whose need depends on the data. The writer has the rest."""
+    """Bytes for each consumer whose need depends on the data. The writer gets the rest."""
 
     sorting: int
-    """For records in memory."""
+    """Bytes for records in memory."""
     row: int
     """The longest row: memory holds its text, the parsed row and its value at once."""
     sample: int
     duckdb: int
     """DuckDB's own limit while it reads Parquet."""
     members: int
-    """How many crew members may read beside the main process."""
+    """Number of crew members that may read beside the main process."""
 
     @classmethod
     def for_build(cls, memory_limit: int, *, shards: int, threads: int = 1, needs_sample: bool = True) -> Self:
-        """For the build's main process. Raises NotEnoughRoom if ``memory_limit`` is too small."""
+        """Return the budget of the build's main process. Raises NotEnoughRoom if ``memory_limit`` is too small."""
         minimum = min_memory_limit(shards)
         if memory_limit < minimum:
             raise NotEnoughRoom(
@@ -156,7 +155,7 @@ class BuildBudget:
 
     @classmethod
     def for_member(cls, memory_limit: int, members: int, *, needs_sample: bool) -> Self:
-        """For each of ``members`` crew members."""
+        """Return the budget of each of ``members`` crew members."""
         free = (memory_limit - _RESIDENT_BYTES) // members - _MEMBER_RESIDENT_BYTES
         return cls._divide(free, 0, needs_sample, free)
 
@@ -172,45 +171,47 @@ class BuildBudget:
 
 
 def min_memory_limit(shards: int) -> int:
-    """The smallest memory limit, in whole MiB, for a build of ``shards`` shards."""
+    """Return the smallest memory limit, in whole MiB, for a build of ``shards`` shards."""
     minimum = max(MIN_MEMORY_LIMIT, _RESIDENT_BYTES + _MIN_SORTING_BYTES + _writer_bytes(shards))
     return -(-minimum // MIB) * MIB
 
 
 def count_packers(memory_limit: int, *, shards: int, threads: int) -> int:
-    """How many of ``threads`` may compress at once."""
+    """Return how many of ``threads`` may compress at once."""
     spare = max(0, memory_limit - min_memory_limit(shards))
     return min(threads, _PACKERS + spare // _PACKERS_PART // _PACKER_BYTES)
 
 
 def transaction_bytes(shards: int) -> int:
-    """The size of a shard's transaction. It depends on ``shards`` alone, because the file's bytes depend on it."""
+    """Return the size of a shard's transaction. It depends on ``shards`` alone, because the file's bytes depend on
+    it."""
     return max(_MIN_TRANSACTION_BYTES, _DIRTY_BYTES // shards)
 
 
 def _writer_bytes(shards: int) -> int:
-    """What the writer needs beside the sorted records: an eighth more than its pages, because malloc adds as much."""
+    """Return what the writer needs beside the sorted records: an eighth more than its pages, because malloc adds as
+    much."""
     return shards * (transaction_bytes(shards) * 9 // 8 + _OPEN_SHARD_BYTES) + _BATCHES_BYTES
 
 
-# What a build reports at its end: one line of JSON, for people, for scripts and for the operator.
+# The report of a build: one line of JSON, for people, for scripts and for the operator.
 
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 4096
-"""Kubernetes keeps no more of a termination message."""
+"""Kubernetes truncates a longer termination message."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """How a build ended. Record bytes count keys and values. Peak memory covers all processes if the build read its
-    source, else the main process."""
+    """The outcome of a build. Record bytes count keys and values. Peak memory covers all processes if the build read
+    its source, else the main process."""
 
     outcome: Literal["built", "adopted", "unchanged", "waiting", "failed"]
-    """Waiting: the success file is not there, and the source was not read. Adopted: the store already held the
-    generation, built to this very spec by a builder that died before it could report; or, with ``adopted_from``, what
-    an earlier dataset has left, or the dataset itself, was copied."""
+    """Waiting: the success file is missing, and the source was not read. Adopted: the store already held the
+    generation, from a builder that died before it could report; or, with ``adopted_from``, a generation of an earlier
+    dataset, or of the dataset itself, was copied."""
     dataset: str
     """``namespace/name``."""
     generation: str | None = None
@@ -235,11 +236,11 @@ class BuildReport:
     reason: str = ""
     """CamelCase: the error's reason if the build failed, else Built, Adopted, Unchanged or WaitingForSource."""
     may_pass: bool = False
-    """Whether a build that failed may succeed though neither manifest nor source changes."""
+    """True if a failed build may succeed although neither manifest nor source changes."""
     message: str = ""
 
     def to_json(self, limit: int | None = None) -> bytes:
-        """One line, at most ``limit`` bytes long: the message is cut to fit."""
+        """Return one line of at most ``limit`` bytes: the message is cut to fit."""
         line = orjson.dumps({to_camel_case(name): value for name, value in asdict(self).items()})
         if limit is None or len(line) <= limit:
             return line
@@ -249,16 +250,16 @@ class BuildReport:
 
 
 class GenerationRefused(GateClosed):
-    """A gate refused a generation. Those who may override its gates find it in the store, if it is not empty."""
+    """A generation failed a gate. It is in the store, unless it is empty, so that its gates can be overridden."""
 
     def __init__(self, message: str, manifest: Manifest | None, *, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.manifest = manifest
-        """Of the refused generation in the store; None if there is nothing to look at."""
+        """The rejected generation's manifest in the store; None if it is not there."""
 
 
 def report_manifest(manifest: Manifest) -> BuildReport:
-    """What a report says of a generation in the store."""
+    """Report a generation in the store."""
     totals = manifest.totals
     return BuildReport(
         outcome="built",
@@ -280,8 +281,8 @@ def report_manifest(manifest: Manifest) -> BuildReport:
 
 
 def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -> BuildReport:
-    """The report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. Of a refused
-    generation that is in the store, it says what a report of success would."""
+    """Return the report of a build that ended with ``error``; ``spec`` is None if the manifest was invalid. For a
+    rejected generation in the store, it has the fields of a success."""
     lookupdb_error = error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     manifest = error.manifest if isinstance(error, GenerationRefused) else None
     return replace(
@@ -298,7 +299,7 @@ def failure_report(spec: DatasetSpec | None, error: Exception, seconds: float) -
 
 
 def interruption_report(spec: DatasetSpec | None, exit_code: int, seconds: float) -> BuildReport:
-    """The report of a build that a signal ended."""
+    """Return the report of a build that a signal ended."""
     return BuildReport(
         outcome="failed",
         dataset=_dataset_name(spec),
@@ -307,7 +308,7 @@ def interruption_report(spec: DatasetSpec | None, exit_code: int, seconds: float
         exit_code=exit_code,
         reason="Interrupted",
         may_pass=True,
-        message="the build was interrupted and can be run again: what it may have published is adopted",
+        message="the build was interrupted and can be run again: a generation that it has published is adopted",
     )
 
 
@@ -317,13 +318,14 @@ def _dataset_name(spec: DatasetSpec | None) -> str:
 
 _PREFIX: Final = "lookupdb-build-"
 _open_folders: dict[Path, list[Path]] = {}
-"""Those of this process, and the folders above each that were made for it, the lowest first."""
+"""The scratch folders of this process, with the folders above each that were made for it, the lowest first."""
 
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """A new folder under ``base``, readable by this user only. Raises NotEnoughRoom if it cannot be made, and
-    UsageError for a path that is no UTF-8."""
+    """Make a new folder under ``base``, readable by this user only. The build removes it at its end, with any empty
+    folders that it made above it; the next build removes that of a killed one. Raises NotEnoughRoom if it cannot be
+    made, and UsageError for a path that is not UTF-8."""
     check_path(base)
     from lookupdb.store.layout import unlock
 
@@ -334,12 +336,12 @@ def scratch_folder(base: Path) -> Iterator[Path]:
         new_folders += [folder for folder in (base, *base.parents) if not folder.exists()]
         try:
             lock = _make(path, lock_file)
-        except FileNotFoundError:  # another build has removed what was its own to remove
+        except FileNotFoundError:  # another build has removed its own folder
             lock = _make(path, lock_file)
     except OSError as error:
         _remove_empty(new_folders)
         raise NotEnoughRoom(
-            f"cannot make a scratch folder in {base}: {error.strerror}", hint="give another one with --scratch"
+            f"cannot make a scratch folder in {base}: {error.strerror}", hint="choose another one with --scratch"
         ) from error
     _open_folders[path] = new_folders
     try:
@@ -353,7 +355,7 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 
 def _make(path: Path, lock_file: Path) -> int | None:
-    """Make the folder ``path``; returns its lock. Raises OSError."""
+    """Make the folder ``path``; return its lock. Raises OSError."""
     from lookupdb.store.layout import try_lock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -364,7 +366,7 @@ def _make(path: Path, lock_file: Path) -> int | None:
 
 
 def remove_open_folders() -> None:
-    """Remove the scratch folders of this process, which is about to end without their owners doing it."""
+    """Remove the scratch folders of this process, which is about to end without their owners."""
     for path, new_folders in tuple(_open_folders.items()):
         shutil.rmtree(path, ignore_errors=True)
         path.with_suffix(".lock").unlink(missing_ok=True)
@@ -372,14 +374,14 @@ def remove_open_folders() -> None:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove those of ``folders``, the lowest first, that hold nothing."""
+    """Remove the empty ones of ``folders``, the lowest first."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def _remove_abandoned(base: Path) -> None:
-    """Remove the folders of dead builders, but not those of other users."""
+    """Remove the folders of dead builders, except those of other users."""
     from lookupdb.store.layout import try_lock, unlock
 
     for lock_file in base.glob(f"{_PREFIX}*.lock"):
@@ -402,5 +404,5 @@ def scratch_errors(folder: Path) -> Iterator[None]:
             raise
         raise NotEnoughRoom(
             f"no room left in the scratch folder {folder}: {error.strerror}",
-            hint="a build needs about twice its uncompressed source there; give a larger folder with --scratch",
+            hint="a build needs about twice its uncompressed source there; choose a larger folder with --scratch",
         ) from error

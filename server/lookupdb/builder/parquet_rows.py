@@ -40,10 +40,10 @@ from lookupdb.dataset.spec import DatasetSpec
 from lookupdb.errors import BadSource, NotEnoughRoom
 from lookupdb.wording import shorten
 
-# What a Parquet file's schema says that DuckDB would change: pure.
+# Schemas that DuckDB would change. This part does no I/O.
 #
-# DuckDB does not tell names apart that differ in case alone, and calls the second one of "name" and "NAME" "NAME_1"; a
-# column without a name it calls "C1"; and of decimals with more digits than its own it makes doubles.
+# DuckDB ignores the case of names and renames the second one of "name" and "NAME" to "NAME_1", calls a column without a
+# name "C1", and turns decimals with more digits than its own into doubles.
 
 
 _MAX_DIGITS: Final = 38
@@ -51,23 +51,23 @@ _MAX_DIGITS: Final = 38
 
 @dataclass(frozen=True, slots=True)
 class SchemaElement:
-    """A column, or what is nested within one: ``parquet_schema`` of DuckDB lists each before what it holds."""
+    """A column, or a part of one: ``parquet_schema`` of DuckDB lists each element before those that it holds."""
 
     name: str
     children: int
     precision: int
-    """The digits of a decimal; 0 of other types."""
+    """Digits of a decimal; 0 for other types."""
     is_int96: bool = False
 
 
 @dataclass(slots=True)
 class _Group:
-    """What holds other elements."""
+    """An element that holds others."""
 
     column: int | None
-    """The number of the column that it is, or is nested in; None of the file's own group."""
+    """The number of the column that it is, or is nested in; None for the file's own group."""
     left: int
-    """How many of its children are still to come."""
+    """Number of its children that are still to come."""
     names: list[str] = field(default_factory=list)
 
 
@@ -76,15 +76,15 @@ class ParquetSchema:
     """The columns of a file."""
 
     names: list[str]
-    """As the file has them, in its order."""
+    """The names as in the file, in its order."""
     obstacles: dict[int, str]
-    """Column → why it would be read as something else."""
+    """Column → why DuckDB would read it as something else."""
     int96: frozenset[int]
-    """The columns that are, or hold, timestamps of the type INT96."""
+    """Columns that are, or contain, timestamps of the type INT96."""
 
 
 def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
-    """The schema of a file with ``elements``, its own group the first."""
+    """Return the schema of a file with ``elements``, its own group first."""
     names: list[str] = []
     obstacles: dict[int, str] = {}
     int96: set[int] = set()
@@ -114,7 +114,7 @@ def read_schema(elements: Iterable[SchemaElement]) -> ParquetSchema:
 
 
 def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of names that differ in case at most, of which DuckDB knows that of ASCII."""
+    """Yield pairs of names that differ only in the case of ASCII letters, as DuckDB compares them."""
     seen: dict[bytes, str] = {}
     for name in names:
         folded = name.encode().lower()
@@ -123,11 +123,10 @@ def _find_look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         seen[folded] = name
 
 
-# What is said of DuckDB's errors: pure.
+# DuckDB's errors in our words.
 #
-# DuckDB quotes the value that it cannot read, in wordings that differ from error to error and from version to version
-# (``rows`` says why no message may). So nothing of its message is passed on: what it is known to begin with is told in
-# our words, and of all else the kind of the error.
+# DuckDB quotes the value that it cannot read, in wordings that change with the error and the version, and no message
+# may hold a value (see ``rows``). So known errors, by how they begin, get our own text, and all others only their kind.
 
 
 _MAX_CHARACTERS: Final = 200
@@ -157,19 +156,19 @@ _KINDS: Final[dict[type[Exception], str]] = {
 
 
 def describe_schema_error(error: Exception) -> str:
-    """Why DuckDB cannot read a file's footer: no value was read, so its message may be passed on where it has one."""
+    """Return why DuckDB cannot read a file's footer. No value was read, so its message may be passed on."""
     known = describe_value_error(error)
     message = shorten(str(error).partition("\n")[0], _MAX_CHARACTERS)
     return f"{known}: {message}" if known.startswith(_UNKNOWN) and message else known
 
 
 def describe_value_error(error: Exception) -> str:
-    """Why DuckDB cannot read a file, without a value of it."""
+    """Return why DuckDB cannot read a file, without quoting a value."""
     message = str(error).partition("\n")[0]
     found = [words for beginning, words in _BEGINNINGS.items() if message.startswith(beginning)]
     found += [words for ending, words in _ENDINGS.items() if message.endswith(ending)]
     found += [words for kind, words in _KINDS.items() if isinstance(error, kind)]
-    if isinstance(error, UnicodeDecodeError):  # of a message that quotes what is not UTF-8
+    if isinstance(error, UnicodeDecodeError):  # DuckDB's message quotes text that is not UTF-8
         found.append(_NO_UTF8)
     if not found:
         return f"{_UNKNOWN} ({type(error).__name__})"
@@ -177,12 +176,12 @@ def describe_value_error(error: Exception) -> str:
 
 
 def describe_memory_error(error: duckdb.OutOfMemoryException) -> str:
-    """The first line of the message, which tells of sizes of memory alone."""
+    """Return the first line of the message, which names only sizes of memory."""
     return str(error).partition("\n")[0]
 
 
 Convert = Callable[[Any], Any]
-"""From DuckDB's value, if it is not null, to one that orjson writes."""
+"""Converts DuckDB's value, if not null, to one that orjson writes."""
 
 _MAGIC: Final = b"PAR1"
 _BATCH: Final = 256
@@ -194,19 +193,19 @@ _DIGITS: Final = frozenset(["hugeint", "uhugeint", "decimal", "bignum"])
 _FRACTIONS: Final = frozenset(["float", "double"])
 _TEXTS: Final = frozenset(["time", "time_ns", "uuid"])
 _LAST_NANOSECONDS: Final = {"infinity": "2262-04-11 23:47:16.854775807", "-infinity": "1677-09-21 00:12:43.145224193"}
-"""The two timestamps of nanoseconds for which DuckDB has a word."""
+"""The two timestamps of nanoseconds that DuckDB writes as words."""
 _BEFORE_CHRIST: Final = " (BC)"
 _BINARIES: Final = frozenset(["blob", "geometry", "geography"])
 _READ: Final = "read_parquet($1, hive_partitioning=false, int96_as='struct')"
-"""A folder called `name=value` adds or replaces no column: what a file holds does not depend on where it lies. DuckDB's
-timestamp of an INT96 would lose nanoseconds, or wrap around; its date and its time, apart, are exact."""
+"""A folder called `name=value` adds or replaces no column: a file's content does not depend on its place. DuckDB's
+timestamp of an INT96 would lose nanoseconds, or wrap around; its separate date and time are exact."""
 
 Form = Literal["base64", "text", "key", "raw"]
-"""What a binary becomes: text in base64; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
+"""The form of a binary: base64 text; its UTF-8 text; the same, but bytes if it is not UTF-8; its bytes."""
 
 
 class ParquetParser:
-    """Parses one Parquet file. Rows are dicts."""
+    """Parse one Parquet file. Rows are dicts."""
 
     lines = 0
     columns = None
@@ -223,12 +222,12 @@ class ParquetParser:
         self.key, self.value = self._objects.key, self._objects.value
         self._rows_read = 0
         self._chosen: list[str] = []
-        """The columns that are read."""
+        """The columns to read."""
         self._expressions: list[str] = []
-        """What is fetched of each of them, in SQL."""
+        """The SQL expression for each of them."""
         self._converts: list[tuple[str, Convert]] = []
         self.binaries: list[tuple[str, Form]] = []
-        """The binary columns that are read, those within others too, and what each becomes."""
+        """The binary columns that are read, nested ones too, and their forms."""
         with _duckdb_errors(file.name, lambda error: f" as Parquet: {describe_schema_error(error)}"):
             self._row_count = self._count_rows()
             self._schema = self._read_schema()
@@ -244,7 +243,7 @@ class ParquetParser:
         return int(found[0])
 
     def _read_schema(self) -> ParquetSchema:
-        """Raises BadSource if a name stands twice."""
+        """Raises BadSource if a name occurs twice."""
         query = "SELECT name, coalesce(num_children, 0), coalesce(precision, 0), type = 'INT96' FROM parquet_schema($1)"
         found = self._connection.execute(query, [_escape_path(self._file)]).fetchall()
         schema = read_schema(SchemaElement(*element) for element in found)
@@ -269,7 +268,7 @@ class ParquetParser:
             self.binaries += [(path, _find_form(path, self._forms)) for path in binaries[number]]
 
     def _check_binaries(self, spec: DatasetSpec, binaries: Set[str], nested: Sequence[str]) -> None:
-        """Raises BadSource if ``source.parquet.columns`` names a column that is not there, or not binary."""
+        """Raise BadSource if ``source.parquet.columns`` names a column that is missing or not binary."""
         role = "source.parquet.columns"
         for name in (column.name for column in spec.source.parquet.columns):
             if any(path == name or path.startswith(f"{name}.") for path in binaries):
@@ -282,7 +281,7 @@ class ParquetParser:
             )
 
     def _plan_column(self, number: int, name_to_duckdb: str, kind: Any) -> None:
-        """Raises BadSource for a column whose values could not be written as they are."""
+        """Raises BadSource for a column whose values cannot be written exactly."""
         name = self._names[number]
         plan = plan_type(kind, name, self._forms, has_int96=number in self._schema.int96)
         if plan is None:
@@ -330,7 +329,7 @@ class ParquetParser:
         return f" as Parquet{after}: {where}{describe_value_error(error)}"
 
     def _find_unreadable(self) -> str | None:
-        """The first column that cannot be read by itself either, since DuckDB does not say which one it is."""
+        """Return the first column that cannot be read alone either: DuckDB does not say which one it is."""
         for name, expression in zip(self._chosen, self._expressions, strict=True):
             try:
                 query = f"SELECT {expression} FROM {_READ}"  # noqa: S608 - names are quoted
@@ -353,7 +352,7 @@ class ParquetParser:
 
 
 def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
-    """The numbers of the columns that keys and values are made of. Dots reach into nested columns."""
+    """Return the numbers of the columns for keys and values. Dots reach into nested columns."""
     _, chosen = value_columns(spec.value)
     wanted, known = (*spec.key.columns, *chosen), set(names)
     needed = {name if name in known else name.partition(".")[0] for name in wanted}
@@ -361,7 +360,7 @@ def _choose_columns(spec: DatasetSpec, names: Sequence[str]) -> list[int]:
 
 
 def _connect(memory: int, threads: int) -> Any:
-    """A DuckDB connection that loads no extensions and writes no files."""
+    """Return a DuckDB connection that loads no extensions and writes no files."""
     connection = duckdb.connect(
         config={
             "memory_limit": f"{memory // 1024}KiB",
@@ -378,7 +377,7 @@ def _connect(memory: int, threads: int) -> Any:
 
 
 def _choose_forms(spec: DatasetSpec) -> dict[str, Form]:
-    """What the binaries of a column, or of a part of one, become. Never guessed from what they hold."""
+    """Return the forms of a column's binaries, nested ones included. Never guessed from their content."""
     forms: dict[str, Form] = {column.name: column.type for column in spec.source.parquet.columns}
     if spec.value.column is not None:
         forms[spec.value.column] = "raw"
@@ -386,7 +385,7 @@ def _choose_forms(spec: DatasetSpec) -> dict[str, Form]:
 
 
 def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
-    """The form of the binary at ``path``, by its own name or that of the nearest column around it."""
+    """Return the form of the binary at ``path``, by its own name or that of the nearest column around it."""
     while path not in forms and "." in path:
         path = path.rpartition(".")[0]
     return forms.get(path, "base64")
@@ -394,12 +393,12 @@ def _find_form(path: str, forms: Mapping[str, Form]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class TypePlan:
-    """How to fetch a column, or a part of one, from DuckDB."""
+    """The plan to fetch a column, or a part of one, from DuckDB."""
 
     fetch: Callable[[str, int], str]
-    """From an SQL expression of it, and how many lambdas that is within, to the expression that is fetched."""
+    """Takes an SQL expression of the column and the number of lambdas around it; returns the expression to fetch."""
     cast: str | None
-    """The SQL type whose cast is the same; None if no cast is."""
+    """The SQL type whose cast is equivalent; None if there is none."""
     convert: Convert | None
 
 
@@ -408,7 +407,7 @@ def _cast_to(sql_type: str, convert: Convert | None = None) -> TypePlan:
 
 
 def plan_type(kind: Any, path: str, forms: Mapping[str, Form], *, has_int96: bool = False) -> TypePlan | None:
-    """How to fetch a column of the DuckDB type ``kind``. None if the type has no JSON form."""
+    """Return how to fetch a column of the DuckDB type ``kind``. None if the type has no JSON form."""
     name = kind.id
     if name in _UNCONVERTED:
         return _cast_to(str(kind))
@@ -484,7 +483,7 @@ def _plan_struct(kind: Any, path: str, forms: Mapping[str, Form], has_int96: boo
 
 
 def _plan_map(kind: Any, path: str, forms: Mapping[str, Form], has_int96: bool) -> TypePlan | None:
-    """A map is fetched as its entries: DuckDB hands over no map that has a key twice, as Parquet allows."""
+    """Fetch a map as its entries: DuckDB fails on a map that has a key twice, as Parquet allows."""
     children = dict(kind.children)
     value = plan_type(children["value"], path, forms, has_int96=has_int96)
     has_text = children["key"].id == "varchar"
@@ -535,7 +534,7 @@ def _decode_text(content: bytes) -> str:
 
 
 def _check_interval(text: str) -> str:
-    if "-" in text:  # an interval of Parquet has no sign, and DuckDB's numbers have a bit less
+    if "-" in text:  # a Parquet interval has no sign, and DuckDB's numbers have one bit less
         raise RowRejected("holds an interval that is too long to be read exactly")
     return text
 
@@ -556,7 +555,7 @@ def _decode_key(content: bytes) -> str | bytes:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        return content  # of which ``key_column_text`` makes a rejected row
+        return content  # ``key_column_text`` rejects the row for it
 
 
 _BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
@@ -568,12 +567,12 @@ _BINARY_CONVERTS: Final[dict[Form, Convert | None]] = {
 
 
 def _parse_digits(text: str) -> orjson.Fragment:
-    """A number: DuckDB writes no zero before the point of a decimal that has no digits there."""
+    """Return a number: DuckDB omits the zero before a decimal's point."""
     return orjson.Fragment(text if text.lstrip("-")[0] != "." else text.replace(".", "0.", 1))
 
 
 def _write_date(text: str) -> str:
-    """A date, with its time if it has one, as ISO 8601 has it: there, 1 BC is the year 0000, and 2 BC is -0001."""
+    """Return a date, with its time if it has one, in ISO 8601, where 1 BC is the year 0000, and 2 BC is -0001."""
     if _BEFORE_CHRIST in text:
         year, _, rest = text.replace(_BEFORE_CHRIST, "", 1).partition("-")
         text = f"{'-' if int(year) > 1 else ''}{int(year) - 1:04}-{rest}"
@@ -602,7 +601,7 @@ def _nested_names(prefix: str, kind: Any, *, has_int96: bool) -> list[str]:
 
 
 def _find_binaries(path: str, kind: Any) -> list[str]:
-    """The names of a column's binaries. Items of lists, and keys and values of maps, have the name of these."""
+    """Return the names of a column's binaries. Items of lists, and keys and values of maps, have the name of these."""
     if kind.id in _BINARIES:
         return [path]
     if kind.id == "struct":
@@ -618,7 +617,7 @@ def _quote(name: str) -> str:
 
 
 def _escape_path(file: LocalFile) -> str:
-    """The path, escaped for functions of DuckDB that take patterns."""
+    """Return the path, escaped for functions of DuckDB that take patterns."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in str(file.path))
 
 

@@ -1,4 +1,4 @@
-"""A build's progress on a terminal, with rich: a bar for each phase."""
+"""A build's progress: its interface, and its display as bars on a terminal or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,40 +23,38 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-# What a build reports while it runs. ``progress_display`` shows it.
-
 
 class Progress(Protocol):
-    """Phases follow one another: ``begin_phase``, any number of ``advance``, ``end_phase``.
+    """A build reports its progress in phases: ``begin_phase``, any number of ``advance``, ``end_phase``.
 
     Called from one thread at a time, at most a few hundred times a second.
     """
 
     def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Begin a phase with ``total`` of ``unit`` ("bytes" or "rows") ahead; None if the total is unknown."""
+        """Begin a phase with ``total`` of ``unit`` ("bytes" or "rows"); None if the total is unknown."""
 
     def advance(self, amount: int, rows: int = 0) -> None:
         """Add ``amount`` of the phase's unit, and ``rows`` rows if that unit is bytes."""
 
     def end_phase(self) -> None:
-        """End a phase that went well. A phase that fails is not ended."""
+        """End a phase that succeeded. A phase that fails is not ended."""
 
 
 class SilentProgress:
-    """Shows nothing."""
+    """Show nothing."""
 
     def begin_phase(self, name: str, total: int | None, unit: str) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
     def advance(self, amount: int, rows: int = 0) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
     def end_phase(self) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
 
 def format_quantity(count: float, unit: str) -> str:
-    """``count`` as people read it: 1,234,567 rows, 1.2 GiB."""
+    """Format ``count`` for people: 1,234,567 rows, 1.2 GiB."""
     if unit != "bytes":
         return f"{count:,.0f} {unit}"
     size = float(count)
@@ -67,15 +65,12 @@ def format_quantity(count: float, unit: str) -> str:
     return f"{size:,.1f} TiB"
 
 
-# Shows a build's progress on standard error: a bar on a terminal, plain lines elsewhere.
-
-
 LINE_SECONDS: Final = 3.0
-"""The time between two lines of one phase."""
+"""Seconds between two lines of one phase."""
 
 
 class ProgressLines:
-    """Writes a line every few seconds during a phase, and one at its end."""
+    """Write a line every few seconds during a phase, and one at its end."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -92,7 +87,7 @@ class ProgressLines:
         self._started_at = self._last_line_at = self._clock()
 
     def advance(self, amount: int, rows: int = 0) -> None:
-        """Write a line if the last one is some seconds old."""
+        """Write a line if the last one is a few seconds old."""
         self._count += amount
         self._rows += rows
         if self._clock() - self._last_line_at >= LINE_SECONDS:
@@ -118,7 +113,7 @@ class ProgressLines:
 
 @contextmanager
 def open_progress(style: Literal["auto", "rich", "plain", "none"] | str) -> Iterator[Progress]:
-    """The progress display of this ``style``; auto is rich on a terminal and plain elsewhere."""
+    """Open the progress display of this ``style``; auto is rich on a terminal and plain elsewhere."""
     if style == "none":
         yield SilentProgress()
     elif style == "rich" or (style == "auto" and sys.stderr.isatty()):
@@ -130,7 +125,7 @@ def open_progress(style: Literal["auto", "rich", "plain", "none"] | str) -> Iter
 
 @contextmanager
 def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
-    """Show bars on standard error; ``is_forced``: also where that is no terminal."""
+    """Show bars on standard error; with ``is_forced`` even if that is no terminal."""
     console = Console(stderr=True, force_terminal=True if is_forced else None)
     columns = (
         SpinnerColumn(finished_text="✓"),
@@ -145,7 +140,7 @@ def open_bars(*, is_forced: bool) -> Iterator[ProgressBars]:
 
 
 class ProgressBars:
-    """Shows a bar per phase on a terminal: how much, how fast, how long it will take."""
+    """Show a bar per phase on a terminal: amount, rate, remaining time."""
 
     def __init__(self, bars: Bar) -> None:
         self._bars = bars
@@ -174,7 +169,7 @@ class _AmountColumn(ProgressColumn):
     """The amount, the total and the rate."""
 
     def render(self, task: Task) -> Text:
-        """The text that rich shows."""
+        """Return the text that rich shows."""
         if task.fields.get("empty"):
             return Text("")
         count, unit = task.completed, str(task.fields["unit"])

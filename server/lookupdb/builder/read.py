@@ -1,4 +1,8 @@
-"""What crew members get and return: a job as JSON; results as JSON and files of records."""
+"""Read slices: rows become records in a sorter, values in the sample, or rejected rows.
+
+The parts: rules for the native row kernels, the records of a slice, the native reader, ``SliceReader``, and the jobs
+and results that a build and its crew exchange as JSON and files.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,11 @@ from lookupdb.errors import BadSource, SourceUnreadable
 from lookupdb.keys import InvalidKey, make_key_encoder
 from lookupdb.manifest import SAMPLES, SourceFile
 
-# What the native row kernels have to know of a spec: made here for both, or None if they do not know such a spec.
+# Rules for the native row kernels, made from a spec; None if the kernels do not support it.
 
 
 def find_json_obstacle(spec: DatasetSpec) -> str | None:
-    """Why the native kernel cannot read JSON lines for ``spec``; None if it can."""
+    """Return why the native kernel cannot read JSON lines for ``spec``; None if it can."""
     nested = [name for name in (*spec.key.columns, *value_columns(spec.value)[1]) if "." in name]
     if nested:
         return f"the column {nested[0]} may be a nested one"
@@ -38,7 +42,7 @@ def find_json_obstacle(spec: DatasetSpec) -> str | None:
 
 
 def find_csv_obstacle(spec: DatasetSpec, delimiter: str) -> str | None:
-    """Why the native kernel cannot read CSV for ``spec``; None if it can."""
+    """Return why the native kernel cannot read CSV for ``spec``; None if it can."""
     quote = spec.source.csv.quote
     if not delimiter.isascii() or not quote.isascii() or delimiter in (quote, "\r", "\n") or quote in ("\r", "\n"):
         return f"the delimiter is {delimiter!r} and the quote {quote!r}"
@@ -46,7 +50,7 @@ def find_csv_obstacle(spec: DatasetSpec, delimiter: str) -> str | None:
 
 
 def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Callable[[str], bytes]) -> Any:
-    """The kernel that reads JSON lines; None if the spec reaches into nested objects."""
+    """Return the kernel that reads JSON lines; None if the spec reaches into nested objects."""
     if find_json_obstacle(spec) is not None:
         return None
     value = spec.value
@@ -73,7 +77,7 @@ def make_json_rules(kernels: Any, spec: DatasetSpec, max_row: int, encode: Calla
 def make_csv_rules(
     kernels: Any, spec: DatasetSpec, delimiter: str, names: list[str], max_row: int, encode: Callable[[str], bytes]
 ) -> Any:
-    """The kernel that reads CSV; None if the file is written in a way that it does not know."""
+    """Return the kernel that reads CSV; None if it does not support the dialect."""
     if find_csv_obstacle(spec, delimiter) is not None:
         return None
     quote, escape = spec.source.csv.quote, spec.source.csv.escape
@@ -94,7 +98,7 @@ def make_csv_rules(
 
 
 def _csv_columns(spec: DatasetSpec, positions: dict[str, int]) -> list[tuple[int, bytes, str, bool]]:
-    """Field, what stands before the member, type, whether empty means null."""
+    """Return field number, text before the member, type, and whether empty means null, for each column."""
     _, chosen = value_columns(spec.value)
     columns = chosen or [name for name in positions if name not in spec.key.columns]
     types = {column.name: column for column in spec.source.csv.columns}
@@ -107,15 +111,12 @@ def _csv_columns(spec: DatasetSpec, positions: dict[str, int]) -> list[tuple[int
 
 
 def _max_value(spec: DatasetSpec) -> int:
-    """Larger values are rejected, or wait in a spool: Python sees to both."""
+    """Return the limit beyond which Python takes a value: it rejects it, or puts it in a spool."""
     return min(spec.value.max_bytes, SPOOL_BYTES)
 
 
-# What becomes of a slice's rows: records in a sorter, values in the sample, or rejected rows.
-
-
 class SliceRecords:
-    """Takes the rows of one slice, in their order."""
+    """Take the rows of one slice, in their order."""
 
     def __init__(self, spec: DatasetSpec, sorter: Sorter, sample: Sample, number: int) -> None:
         self.sorter, self.sample = sorter, sample
@@ -123,7 +124,7 @@ class SliceRecords:
         self._max_bytes = spec.value.max_bytes
         self._start = encode_place(number, 0)
         self.row = 0
-        """The number of rows taken, rejected ones included."""
+        """Number of rows taken, including rejected ones."""
         self.rejected = 0
         self.samples: list[tuple[int, str]] = []
         """The first rejected rows, and why."""
@@ -141,7 +142,7 @@ class SliceRecords:
         except orjson.JSONEncodeError as error:
             self._reject(describe_encode_error(error))
         else:
-            value = bytes(memoryview(value))  # a copy of its own size: what orjson returns sits in a far larger block
+            value = bytes(memoryview(value))  # copy: orjson's result sits in a far larger block
             self.sorter.put(key, self.place, value)
             self.sample.offer(key, self.place, value)
 
@@ -152,52 +153,52 @@ class SliceRecords:
 
     @property
     def place(self) -> int:
-        """That of the last row."""
+        """The place of the last row."""
         return self._start + self.row
 
 
-# Reads slices of JSON lines and CSV with the native row kernels.
+# Read slices of JSON lines and CSV with the native row kernels.
 #
-# A kernel makes records of the rows that are as usual, and stops at any other. Such a line of JSON goes through
-# Python's parser; of CSV, Python takes a row whose fields do not become a record, and all the rest of a slice that is
-# not CSV. So whatever is rejected or refused, is so for Python's reasons and in its words.
+# A kernel turns usual rows into records and stops at any other. Python's parser takes such a line of JSON, or such a
+# row of CSV; if the rest of a slice is not CSV, Python takes it all. So only Python rejects rows and reports errors.
 
 
 _WINDOW: Final = 1 << 20
 _ROW_END_WINDOW: Final = 32 << 10
-"""How much is read at first behind a slice: most rows end soon."""
+"""Bytes read at first behind a slice: most rows end soon."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 ReportProgress = Callable[[int, int], None]
-"""Called now and then with the number of bytes and rows read since the last call."""
+"""Called from time to time with the bytes and rows read since the last call."""
 
 
 class NativeRows(Protocol):
-    """Reads a slice into its records."""
+    """Read a slice into its records."""
 
     lines: int
-    """How many lines were read."""
+    """Number of lines read."""
     end: int | None
-    """Where in the file the last row ends, as ``RowParser.end``."""
+    """Offset in the file at which the last row ends, as ``RowParser.end``."""
     position: int
-    """How many bytes of the slice were read."""
+    """Number of bytes of the slice that were read."""
 
     @property
     def quotes_seen(self) -> QuotesSeen:
-        """What was found of quotes, if the slice is CSV."""
+        """The quotes found, if the slice is CSV."""
 
     def read(self, report: ReportProgress) -> bool:
-        """Read the slice to its end. False if Python's parser must go on behind the rows taken so far. Raises
+        """Read the slice to its end. Return False if Python's parser must continue after the rows taken so far. Raises
         BadSource, NotEnoughRoom."""
 
 
 def open_native_rows(
     spec: DatasetSpec, file: LocalFile, piece: Slice, max_row: int, parser: RowParser, records: SliceRecords
 ) -> NativeRows | None:
-    """The reader of a slice; None where there are no kernels for it. ``parser`` is the slice's, not yet read from."""
+    """Return the reader of a slice; None if there are no kernels for it. ``parser`` is the slice's, not yet read
+    from."""
     kernels = native.kernels()
     if kernels is None or getattr(parser, "partitions", None):
-        return None  # Python adds the columns that come from the file's path
+        return None  # Python adds the columns from the file's path
     if isinstance(parser, JsonLinesParser):
         rules = make_json_rules(kernels, spec, max_row, records.encode)
         return None if rules is None else _NativeJsonLines(rules, file, piece, max_row, parser, records)
@@ -245,7 +246,8 @@ class _NativeJsonLines:
         return True
 
     def _blocks(self) -> Iterator[bytes]:
-        """The slice in blocks of whole lines. One that is too long comes in pieces, as Python's parser reads it."""
+        """Yield the slice in blocks of whole lines. A line that is too long comes in pieces, as Python's parser reads
+        it."""
         rest: list[bytes] = []
         rest_bytes = 0
         with SliceFile(self._file.path, self._piece) as raw:
@@ -273,7 +275,7 @@ class _NativeJsonLines:
             self._watch()
 
     def _watch(self) -> None:
-        """Tell the kernel which columns are news, if that has changed."""
+        """Give the kernel the columns to watch for, if they have changed."""
         columns = self._parser.columns
         names = columns.names
         watched = (len(columns.missing), None if names is None else len(names))
@@ -284,7 +286,7 @@ class _NativeJsonLines:
 
 
 def _in_quotes(names: Iterable[str]) -> set[bytes]:
-    """``names`` as JSON writes them; those with a lone surrogate, which the kernel knows in no row, are left out."""
+    """Return ``names`` as JSON writes them, without those with a lone surrogate, which the kernel finds in no row."""
     quoted: set[bytes] = set()
     for name in names:
         with suppress(orjson.JSONEncodeError):
@@ -354,12 +356,12 @@ class _NativeCsv:
 
     @property
     def quotes_seen(self) -> QuotesSeen:
-        """What was found of quotes."""
+        """The quotes found."""
         seen: tuple[bool, bool] = self._rules.quotes_seen()
         return seen
 
     def _read_more(self, raw: SliceFile) -> None:
-        """Read on behind what is left of the block. A row that is longer than windows is read in ever larger ones."""
+        """Read on after the rest of the block. Windows grow until a row fits."""
         rest = self._block[self._at :]
         chunk = raw.read(min(self._window, self._max_row + _WINDOW - len(rest)))
         self._window *= 2
@@ -367,7 +369,7 @@ class _NativeCsv:
         self._block, self._at, self._is_last = rest + chunk, 0, not chunk
 
     def _next_fields(self, raw: SliceFile, *, is_header: bool = False) -> list[str | None] | None:
-        """The fields of the next row; None if it is none that Python would read so."""
+        """Return the fields of the next row; None if Python would not read it."""
         while True:
             try:
                 found = self._rules.read_fields(self._block, self._at, self._is_last, is_header)
@@ -389,7 +391,7 @@ class _NativeCsv:
         self._records.take(self._parser.key, self._parser.value, fields)
 
     def _finish_row(self) -> bool:
-        """The slice ends within quotes: read the row to its end, behind the slice, if this is wanted."""
+        """If the slice ends within quotes and extends to its row's end, read that row to its end."""
         if not self._extends:
             rest = self._block[self._at :]
             raise self._parser.unfinished_error(self._records.row + 1, self.lines + len(rest.splitlines()), rest)
@@ -412,7 +414,7 @@ class _NativeCsv:
         return fields
 
 
-# Reads one slice: its rows become records in a sorter. Runs in the main process or in a crew member.
+# Read one slice: its rows become records in a sorter. Runs in the main process or in a crew member.
 
 
 _REPORT_EVERY_ROWS: Final = 2000
@@ -420,10 +422,10 @@ _REPORT_EVERY_ROWS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class SliceOutcome:
-    """What a slice held, beside its records."""
+    """Facts about a slice, apart from its records."""
 
     rows: int = 0
-    """Rejected rows included."""
+    """Number of rows, including rejected ones."""
     lines: int = 0
     rejected: int = 0
     samples: list[tuple[int, str]] = field(default_factory=list)
@@ -432,13 +434,13 @@ class SliceOutcome:
     """The columns that its file declares; None if it declares none, or the slice is not its first."""
     columns: SeenColumns | None = None
     end: int | None = None
-    """Where in the file its last row ends, if the reader read behind the slice."""
+    """Offset in the file at which its last row ends, if the reader read behind the slice."""
     quotes: QuotesSeen = (False, False)
-    """Of CSV, for ``check_quotes``."""
+    """Quotes in CSV, for ``check_quotes``."""
 
 
 class SliceReader:
-    """Reads slices into one sorter and one sample."""
+    """Read slices into one sorter and one sample."""
 
     def __init__(
         self,
@@ -451,13 +453,13 @@ class SliceReader:
         *,
         explains: bool = True,
     ) -> None:
-        """``explains`` says whether to tell what is wrong with a slice; if not, its error may have no message."""
+        """Without ``explains``, the error of a slice may have no message."""
         self._explains = explains
         self._spec, self._sorter, self._sample, self._budget = spec, sorter, sample, budget
         self._threads, self._report = threads, report
 
     def read(self, number: int, piece: Slice, file: LocalFile) -> SliceOutcome:
-        """Read all of slice ``number`` of the source. Raises BadSource, NotEnoughRoom."""
+        """Read slice ``number`` of the source. Raises BadSource, NotEnoughRoom."""
         with ExitStack() as stack:
             records = SliceRecords(self._spec, self._sorter, self._sample, number)
             parser = self._open_parser(file, piece, stack)
@@ -496,7 +498,7 @@ class SliceReader:
     def _read_rows(
         self, rows: Iterable[Row], parser: RowParser, records: SliceRecords, reported: tuple[int, int]
     ) -> None:
-        """Take ``rows`` of ``parser``; so many bytes and rows were ``reported`` before."""
+        """Take ``rows`` of ``parser``, after the bytes and rows that were ``reported`` before."""
         take, extract_key, extract_value = records.take, parser.key, parser.value
         for fields in rows:
             take(extract_key, extract_value, fields)
@@ -532,7 +534,7 @@ _PARSERS: Final[dict[str, Callable[[DatasetSpec, LocalFile, Slice, SliceFile, in
 
 @dataclass(frozen=True, slots=True)
 class SliceResult:
-    """What a crew member made of a slice; its files are in the job's folder."""
+    """A crew member's result for a slice; its files are in the job's folder."""
 
     outcome: SliceOutcome
     runs: list[str]
@@ -551,7 +553,7 @@ class SliceResult:
 
     @classmethod
     def load(cls, folder: Path, number: int) -> Self:
-        """The result that was saved for slice ``number``."""
+        """Load the result that was saved for slice ``number``."""
         members = orjson.loads((folder / f"slice-{number:05d}.json").read_bytes())
         outcome = members.pop("outcome")
         columns, samples = outcome.pop("columns"), [(row, why) for row, why in outcome.pop("samples")]
@@ -561,17 +563,17 @@ class SliceResult:
 
 @dataclass(frozen=True, slots=True)
 class SliceJob:
-    """What every crew member needs to know."""
+    """The data that every crew member needs."""
 
     spec: DatasetSpec
     files: Sequence[LocalFile]
     pieces: Sequence[Slice]
     folder: Path
-    """A folder in scratch, for the results."""
+    """A folder in scratch for the results."""
     budget: BuildBudget
 
     def to_json(self) -> bytes:
-        """JSON, for a memory file."""
+        """Return the JSON for a memory file."""
         return orjson.dumps(
             {
                 "spec": self.spec.to_json().decode(),
@@ -585,7 +587,7 @@ class SliceJob:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """The job that ``to_json`` wrote."""
+        """Return the job that ``to_json`` wrote."""
         members = orjson.loads(text)
         return cls(
             DatasetSpec.from_json(members["spec"]),

@@ -1,4 +1,8 @@
-"""The key and the value of a record that is a dict: a JSON object, or a Parquet row."""
+"""The code that all parsers share: keys, values, columns, and how rows and files fail.
+
+The parts: errors and names, a file's columns, the parsers' interface, and the keys and values of rows that are dicts
+(JSON and Parquet).
+"""
 
 from __future__ import annotations
 
@@ -17,25 +21,26 @@ from lookupdb.dataset.spec import DatasetSpec, Value
 from lookupdb.errors import BadSource
 from lookupdb.wording import format_some, shorten
 
-# What all parsers share: a row's key as text, its value as bytes, and how these fail.
+# A row's key as text, its value as bytes, and how these fail.
 #
-# A row that cannot be a record (no key, a field of the wrong type) is *rejected*: it is counted and sampled, and the
-# gate ``maxRejectedRows`` judges. A file that cannot be parsed further (a broken quote, malformed JSON) is a BadSource.
+# A row that cannot be a record (no key, a field of the wrong type) is *rejected*: it is counted and sampled, and
+# checked by the gate ``maxRejectedRows``. A file that cannot be parsed further (a broken quote, malformed JSON) is a
+# BadSource.
 #
-# Why it fails goes to whoever may see the dataset's status. So a reason says where: file, row, line or column. It names
-# keys, columns, types, lengths, and the one character at which a file stops being JSON or CSV, but holds no value: not
-# a field, not a part of one, and of a library's message neither.
+# Everybody who may see the dataset's status reads these messages. So a message names the place (file, row, line or
+# column), keys, columns, types, lengths, and the one character at which a file stops being JSON or CSV. It holds no
+# value, not even a part, and no text of a library that may quote one.
 
 
 _DELIMITERS: Final = ";\t|,"
-"""Delimiters that files have when they do not have the manifest's."""
+"""Delimiters to suggest if a file does not have the manifest's."""
 _MAX_NAMES: Final = 50
-"""So many columns does an error name."""
+"""The most columns that an error names."""
 _MAX_NAME_CHARACTERS: Final = 80
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
 Row = Any
-"""One record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
+"""A record as its parser represents it: a list of fields (CSV) or a dict (JSON, Parquet)."""
 
 
 class RowRejected(ValueError):
@@ -43,7 +48,7 @@ class RowRejected(ValueError):
 
 
 class UnusableRow(dict[str, Any]):
-    """A row that cannot be a record, and why: asking for its key raises RowRejected."""
+    """A row that cannot be a record, and why: reading its key raises RowRejected."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -59,12 +64,12 @@ class UnfinishedSlice(BadSource):
 
 
 def format_names(names: Sequence[str], render: Callable[[str], str] = str) -> str:
-    """The first of ``names``, which a file has for its columns, each cut: one may be as long as the file."""
+    """Return the first of a file's column ``names`` for a message, each cut: one may be as long as the file."""
     return format_some([render(shorten_name(name)) for name in names[: _MAX_NAMES + 1]], _MAX_NAMES)
 
 
 def check_names_once(names: Sequence[str], where: str) -> None:
-    """Raises BadSource if a column's name stands twice in ``names``, those of ``where``, "f.csv: its header"."""
+    """Raise BadSource if a column's name occurs twice in ``names``, those of ``where``, "f.csv: its header"."""
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise BadSource(
@@ -73,12 +78,12 @@ def check_names_once(names: Sequence[str], where: str) -> None:
 
 
 def shorten_name(name: str) -> str:
-    """``name``, or what else a file has of any length, cut for a message."""
+    """Return ``name``, which may have any length, cut for a message."""
     return shorten(name, _MAX_NAME_CHARACTERS)
 
 
 def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> str:
-    """Join the columns of a key. Only the last one's text may hold the separator, so that two keys never become one."""
+    """Join the columns of a key. Only the last one may contain the separator, so that two keys never become one."""
     parts = list(parts)
     for column, part in zip(columns[:-1], parts, strict=False):
         if separator in part:
@@ -90,14 +95,15 @@ def join_key(columns: Sequence[str], parts: Iterable[str], separator: str) -> st
 
 
 def describe_json_error(error: Exception) -> str:
-    """A JSON parser's message, with the character of the text in place of a line number that is not the file's."""
+    """Return a JSON parser's message, with the character of the text instead of a line number, which is not the
+    file's."""
     return f"{error.msg}, at its character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def check_json_text(text: bytes, what: str, alternative: str | None = None) -> bytes:
-    """``text``, if it is JSON, with the line breaks and tabs between its tokens replaced by spaces. Raises RowRejected.
+    """Return ``text``, if it is JSON, with line breaks and tabs between tokens replaced by spaces. Raises RowRejected.
 
-    ``alternative`` says what the spec could ask for instead.
+    ``alternative`` is a hint about the spec.
     """
     try:
         orjson.loads(text)
@@ -109,7 +115,7 @@ def check_json_text(text: bytes, what: str, alternative: str | None = None) -> b
 
 
 def describe_encode_error(error: Exception) -> str:
-    """Why orjson cannot write a parsed value as JSON."""
+    """Return why orjson cannot write a parsed value as JSON."""
     text = str(error)
     if "NotFinite" in text:
         return "its value holds NaN or an infinity, for which JSON has no number"
@@ -131,7 +137,7 @@ def unknown_column_error(
     lack: str = "which is not there",
     delimiter: str | None = None,
 ) -> BadSource:
-    """The error for a missing column, with the most similar name and all there are. ``nested`` are names with dots.
+    """Return the error for a missing column, with the most similar name and all others. ``nested`` are names with dots.
 
     ``delimiter`` is the one that a CSV header was read with.
     """
@@ -162,7 +168,7 @@ def _find_similar_column(name: str, names: Sequence[str]) -> str | None:
 
 
 def read_partitions(url: str) -> dict[str, str | None]:
-    """The columns that the folders in ``url`` name, as Hive and Spark write them: ``country=DE/``."""
+    """Return the columns that the folders in ``url`` name, as Hive and Spark write them: ``country=DE/``."""
     path = unquote(urlsplit(url).path) if url.startswith(("file://", "https://", "http://")) else url
     found: dict[str, str | None] = {}
     for folder in path.split("/")[:-1]:
@@ -173,7 +179,7 @@ def read_partitions(url: str) -> dict[str, str | None]:
 
 
 def _unescape(text: str) -> str:
-    """``text`` without its percent-escapes; as it stands, if they are not UTF-8."""
+    """Return ``text`` without its percent-escapes, or unchanged if they are not UTF-8."""
     try:
         return unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
@@ -181,13 +187,14 @@ def _unescape(text: str) -> str:
 
 
 def find_partitions(spec: DatasetSpec, url: str) -> dict[str, str | None]:
-    """Those that ``spec`` names. A file that has such a column itself keeps its own."""
+    """Return the partitions in ``url`` that ``spec`` names. A file's own column of that name wins."""
     named = {*spec.key.columns, *value_columns(spec.value)[1], *(column.name for column in spec.source.csv.columns)}
     return {name: text for name, text in read_partitions(url).items() if name in named}
 
 
 def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
-    """The field of spec.value that selects, and the columns that it names, each once; none means all but the key's."""
+    """Return the field of spec.value that selects, and the columns that it names, each once; none means all but the
+    key's."""
     if value.column is not None:
         return "value.column", (value.column,)
     if value.field is not None:
@@ -195,14 +202,14 @@ def value_columns(value: Value) -> tuple[str, tuple[str, ...]]:
     return "value.columns", tuple(dict.fromkeys(value.columns or ()))
 
 
-# Which columns the rows of a file have, if rows are dicts; and how a dotted column name reaches into nested dicts.
+# The columns of a file's rows, if rows are dicts, and dotted names, which reach into nested dicts.
 
 
 ABSENT: Any = object()
-"""What ``get_column`` returns for a column that a row does not have: null would be a value."""
+"""``get_column`` returns it for a column that a row does not have: null would be a value."""
 _MAX_TRACKED_NAMES: Final = 1000
 _NESTED_ROWS: Final = 100
-"""So many rows that lack a column are looked through for the nested names beside it."""
+"""The number of rows without a column that are searched for similar nested names."""
 _SIBLINGS: Final = 20
 
 
@@ -217,7 +224,7 @@ class SeenColumns:
 
 
 class ColumnTracker:
-    """Tracks which of the spec's columns occur in the rows of one file."""
+    """Track which of the spec's columns occur in the rows of one file."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         role, columns = value_columns(spec.value)
@@ -227,7 +234,7 @@ class ColumnTracker:
         """The columns that no record had so far. While there are any, records are passed to ``observe``."""
         self._names: dict[str, None] = {}
         self._nested: dict[str, None] = {}
-        """Names with dots, of members that may have been meant: for messages."""
+        """Dotted names of members that may have been meant, for messages."""
         self._rows = 0
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -241,7 +248,7 @@ class ColumnTracker:
                 self._nested.update(dict.fromkeys(_list_siblings(record, name) if "." in name else _list_inner(record)))
 
     def count_more(self, rows: int) -> None:
-        """Note so many rows that have no missing column, and none whose name was not noted."""
+        """Count rows without missing or unnoted columns."""
         self._rows += rows
 
     @property
@@ -250,9 +257,9 @@ class ColumnTracker:
         return self._names if len(self._names) < _MAX_TRACKED_NAMES else None
 
     def snapshot(self) -> SeenColumns:
-        """What was observed so far, for another tracker to ``merge``."""
+        """Return what was observed so far, for another tracker to ``merge``."""
         names, nested = (
-            [name.encode(errors="backslashreplace").decode() for name in found]  # with no lone surrogates
+            [name.encode(errors="backslashreplace").decode() for name in found]  # without lone surrogates
             for found in (self._names, self._nested)
         )
         return SeenColumns(sorted(self.missing), names, self._rows, nested)
@@ -265,7 +272,7 @@ class ColumnTracker:
         self._rows += snapshot.rows
 
     def check(self, where: str) -> None:
-        """Raises BadSource if a column of the spec occurs in no row of the file ``where``."""
+        """Raise BadSource if a column of the spec occurs in no row of the file ``where``."""
         for name, role in self.roles.items():
             if self._rows and name in self.missing:
                 lack = "which its only row lacks" if self._rows == 1 else f"which none of its {self._rows:,} rows has"
@@ -273,7 +280,7 @@ class ColumnTracker:
 
 
 def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
-    """The names of what stands in the nested dicts that the dots of ``name`` lead through, a few of each."""
+    """Return a few names from each of the nested dicts that the dots of ``name`` lead through."""
     owner: Any = record
     path = ""
     found: list[str] = []
@@ -286,7 +293,7 @@ def _list_siblings(record: dict[str, Any], name: str) -> list[str]:
 
 
 def _list_inner(record: dict[str, Any]) -> list[str]:
-    """The names of what stands in nested dicts, a few of each: the dots of one may have been forgotten."""
+    """Return a few names from each nested dict: the dots of a name may have been forgotten."""
     return [
         f"{outer}.{member}"
         for outer, inner in islice(record.items(), _SIBLINGS)
@@ -298,7 +305,7 @@ def _list_inner(record: dict[str, Any]) -> list[str]:
 def get_column(record: dict[str, Any], name: str) -> Any:
     """Return the member ``name``, or the nested one that its dots lead to; ``ABSENT`` if there is neither.
 
-    What is within null is null, as in SQL.
+    As in SQL, everything within null is null.
     """
     if name in record:
         return record[name]
@@ -311,7 +318,7 @@ def get_column(record: dict[str, Any], name: str) -> Any:
 
 
 def _has_column(record: dict[str, Any], name: str) -> bool:
-    """Whether ``record`` shows that there is such a column: one within null may be a mistake in its name."""
+    """Return whether ``record`` proves that the column exists: a name within null may be a mistake."""
     if name in record:
         return True
     owner, last = find_owner(record, name)
@@ -319,7 +326,7 @@ def _has_column(record: dict[str, Any], name: str) -> bool:
 
 
 def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, str]:
-    """The nested dict that would hold the last part of ``name``, and that part."""
+    """Return the nested dict that would hold the last part of ``name``, and that part."""
     *path, last = name.split(".")
     owner: Any = record
     for part in path:
@@ -327,63 +334,59 @@ def find_owner(record: dict[str, Any], name: str) -> tuple[dict[str, Any] | None
     return (owner if path and isinstance(owner, dict) else None), last
 
 
-# The interface of every parser, whatever its format.
-
-
 class RowParser(Protocol):
-    """Reads a slice. ``key`` and ``value`` take a row from iteration; call ``key`` first, because ``value`` may consume
-    the row."""
+    """Read a slice of a file of any format. ``key`` and ``value`` take a row from iteration; call ``key`` first,
+    because ``value`` may consume the row."""
 
     @property
     def key(self) -> Callable[[Row], str]:
-        """A row's key, not yet normalised. Raises RowRejected."""
+        """Return a row's key, not yet normalised. Raises RowRejected."""
 
     @property
     def value(self) -> Callable[[Row], bytes]:
-        """A row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
+        """Return a row's value; JSON contains no raw control characters. Raises RowRejected, orjson.JSONEncodeError."""
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows in the slice's order. Raises BadSource, which names file and row."""
+        """Yield the rows in the slice's order. Raises BadSource, which names file and row."""
 
     def position(self) -> int:
-        """How many bytes of the slice were read."""
+        """Number of bytes of the slice that were read."""
 
     @property
     def end(self) -> int | None:
-        """Where in the file the last row ends, for a slice that extends to its row's end; None if the slice's own end
-        is exact."""
+        """Offset in the file at which the last row ends, for a slice that extends to its row's end; None if the slice's
+        own end is exact."""
 
     @property
     def lines(self) -> int:
-        """How many lines of the file were read; 0 for formats without lines."""
+        """Number of lines of the file that were read; 0 for formats without lines."""
 
     @property
     def names(self) -> Sequence[str] | None:
-        """The names of the columns that the file declares, in a header or a footer; None if its rows name them."""
+        """The column names that the file declares, in a header or a footer; None if its rows name them."""
 
     @property
     def columns(self) -> ColumnTracker | None:
         """The columns that the rows had; None if the file declares its columns."""
 
 
-# All files of a source that declare their columns, CSV and Parquet, declare the same ones, in any order.
-#
-# Else a column that one file calls by another name would go live under both names. A value that names its columns takes
-# nothing else, so such files may have what others lack.
+# Files that declare their columns, CSV and Parquet, must declare the same ones, in any order. Otherwise a column that
+# one file calls by another name would go live under both names. If the spec names the value's columns, files may differ
+# in others.
 
 
 _SHOWN_NAMES: Final = 10
 
 
 class UniformColumns:
-    """Compares the columns of each file with those of the first."""
+    """Compare the columns of each file with those of the first."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         self._takes_all = not value_columns(spec.value)[1]
         self._first: tuple[str, frozenset[str]] | None = None
 
     def check(self, where: str, names: Sequence[str] | None) -> None:
-        """Raises BadSource if the file ``where`` has other columns than the first. None: it declares none."""
+        """Raise BadSource if the file ``where`` has other columns than the first; None means that it declares none."""
         if names is None or not self._takes_all:
             return
         if self._first is None:
@@ -418,10 +421,10 @@ NOT_FINITE: Final = NotFinite()
 
 
 class DictRows:
-    """Makes keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
+    """Make keys and values of dicts, as the spec says. A dot in a column's name reaches into nested dicts, unless a
     member has the whole name.
 
-    A value leaves out a column that its row does not have; a column that no row has is a BadSource.
+    A value omits a column that its row does not have; a column that no row has is a BadSource.
     """
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
@@ -436,7 +439,7 @@ class DictRows:
         orjson.JSONEncodeError."""
 
     def add_partitions(self, record: dict[str, Any]) -> None:
-        """Add the columns that come from the file's path."""
+        """Add the columns from the file's path."""
         for name, text in self.partitions.items():
             record.setdefault(name, text)
 
@@ -451,8 +454,7 @@ class DictRows:
 
 
 class MemberValues:
-    """Makes values of the members of one JSON object: a member's whole content, or a part of it if that is an
-    object."""
+    """Make values of the members of one JSON object: a member's whole content, or part of it if that is an object."""
 
     def __init__(self, spec: DatasetSpec, where: str) -> None:
         objects = DictRows(spec, where)
@@ -461,7 +463,7 @@ class MemberValues:
         """The field of the spec that selects a part."""
 
     def value(self, row: tuple[str, Any]) -> bytes:
-        """The value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
+        """Return the value of a pair of name and content. Raises RowRejected or orjson.JSONEncodeError."""
         member = row[1]
         if type(member) is UnusableRow:
             raise RowRejected(member.reason)
@@ -530,7 +532,7 @@ def _require_column(record: dict[str, Any], name: str) -> Any:
 
 
 def key_column_text(record: dict[str, Any], column: str) -> str:
-    """The text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
+    """Return the text of a key column: text unchanged, an integer in decimal. Raises RowRejected for any other type."""
     member = record.get(column, ABSENT)
     if member is ABSENT:
         member = get_column(record, column)
@@ -575,7 +577,7 @@ def _column_bytes(record: dict[str, Any], column: str, raw: bool) -> bytes:
 
 
 def unwritable_column_error(where: str, column: str, why: str) -> BadSource:
-    """The error for a column whose values have no JSON form, or would lose what they are: ``why`` follows its name."""
+    """Return the error for a column whose values have no exact JSON form; ``why`` follows its name."""
     return BadSource(
         f"{where}: the column {shorten_name(column)} {why}",
         hint="write it in another way, or name the columns to store without it: value.columns takes nothing else",

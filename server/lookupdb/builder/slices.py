@@ -1,9 +1,9 @@
 """Slices: parts of the source's files that can be parsed separately, and where to cut.
 
-JSON lines are cut at line ends, which is exact. Cuts in CSV are guesses (``csv_cuts``). A slice that begins with a row
+JSON lines are cut at line ends, which is exact. Cuts in CSV are guesses (``RowShape``). A slice that begins with a row
 and ends with one proves the cut behind it, because a CSV parser is always in the same state at the start of a row; so
-slices are proven in the source's order. What follows a wrong cut is read again from where the row before it really
-ends: no byte more than twice. Other formats are read whole.
+slices are proven in the source's order. After a wrong cut, reading starts again where the row before it really ends: no
+byte is read more than twice. Other formats are read whole.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any, Final
 from lookupdb.builder.fetched_file import LocalFile
 from lookupdb.dataset.spec import Csv
 
-# Guesses where rows begin in a CSV file, from the bytes near the place of an intended cut.
+# Guess where rows begin in a CSV file, from the bytes near an intended cut.
 #
-# Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. A cut is therefore
-# a guess, and the reader of the slice before it proves or corrects it. The guess looks at what follows a line end: rows
-# with as many fields as the header and with quotes in pairs. Lines within quoted text seldom look like that.
+# Quoted fields hold line breaks, so only the whole file before a line end proves that it ends a row. The reader of the
+# slice before a cut proves or corrects it. A guess looks for rows after a line end that have as many fields as the
+# header and quotes in pairs. Lines within quoted text seldom look like that.
 
 
 _ROWS_JUDGED: Final = 16
 _CANDIDATES: Final = 2000
 _UNFINISHED: Final = "unexpected end of data"
-"""The csv module says so of a file that ends within quotes."""
+"""The csv module's error for a file that ends within quotes."""
 _LINE_ENDS: Final = ("", "\n", "\r\n", "\r")
 _JUDGED_WINDOWS: Final = 4
-"""How many windows' worth of bytes may be parsed to judge the line ends of one window."""
+"""The number of windows' worth of bytes to parse at most to judge the line ends of one window."""
 
 
 class _Verdict(enum.IntEnum):
@@ -45,7 +45,7 @@ class _Verdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """What the rows of one file look like."""
+    """The look of the rows of one file."""
 
     options: Csv
     delimiter: str
@@ -53,7 +53,7 @@ class RowShape:
 
     @classmethod
     def from_first_bytes(cls, options: Csv, delimiter: str, top: bytes) -> RowShape | None:
-        """Made from the file's first bytes; None if they hold no whole header."""
+        """Return the shape from the file's first bytes; None if they hold no whole header."""
         if not options.header:
             return cls(options, delimiter, len(options.columns))
         text = io.TextIOWrapper(io.BytesIO(top), encoding="utf-8-sig", errors="replace", newline="")
@@ -64,7 +64,7 @@ class RowShape:
         return cls(options, delimiter, len(names)) if names and text.read(1) else None
 
     def find_row_start(self, window: bytes) -> int | None:
-        """The offset in ``window`` at which a row most likely begins; None if nothing in it looks like rows."""
+        """Return the offset in ``window`` at which a row most likely begins; None if nothing in it looks like rows."""
         second_best, position, parsed = None, 0, 0
         for _ in range(_CANDIDATES):
             position = window.find(b"\n", position) + 1
@@ -79,7 +79,7 @@ class RowShape:
         return second_best
 
     def _judge(self, window: bytes, position: int) -> tuple[_Verdict, int]:
-        """Whether rows begin at ``position``, and how many characters were parsed to tell."""
+        """Return whether rows begin at ``position``, and how many characters were parsed to decide."""
         lines = _Lines(window, position)
         rows, verdict = 0, _Verdict.ROWS
         try:
@@ -101,7 +101,7 @@ class RowShape:
 
 
 def _drop_escaped(row: str, options: Csv) -> str:
-    """``row`` without escaped quotes."""
+    """Return ``row`` without escaped quotes."""
     if not options.escape:
         return row
     return row.replace(options.escape * 2, "").replace(options.escape + options.quote, "")
@@ -124,15 +124,14 @@ class _Lines:
             yield line
 
     def take_row(self) -> str:
-        """The text of the row that was just parsed."""
+        """Return the text of the row that was just parsed."""
         row = "".join(self._row)
         self._row.clear()
         return row
 
 
 def open_csv_reader(lines: Iterable[str], options: Csv, delimiter: str, *, has_header: bool = False) -> Any:
-    """The rows of ``lines`` as lists of fields, None for null. The only place that knows how to parse the spec's
-    dialect."""
+    """Return the rows of ``lines`` as lists of fields, None for null. Only this function parses the spec's dialect."""
     if options.escape or options.null_values:
         return DialectReader(lines, options, delimiter, has_header=has_header)
     if not options.quote:
@@ -141,7 +140,7 @@ def open_csv_reader(lines: Iterable[str], options: Csv, delimiter: str, *, has_h
 
 
 class DialectReader:
-    """Reads CSV with escapes and null markers; without them it equals Python's csv module in strict mode.
+    """Read CSV with escapes and null markers; without them it equals Python's csv module in strict mode.
 
     That module does not report which fields were quoted, and it applies escapes to unquoted fields, too.
     """
@@ -154,7 +153,7 @@ class DialectReader:
         quote, escape = re.escape(self._quote), re.escape(self._escape)
         escaped = rf"|{escape}(?:\r\n|.)" if escape else ""
         outside = "" if quote else escaped
-        # What a field consists of within one line.
+        # A field's content within one line.
         plain_stop = rf"\r\n{re.escape(delimiter)}{escape if outside else ''}"
         self._plain = re.compile(rf"(?:[^{plain_stop}]++{outside})*+", re.DOTALL)
         self._quoted = self._plain
@@ -164,7 +163,7 @@ class DialectReader:
         self._line, self._at = "", 0
         self.line_num = 0
         self.escaped_quote = self.plain_quote = False
-        """Whether a quoted field had a quote after a backslash, and an unquoted field a quote."""
+        """True if a quoted field had a quote after a backslash, and an unquoted field a quote."""
 
     def __iter__(self) -> Iterator[list[str | None]]:
         return self
@@ -198,7 +197,7 @@ class DialectReader:
         return self._pairs.sub(self._to_text, raw)
 
     def _read_raw(self, is_quoted: bool) -> str:
-        """The field as it is written, without the quotes around it."""
+        """Return the raw field, without the quotes around it."""
         pattern, parts = (self._quoted if is_quoted else self._plain), []
         self._at += is_quoted
         while True:
@@ -217,7 +216,7 @@ class DialectReader:
         return "".join(parts)
 
     def _to_text(self, pair: re.Match[str]) -> str:
-        """What a doubled quote, or an escape with what follows, stands for."""
+        """Return the text that a doubled quote, or an escape, means."""
         meant = pair[0][1:]
         if meant not in (self._quote, self._escape, self._delimiter, "\n", "\r", "\r\n"):
             raise csv.Error(
@@ -227,12 +226,12 @@ class DialectReader:
 
 
 PARALLEL_FROM: Final = 64 << 20
-"""This process alone reads a smaller source: starting others takes 0.2 s and memory."""
+"""This process reads a smaller source alone: starting others takes 0.2 s and memory."""
 _MAX_SLICE_BYTES: Final = 128 << 20
 """Smaller slices balance the load better; larger ones need fewer files and samples."""
 _SLICES_A_WORKER: Final = 4
 _LOOK_AHEAD: Final = 1 << 20
-"""How far behind the intended cut to look for a row's start: at most this, and at most this part of a slice:"""
+"""The distance behind an intended cut to search for a row's start: at most this, and at most this part of a slice:"""
 _LOOK_AHEAD_PART: Final = 8
 _MIN_LOOK_AHEAD: Final = 4 << 10
 _CUT_FORMATS: Final = frozenset(["jsonl", "csv"])
@@ -245,14 +244,14 @@ class Slice:
     file: int
     """The file's number in the source."""
     start: int = 0
-    """The offset of its first byte."""
+    """Offset of its first byte."""
     end: int | None = None
-    """The offset of its end; None for the end of the file."""
+    """Offset of its end; None for the end of the file."""
     rows_before: int = 0
     """The file's rows and lines before it, for messages; 0 while unknown."""
     lines_before: int = 0
     extends_to_row_end: bool = False
-    """The reader reads its last row to that row's end, even behind the slice's end."""
+    """True if the reader reads the last row to its end, even behind the slice's end."""
 
 
 class SliceFile(io.RawIOBase):
@@ -265,7 +264,7 @@ class SliceFile(io.RawIOBase):
         self._read = 0
 
     def readable(self) -> bool:
-        """True, as of any file that can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -276,7 +275,7 @@ class SliceFile(io.RawIOBase):
         return size
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, ``size`` at most, -1 for all; without the second copy that the base class makes."""
+        """Return the next bytes, at most ``size``, -1 for all, without the base class's second copy."""
         if size < 0:
             return super().read(size)
         data = self._file.read(size if self._length is None else min(size, self._length - self._read))
@@ -284,7 +283,7 @@ class SliceFile(io.RawIOBase):
         return data
 
     def tell(self) -> int:
-        """How many of the slice's bytes have been read."""
+        """Return how many of the slice's bytes were read."""
         return self._read
 
     def close(self) -> None:
@@ -294,16 +293,16 @@ class SliceFile(io.RawIOBase):
 
 
 def whole_files(files: Sequence[LocalFile]) -> list[Slice]:
-    """One slice per file."""
+    """Return one slice per file."""
     return [Slice(number) for number in range(len(files))]
 
 
 def plan_slices(
     files: Sequence[LocalFile], workers: int, parallel_from: int, options: Csv | None = None
 ) -> list[Slice]:
-    """Slices in the source's order, sized for ``workers``; ``whole_files`` when cutting does not pay.
+    """Return slices in the source's order, sized for ``workers``; ``whole_files`` if cutting does not pay.
 
-    ``options`` say how CSV is read.
+    ``options`` are those of CSV.
     """
     total = sum(file.bytes for file in files)
     if workers < 2 or total < parallel_from or any(file.format == "parquet" for file in files):
@@ -325,7 +324,7 @@ def _cut_file(number: int, file: LocalFile, size: int, options: Csv) -> Iterator
 
 
 def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterator[int]:
-    """Offsets to cut at, about every ``size`` bytes. A place with no row's start near it is passed over."""
+    """Yield offsets to cut at, about every ``size`` bytes. A place without a row's start nearby is skipped."""
     look_ahead = min(_LOOK_AHEAD, max(size // _LOOK_AHEAD_PART, _MIN_LOOK_AHEAD))
     shape = RowShape.from_first_bytes(options, file.delimiter, raw.read(look_ahead)) if file.format == "csv" else None
     if shape is None and file.format == "csv":
@@ -341,7 +340,7 @@ def _find_cuts(raw: FileIO, file: LocalFile, size: int, options: Csv) -> Iterato
 
 
 def _find_line_end(raw: FileIO, look_ahead: int) -> int | None:
-    """The distance to the end of the current line; None if it does not end within ``look_ahead`` bytes."""
+    """Return the distance to the end of the current line; None if it does not end within ``look_ahead`` bytes."""
     for start in range(0, look_ahead, io.DEFAULT_BUFFER_SIZE):
         chunk = raw.read(io.DEFAULT_BUFFER_SIZE)
         offset = chunk.find(b"\n")

@@ -1,9 +1,10 @@
-"""Sorts records out of core, within a memory limit.
+"""Sort records out of core, within a memory limit.
 
-An external merge sort: records gather in memory; at the limit they are sorted and written as a *run*. At the end the
-runs are merged, as many at once as memory and open files allow. Each pass writes each record once, and there are as few
-passes as possible. DuckDB's ORDER BY was tried first: it is as fast, but runs out of memory when the source is a few
-times larger than its limit.
+An external merge sort: a buffer gathers records in memory; at the limit they are sorted and written as a *run*. At the
+end the runs are merged, as many at once as memory and open files allow, in as few passes as possible. DuckDB's ORDER BY
+is as fast, but runs out of memory when the source is a few times larger than its limit.
+
+The parts: runs, the buffer, the sample for the compression dictionary, and the ``Sorter``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lookupdb.process.limits import enough_descriptors, free_descriptors
 
 
 Record = tuple[bytes, int, bytes]
-"""Encoded key, place, value. The place tells where in the source the record stood: see ``encode_place``."""
+"""Encoded key, place, value. The place tells where in the source the record was: see ``encode_place``."""
 
 
 class Batch(Protocol):
@@ -43,12 +44,12 @@ class Batch(Protocol):
 
 
 BLOCK_BYTES: Final = 256 << 10
-"""The approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
+"""Approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
 BLOCK_MEMORY: Final = 4 * BLOCK_BYTES
 RECORD_MEMORY: Final = 200
-"""What Python takes for a record beside the bytes of its key and value."""
+"""Python's memory for a record, in addition to the bytes of its key and value."""
 _HEADER: Final = struct.Struct("<IQQ")
-"""Precedes a block: the number of records, the bytes of their keys and of their values."""
+"""The header of a block: the number of records, the bytes of their keys and of their values."""
 _ROW_BITS: Final = 40
 _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
@@ -56,17 +57,17 @@ record_key = itemgetter(0)
 
 
 def encode_place(piece: int, row: int) -> int:
-    """Row ``row`` of slice ``piece`` as one integer below 2**62. Places sort in the source's order."""
+    """Encode row ``row`` of slice ``piece`` as one integer below 2**62. Places sort in the source's order."""
     return piece << _ROW_BITS | row
 
 
 def decode_place(place: int) -> tuple[int, int]:
-    """The slice and the row of ``place``."""
+    """Return the slice and the row of ``place``."""
     return place >> _ROW_BITS, place & _ROW_MASK
 
 
 def as_native(kernels: Any, batch: Batch) -> Any:
-    """``batch`` as the ``kernels`` have it."""
+    """Return ``batch`` as a batch of the ``kernels``."""
     return batch if isinstance(batch, kernels.RecordBatch) else kernels.RecordBatch(list(batch))
 
 
@@ -78,17 +79,17 @@ def write_run(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:
 
 
 def read_run(run: IO[bytes]) -> Iterator[list[Record]]:
-    """All records of ``run``, block by block."""
+    """Yield all records of ``run``, block by block."""
     run.seek(0)
     while block := _read_block(run):
         yield block
 
 
 def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
-    """The records of ``runs`` in key order; among equal keys, those of an earlier run come first.
+    """Yield the records of ``runs`` in key order; among equal keys, those of an earlier run first.
 
-    Each round takes from every run's block the records that no unread record can precede: those up to the smallest of
-    the blocks' last keys. Each round uses up at least one block.
+    Each round takes from every run's block the records up to the smallest of the blocks' last keys: no unread record
+    can precede these. Each round uses up at least one block.
     """
     open_runs: list[tuple[IO[bytes], list[Record]]] = []
     for run in runs:
@@ -142,7 +143,7 @@ def _write_block(run: IO[bytes], block: Sequence[Record]) -> None:
 
 
 def _read_block(run: IO[bytes]) -> list[Record]:
-    """The next block; empty at the run's end."""
+    """Read the next block; empty at the run's end."""
     header = run.read(_HEADER.size)
     if not header:
         return []
@@ -162,14 +163,14 @@ def _read_block(run: IO[bytes]) -> list[Record]:
 
 
 def read_exactly(run: IO[bytes], size: int) -> bytes:
-    """Exactly ``size`` bytes, which our own file surely holds."""
+    """Read exactly ``size`` bytes from a file of our own, which holds them."""
     data = run.read(size)
     while len(data) < size:
         data += run.read(size - len(data))
     return data
 
 
-# Records in memory, until they are written as a run: natively, or in a list.
+# The buffer: records in memory until they are written as a run.
 
 
 class RecordBuffer(Protocol):
@@ -177,7 +178,7 @@ class RecordBuffer(Protocol):
 
     @property
     def memory(self) -> int:
-        """The memory that they take, in bytes."""
+        """The bytes of memory that they take."""
 
     def put(self, key: bytes, place: int, value: bytes, /) -> None:
         """Add a record."""
@@ -187,7 +188,7 @@ class RecordBuffer(Protocol):
 
 
 class RecordList:
-    """The twin of the native buffer."""
+    """The Python fallback of the native buffer."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -204,19 +205,19 @@ class RecordList:
             write_run(run, [self.take_sorted()])
 
     def take_sorted(self) -> list[Record]:
-        """The records, sorted; the buffer forgets them."""
+        """Return the records, sorted, and forget them."""
         records, self._records, self.memory = self._records, [], 0
         records.sort(key=record_key)
         return records
 
 
 def make_record_buffer() -> RecordBuffer:
-    """An empty buffer."""
+    """Return an empty buffer."""
     kernels = native.kernels()
     return RecordList() if kernels is None else kernels.RecordBuffer()
 
 
-# A sample of the values, to train the compression dictionary on. It depends on the records, not on their order.
+# The sample of values to train the compression dictionary on. It depends on the records, not on their order.
 
 
 _MAX_VALUES: Final = 200_000
@@ -227,7 +228,7 @@ _AMPLE: Final = 8
 
 
 class Sample(Protocol):
-    """Keeps the values whose keys have the smallest hashes, up to a number of bytes."""
+    """Keep the values whose keys have the smallest hashes, up to a number of bytes."""
 
     def offer(self, key: bytes, place: int, value: bytes, /) -> None:
         """Keep ``value`` if its key's hash is small enough; ``place`` orders equal keys."""
@@ -236,17 +237,17 @@ class Sample(Protocol):
         """Write the sample as a run into the new file ``path``, with hashes as keys."""
 
     def add_run(self, path: Path, /) -> None:
-        """Add another sample, which was written as the run at ``path``."""
+        """Add another sample, written as the run at ``path``."""
 
     def take_values(self) -> list[bytes]:
-        """The sampled values, by their keys' hashes; the sample forgets them."""
+        """Return the sampled values, ordered by their keys' hashes, and forget them."""
 
 
 class SampleList:
-    """The twin of the native sample."""
+    """The Python fallback of the native sample."""
 
     def __init__(self, max_bytes: int, last_rank: int | None) -> None:
-        """``last_rank`` is the largest hash that is taken, None takes none."""
+        """``last_rank`` is the largest hash to keep; None keeps nothing."""
         self._max_bytes = max_bytes
         self._bound = 0 if last_rank is None else last_rank + 1
         self._entries: list[tuple[int, int, bytes]] = []
@@ -287,7 +288,7 @@ class SampleList:
             write_run(run, [records])
 
     def add_run(self, path: Path) -> None:
-        """Add another sample, which was written as the run at ``path``."""
+        """Add another sample, written as the run at ``path``."""
         with FileIO(path) as run:
             for block in read_run(run):
                 for rank_bytes, place, value in block:
@@ -296,17 +297,17 @@ class SampleList:
                         self._keep(rank, place, value)
 
     def take_values(self) -> list[bytes]:
-        """The sampled values, by their keys' hashes; the sample forgets them."""
+        """Return the sampled values, ordered by their keys' hashes, and forget them."""
         self._trim()
         entries, self._entries = self._entries, []
         return [value for _, _, value in entries]
 
 
 def make_sample(max_bytes: int, source_bytes: int = 0) -> Sample:
-    """An empty sample; one of ``max_bytes`` 0 keeps nothing.
+    """Return an empty sample; one of ``max_bytes`` 0 keeps nothing.
 
-    Most of what a source of ``source_bytes`` would displace in the end is refused from the start: filling and trimming
-    the sample for every slice of a large source took an eighth of the time to read it.
+    Most values that a source of ``source_bytes`` would displace later are skipped from the start: filling and trimming
+    the sample for every slice of a large source took an eighth of the reading time.
     """
     bound = min(_RANKS, _RANKS * _AMPLE * max_bytes // max(1, source_bytes)) if max_bytes else 0
     last_rank = bound - 1 if bound else None
@@ -315,11 +316,11 @@ def make_sample(max_bytes: int, source_bytes: int = 0) -> Sample:
 
 
 SPOOL_BYTES: Final = 32 << 10
-"""A larger value waits in a separate file while its key is sorted, so that blocks of records stay small."""
+"""A larger value waits in a separate file while its key is sorted, so that blocks stay small."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_RECORDS: Final = 2048
 _MAX_MERGED_RUNS: Final = 512
-"""Two passes merge a quarter of a million runs, however few records memory holds."""
+"""Two passes merge a quarter of a million runs, whatever the number of records in memory."""
 _SPARE_DESCRIPTORS: Final = 16
 _SPOOLED: Final = 1 << 62
 """A bit of a place: the record's value is a reference into its slice's spool file."""
@@ -327,16 +328,16 @@ _REFERENCE: Final = struct.Struct("<QQ")
 
 
 class Sorter:
-    """``put`` all records, then iterate, once. A context manager, which owns its files in ``scratch``.
+    """``put`` all records, then iterate once. A context manager that owns its files in ``scratch``.
 
-    Records of equal keys come out in the order in which they were put.
+    Records of equal keys come out in the order they were put.
     """
 
     def __init__(self, scratch: Path, memory: int, name: str = "sort") -> None:
         """``memory`` limits the bytes of records in memory; file names begin with ``name``."""
         self._scratch, self.memory, self._name = scratch, memory, name
         self.records = make_record_buffer()
-        """Where ``put`` puts them. The native row kernels put records there themselves, with ``spill_if_full``."""
+        """The buffer for ``put``. Native row kernels put records there themselves, with ``spill_if_full``."""
         self._kernels = native.kernels()
         self._runs: list[Path] = []
         self._file_count = 0
@@ -352,7 +353,7 @@ class Sorter:
         self.spill_if_full()
 
     def spill_if_full(self) -> bool:
-        """Write the records of the buffer, if they take more memory than they may. Returns whether they did."""
+        """Write the buffered records if they exceed the memory limit. Return whether they did."""
         is_full = self.records.memory > self.memory
         if is_full:
             self._spill()
@@ -371,7 +372,7 @@ class Sorter:
         return _REFERENCE.pack(start, len(value))
 
     def _new_path(self) -> Path:
-        """The path of a new file, which is deleted with this sorter."""
+        """Return the path of a new file, which is deleted with this sorter."""
         self._file_count += 1
         return self._delete_at_exit(self._scratch / f"{self._name}-{self._file_count}")
 
@@ -387,8 +388,8 @@ class Sorter:
             self._runs.append(path)
 
     def detach(self) -> tuple[list[str], str | None]:
-        """Write all records, and leave all files to another sorter's ``adopt``: returns the names of the runs and of
-        the spool."""
+        """Write all records, and leave all files to another sorter's ``adopt``: return the names of the runs and of the
+        spool."""
         self._spill()
         self._open.pop_all()
         if self._spool is None:
@@ -447,7 +448,7 @@ class Sorter:
             yield [stack.enter_context(FileIO(path)) for path in group]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
+        """Yield batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
         if not self._runs:
             if isinstance(self.records, RecordList):
                 yield from self._split_into_batches([self.records.take_sorted()])
@@ -502,6 +503,6 @@ class Sorter:
 
 
 def _find_smallest_window(sizes: Sequence[int], length: int) -> int:
-    """The start of the ``length`` consecutive ``sizes`` with the smallest sum."""
+    """Return the start of the ``length`` consecutive ``sizes`` with the smallest sum."""
     starts = range(len(sizes) - length + 1)
     return min(starts, key=lambda start: sum(sizes[start : start + length]))

@@ -1,4 +1,5 @@
-"""Decompresses a stream in bounded memory, and never takes a truncated stream for a whole one."""
+"""Streams of bytes: over http without a length, recognized by their first bytes, and decompressed in bounded memory. A
+truncated stream never passes as whole."""
 
 from __future__ import annotations
 
@@ -15,38 +16,38 @@ import zstandard
 
 from lookupdb.errors import BadSource
 
-# What a file is by its first bytes, if that is no text: the one table of it.
+# Kinds of files, by their first bytes.
 #
-# No CSV and no JSON in UTF-8 begins as a pattern here says. A format whose mark is plain text is known by what follows
-# the mark too: a CSV file may well begin with a column that is called ORC.
+# No CSV and no JSON in UTF-8 begins as a pattern here says. A format with a plain-text mark is also known by the bytes
+# after it: a CSV file may well begin with a column called ORC.
 
 
 Compression = Literal["none", "gzip", "zstd", "bzip2", "xz"]
 
 FIRST_BYTES: Final = 4096
-"""How many bytes of a file are enough to know its kind."""
+"""The first bytes of a file that show its kind."""
 
 ENDINGS: Final[dict[Compression, str]] = {"gzip": ".gz", "zstd": ".zst", "bzip2": ".bz2", "xz": ".xz"}
-"""Each compression that is read, with the ending of names."""
+"""Each supported compression, with the ending of names."""
 MAGIC: Final = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
-"""How a stream of each begins."""
+"""The first bytes of a stream of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file that is no text in UTF-8."""
+    """A kind of file that is not text in UTF-8."""
 
     name: str
     begins: re.Pattern[bytes]
     hint: str
-    """What to do if it is found where text is expected."""
+    """Advice if it is found instead of text."""
     is_read: bool = False
-    """It can be used as it is, if the spec says so."""
+    """True if a spec can select it."""
     is_compressed: bool = False
 
 
 _NO_TEXT: Final = rb".*?[\x00\x02-\x08\x0e-\x1f]"
-"""What follows a mark that is plain text: sooner or later a control character. \\x01 may be Hive's delimiter."""
+"""After a plain-text mark comes a control character sooner or later. \\x01 may be Hive's delimiter."""
 
 
 def _kind(name: str, pattern: bytes, hint: str, *, is_read: bool = False, is_compressed: bool = False) -> FileKind:
@@ -55,7 +56,7 @@ def _kind(name: str, pattern: bytes, hint: str, *, is_read: bool = False, is_com
 
 def _compression(name: Compression, more: bytes = b"") -> FileKind:
     pattern = re.escape(MAGIC[name]) + more
-    hint = f"set source.compression: {name}, or leave it away and let its name end in {ENDINGS[name]}"
+    hint = f"set source.compression: {name}, or omit it and let its name end in {ENDINGS[name]}"
     return _kind(name, pattern, hint, is_read=True, is_compressed=True)
 
 
@@ -87,7 +88,7 @@ KINDS: Final = (
     _kind(
         "Parquet",
         rb"PAR1" + _NO_TEXT,
-        "set source.format: parquet, or leave it away and let its name end in .parquet",
+        "set source.format: parquet, or omit it and let its name end in .parquet",
         is_read=True,
     ),
     _kind("Parquet with an encrypted footer", rb"PARE" + _NO_TEXT, _DECRYPT),
@@ -97,8 +98,8 @@ KINDS: Final = (
     _kind("Feather", rb"FEA1" + _NO_TEXT, _REWRITE),
     _kind("HDF5", rb"\x89HDF\r\n\x1a\n", _REWRITE),
     _kind("a SQLite database", rb"SQLite format 3\x00", _REWRITE),
-    _kind("a pickle of Python's", rb"\x80[\x02-\x05]", _REWRITE),
-    _kind("an array of NumPy's", rb"\x93NUMPY", _REWRITE),
+    _kind("a Python pickle", rb"\x80[\x02-\x05]", _REWRITE),
+    _kind("a NumPy array", rb"\x93NUMPY", _REWRITE),
     _kind("an Excel file (.xls)", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "save the sheet as CSV in UTF-8"),
     _kind("encrypted", rb"(?:age-encryption\.org/|Salted__)" + _NO_TEXT, _DECRYPT),
     _kind("UTF-32", rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", "write the file in UTF-8", is_read=True),
@@ -107,13 +108,13 @@ KINDS: Final = (
 
 
 def recognize(first: bytes) -> FileKind | None:
-    """The kind of a file that begins with ``first``, ``FIRST_BYTES`` of it or all; None if it may be text."""
+    """Return the kind of a file that begins with ``first``, ``FIRST_BYTES`` of it or all; None if it may be text."""
     return next((kind for kind in KINDS if kind.begins.match(first)), None)
 
 
 def check_kind(first: bytes, name: str, file_format: str, compression: str) -> None:
-    """Raises BadSource if the file ``name``, which is read as ``file_format`` and begins with ``first`` when
-    ``compression`` is taken off, is known to be something else."""
+    """Raise BadSource if the file ``name``, read as ``file_format``, is known to be something else: its uncompressed
+    content begins with ``first``."""
     kind = recognize(first)
     expected = "Parquet" if file_format == "parquet" else "text in UTF-8"
     if kind is None or kind.name == expected:
@@ -121,13 +122,13 @@ def check_kind(first: bytes, name: str, file_format: str, compression: str) -> N
     if kind.is_compressed and compression != "none":
         raise BadSource(
             f"{name} is compressed twice: its {compression} stream holds {kind.name}",
-            hint="compress it once; one compression is taken off, and no second one",
+            hint="compress it once; only one compression is removed",
         )
     raise wrong_kind_error(kind, name if compression == "none" else f"{name}, unpacked,", expected)
 
 
 def wrong_kind_error(kind: FileKind, name: str, expected: str) -> BadSource:
-    """The error for the file ``name``, which is of ``kind``."""
+    """Return the error for the file ``name``, which is of ``kind``."""
     return BadSource(
         f"{name} is {kind.name} by its first bytes, {f'not {expected}' if kind.is_read else 'which is not read'}",
         hint=kind.hint,
@@ -135,17 +136,17 @@ def wrong_kind_error(kind: FileKind, name: str, expected: str) -> BadSource:
 
 
 _MAX_WINDOW: Final = 1 << 27
-"""The most bytes that a file may make us allocate to unpack it; `zstd --long` and `xz -9` stay within it."""
+"""The most bytes that a file may make us allocate to decompress it; `zstd --long` and `xz -9` stay within it."""
 _XZ_OVERHEAD: Final = 1 << 20
-"""What a decoder of xz takes beside its window."""
+"""Memory of a decoder of xz beside its window."""
 _MOST_AT_ONCE: Final = 1 << 20
-"""How many bytes a decoder gives at once, if it can be told."""
+"""Output of a decoder in one call, if it can be limited."""
 _HEADER_BYTES: Final = 18
 """The longest header of a stream: that of a zstd frame."""
 _DEFLATE: Final = 8
 _UNKNOWN_GZIP_FLAGS: Final = 0xE0
 _SAMPLE_BYTES: Final = 64
-"""How many bytes of a file are looked at for whether it is text."""
+"""The bytes of a file that decide whether it is text."""
 _UNKNOWN: Final = "no format that is known"
 
 _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
@@ -154,13 +155,13 @@ _CODECS: Final[dict[str, tuple[Callable[[], Any], int]]] = {
     "bzip2": (bz2.BZ2Decompressor, 16 << 10),
     "xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_WINDOW + _XZ_OVERHEAD), 16 << 10),
 }
-"""Compression → a decoder of one member, frame or stream, and how many bytes it is given at once: memory holds what
-these expand to, a thousandfold and, with zstd, more. The others are told how much to give at once."""
+"""Compression → a decoder of one member, frame or stream, and the bytes of input for each call: memory holds their
+expansion, a thousandfold and, with zstd, more. The output of the others can be limited."""
 
 
 def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator[bytes]:
-    """The content of ``chunks``. Raises BadSource, which names the file ``name``, if it is damaged or cut short, or
-    needs what we do not have."""
+    """Yield the content of ``chunks``. Raises BadSource, which names the file ``name``, if it is damaged, cut short or
+    not supported."""
     new_decoder, piece_bytes = _CODECS[compression]
     decoder: Any = None
     data, position, streams = b"", 0, 0
@@ -170,7 +171,7 @@ def decompress(chunks: Iterable[bytes], compression: str, name: str) -> Iterator
         while data:
             if decoder is None:
                 if streams:
-                    data = data.lstrip(b"\0")  # what comes after a stream may be padded with zeros
+                    data = data.lstrip(b"\0")  # zeros may follow a stream as padding
                 if not data or (piece and len(data) < (_HEADER_BYTES if streams else FIRST_BYTES)):
                     break
                 _check_header(data[:FIRST_BYTES], compression, name, position if streams else 0)
@@ -193,7 +194,7 @@ def _cut(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def _decode(decoder: Any, data: bytes, stream: str, name: str, position: int) -> Iterator[bytes]:
-    """What ``decoder`` makes of ``data``, which ends at ``position`` of the file ``name``."""
+    """Decode ``data``, which ends at ``position`` of the file ``name``."""
     limit = (_MOST_AT_ONCE,) if hasattr(decoder, "needs_input") else ()
     while True:
         try:
@@ -225,14 +226,14 @@ def _decoder_error(error: Exception, stream: str, name: str, position: int) -> B
 
 
 def _check_header(first: bytes, compression: str, name: str, position: int) -> None:
-    """Raises BadSource if a stream that begins with ``first`` is none that we unpack. ``position`` is 0 for the first
+    """Raise BadSource if we do not decompress a stream that begins with ``first``. ``position`` is 0 for the first
     stream of the file."""
     kind, magic = recognize(first), MAGIC[compression]
     if (kind is None or kind.name != compression) and not first.startswith(magic[: len(first)]):
         looks_like = kind.name if kind else _describe_beginning(first)
         if position:
             raise BadSource(
-                f"{name} goes on after its {compression} stream, near its byte {position}, with {looks_like}",
+                f"{name} continues after its {compression} stream, near its byte {position}, with {looks_like}",
                 hint="only another such stream, or zeros, may follow: fetch or write it again",
             )
         again = "fetch or write it again; or, if it is not compressed, name it so or set source.compression: none"
@@ -250,7 +251,7 @@ def _check_zstd_frame(header: bytes, name: str) -> None:
     try:
         frame = zstandard.get_frame_parameters(header)
     except zstandard.ZstdError:
-        return  # the decoder says what is wrong
+        return  # the decoder reports the error
     if frame.window_size > _MAX_WINDOW:
         raise BadSource(
             f"{name} needs a window of {-(-frame.window_size >> 20):,} MiB to be unpacked,"
@@ -265,7 +266,7 @@ def _check_zstd_frame(header: bytes, name: str) -> None:
 
 
 def _describe_beginning(first: bytes) -> str:
-    """What ``first``, the first bytes of a file, looks like. It quotes none of them: they may be a value."""
+    """Describe ``first``, the first bytes of a file, without quoting them: they may be a value."""
     try:
         text = first[:_SAMPLE_BYTES].decode()
     except UnicodeDecodeError as error:

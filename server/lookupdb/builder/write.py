@@ -1,7 +1,8 @@
-"""Writes all shard files of a generation side by side, from one stream in key order.
+"""Write the shard files of a generation side by side, from one stream in key order.
 
-The bytes of a file depend on its records alone: transactions end where the records say, never where a batch of the
-stream ends or memory runs short.
+The parts follow a record: compression and the choice of its dictionary, duplicates, packing for shards, one shard file,
+and the whole generation. The bytes of a file depend on its records alone: transactions end where the records say, not
+where a batch ends or memory runs short.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from lookupdb.process.limits import require_descriptors
 from lookupdb.shardfile import META, META_DICTIONARY, META_FORMAT, META_MANIFEST, RECORDS, ShardMeta, frame
 from lookupdb.store.dataset import file_sha256
 
-# How values are stored: decides record by record whether to compress. Deterministic.
+# Compress each value if that makes it smaller. The result is deterministic.
 
 
 LEVEL: Final = 3
-"""Measured on ten product ids a value: level 1 hardly uses the dictionary (0.45), 3 gives 0.140, 5 gives 0.137."""
+"""Measured with ten product ids a value: level 1 hardly uses the dictionary (0.45), 3 gives 0.140, 5 gives 0.137."""
 
 
 def compression_parameters() -> zstandard.ZstdCompressionParameters:
-    """How values are compressed."""
+    """Return the parameters that all values are compressed with."""
     return zstandard.ZstdCompressionParameters.from_level(
         LEVEL,
         format=zstandard.FORMAT_ZSTD1_MAGICLESS,
@@ -48,19 +49,19 @@ def compression_parameters() -> zstandard.ZstdCompressionParameters:
 
 
 class Compressor:
-    """Compresses batches of values on ``threads`` cores."""
+    """Compress batches of values on ``threads`` cores."""
 
     def __init__(self, dictionary: bytes, threads: int) -> None:
         self._threads = threads
         parameters = compression_parameters()
         prepared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         if prepared:
-            # Otherwise each batch would digest it again: 3 ms for 1 MiB, as much as a thousand values cost.
+            # Otherwise each batch would digest it again: 3 ms for 1 MiB, the cost of a thousand values.
             prepared.precompute_compress(compression_params=parameters)
         self._zstd = zstandard.ZstdCompressor(dict_data=prepared, compression_params=parameters)
 
     def store(self, framed: Sequence[bytes]) -> list[bytes]:
-        """What is stored for each RESP bulk string: its zstd frame if that is smaller, else the string itself."""
+        """Return what to store for each RESP bulk string: its zstd frame if that is smaller, else the string."""
         if not framed:
             return []
         frames = self._zstd.multi_compress_to_buffer(list(framed), threads=self._threads)
@@ -70,27 +71,26 @@ class Compressor:
         ]
 
 
-# Chooses the compression dictionary that makes a dataset's shard files smallest.
+# Choose the compression dictionary that makes the shard files smallest.
 #
-# A dictionary holds what many values have in common, so that a value of some hundred bytes compresses as if it stood in
-# one long text with the others. Trial finds the size that pays: each candidate is trained on one part of the sample and
-# judged on the other. What is trained, on how much, is bounded by bytes and counts and never by time, so that the same
-# sample gives the same dictionary on every machine.
+# A dictionary holds what many values share, so that short values compress well. Each candidate size is trained on one
+# part of the sample and judged on the other. Limits are bytes and counts, never time, so that the same sample gives the
+# same dictionary on every machine.
 
 
 ROUNDS: Final = ((16 << 10, 110 << 10), (512 << 10, 1 << 20))
-"""The sizes that are tried, side by side within a round. The first tells which of the second can pay."""
+"""Dictionary sizes to try, side by side within a round. The first round shows which sizes of the second can pay."""
 
 _SEGMENT: Final = 200
 _MATCH: Final = 8
-"""The trainer's parameters: runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share. They
-are fixed, because the trainer's search costs ten seconds and more, and gained nothing measurable."""
+"""The trainer's parameters: runs of ``_SEGMENT`` bytes rich in ``_MATCH``-byte strings that many samples share. The
+trainer's own search for them takes ten seconds or more, and gained nothing measurable."""
 _ACCELERATION: Final = 4
-"""The trainer skips three of four strings: in half of the time, and no dictionary got 1 % worse."""
+"""The trainer skips three of four strings: this halves its time, and no dictionary got 1 % worse."""
 _TRAINING_SHARE: Final = 18
 _MIN_TRAINING_BYTES: Final = 2 << 20
-"""A dictionary is trained on so many bytes for each of its own, and on no less than so many. More made small ones no
-better, and large ones need all that the sample has."""
+"""A dictionary is trained on ``_TRAINING_SHARE`` bytes for each of its own, and on at least this many. More did not
+improve small ones; large ones need the whole sample."""
 
 _EVALUATION_BYTES: Final = 1 << 20
 _EVALUATION_SHARE: Final = 8
@@ -98,14 +98,14 @@ _EVALUATION_SHARE: Final = 8
 _MIN_SAMPLES: Final = 64
 """Fewer records have too little in common to train on."""
 _MIN_GAIN: Final = 0.02
-"""A larger dictionary must save at least this share of the stored bytes: each worker keeps it in memory."""
+"""A larger dictionary must save at least this share of the stored bytes, because each worker keeps it in memory."""
 _MAX_SAMPLE_VALUE_BYTES: Final = 64 << 10
-"""A longer value compresses well by itself and would crowd the others out of the sample."""
+"""A longer value compresses well alone, and would crowd others out of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A dictionary, and what all files together have then: stored values, and a copy of it each."""
+    """A dictionary, and the size of all files with it: stored values, and a copy of the dictionary in each."""
 
     dictionary: bytes
     stored_bytes: float
@@ -121,10 +121,10 @@ class _Trial:
 
 
 def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int, threads: int = 1) -> bytes:
-    """The dictionary that makes ``records`` records in ``shards`` files smallest; empty if none pays.
+    """Return the dictionary that makes ``records`` records in ``shards`` files smallest; empty if none pays.
 
-    ``sample`` holds uncompressed values, in an order that is independent of their content. Each shard file carries the
-    dictionary.
+    ``sample`` holds uncompressed values, in an order that is independent of their content. Each shard file holds a copy
+    of the dictionary.
     """
     framed = [frame(value) for value in _take_first(sample, SAMPLE_BYTES) if len(value) <= _MAX_SAMPLE_VALUE_BYTES]
     evaluation = _take_first(framed[::_EVALUATION_SHARE], _EVALUATION_BYTES)
@@ -140,7 +140,7 @@ def choose_dictionary(sample: Sequence[bytes], *, records: int, shards: int, thr
 
 
 def _choose(none: _Trial, try_sizes: Callable[[Iterable[int]], Iterable[_Trial]]) -> bytes:
-    """The best dictionary of all rounds, where ``none`` is the trial without any."""
+    """Return the best dictionary of all rounds; ``none`` is the trial without one."""
     best = largest = none
     for sizes in ROUNDS:
         promising = [size for size in sizes if _least_cost(size, none, largest) < best.cost * (1 - _MIN_GAIN)]
@@ -152,9 +152,9 @@ def _choose(none: _Trial, try_sizes: Callable[[Iterable[int]], Iterable[_Trial]]
 
 
 def _least_cost(size: int, none: _Trial, largest: _Trial) -> float:
-    """What a dictionary of ``size`` bytes costs at least, by ``largest``, the largest one tried.
+    """Return the least that a dictionary of ``size`` bytes can cost, judged by ``largest``, the largest one tried.
 
-    The best comes first: a larger one saves no more for each of its bytes.
+    The best content comes first: a larger dictionary saves no more per byte.
     """
     most_saved = none.stored_bytes
     if largest.size:
@@ -163,7 +163,7 @@ def _least_cost(size: int, none: _Trial, largest: _Trial) -> float:
 
 
 def _take_first(values: Sequence[bytes], limit: int) -> Sequence[bytes]:
-    """The first values that together are at most ``limit`` bytes long; at least one."""
+    """Return the first values that together have at most ``limit`` bytes; at least one."""
     total = 0
     for number, value in enumerate(values):
         total += len(value)
@@ -173,7 +173,7 @@ def _take_first(values: Sequence[bytes], limit: int) -> Sequence[bytes]:
 
 
 def _train(size: int, training: Sequence[bytes]) -> bytes:
-    """A dictionary of ``size`` bytes; empty if there is too little to make it of."""
+    """Train a dictionary of ``size`` bytes; empty if the sample is too small."""
     texts = _take_first(training, max(_TRAINING_SHARE * size, _MIN_TRAINING_BYTES))
     if sum(map(len, texts)) < size:
         return b""
@@ -188,11 +188,11 @@ def _stored_bytes(values: Sequence[bytes], dictionary: bytes) -> int:
     return sum(map(len, Compressor(dictionary, threads=1).store(values)))
 
 
-# What happens to rows with the same key: fail, keep the first, or keep the last.
+# Rows with the same key: fail, keep the first, or keep the last.
 
 
 class DuplicateFilter:
-    """Drops rows with equal keys from a stream ordered by (key, place), and counts them."""
+    """Drop rows with equal keys from a stream ordered by (key, place), and count them."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class DuplicateFilter:
         return ExcludedRows(self._count, tuple(self._samples))
 
     def drop_duplicates(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches, with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
+        """Yield the batches with one record per key. Raises BadSource if the policy is fail and a key occurs twice.
 
         The last record of a batch waits until the next batch shows whether its key occurs again.
         """
@@ -227,7 +227,7 @@ class DuplicateFilter:
             for key, place, survivor in first:
                 self._sample_drop(key, place, survivor)
             self._count += dropped
-            del batch  # while what is kept of it is packed and written
+            del batch  # free it while the kept records are packed and written
             if len(kept):
                 yield kept
             del kept
@@ -271,7 +271,7 @@ class DuplicateFilter:
                 hint="correct the source, or set `duplicates: first` or `duplicates: last` to keep one of them",
             )
         if len(self._samples) < SAMPLES:
-            reason = f"the key {key.decode()!r} stands also in {self._describe_origin(survivor)}, which is kept"
+            reason = f"the key {key.decode()!r} also occurs in {self._describe_origin(survivor)}, which is kept"
             file, row = self._find_origin(place)
             self._samples.append(RowSample(self._files[file], row, reason))
 
@@ -280,46 +280,46 @@ class DuplicateFilter:
         return f"row {row} of {self._files[file]}"
 
 
-# Records become what shards store: framed, compressed where that is smaller, dealt to shards.
+# Pack records as shards store them: framed, compressed if smaller, grouped by shard.
 
 
 LARGEST_RECORD = 2030
-"""LMDB puts a value on overflow pages if key and value together are longer than this."""
+"""LMDB puts a value on overflow pages if key and value together are longer."""
 
 Item = tuple[bytes, bytes]
-"""Key, stored value."""
+"""A key and its stored value."""
 
 
 class ShareSums(NamedTuple):
-    """Sums over a shard's records of a batch."""
+    """Sums over a shard's records in a batch."""
 
     key_bytes: int
     value_bytes: int
-    """Of values before storing."""
+    """Bytes of values before compression."""
     stored_bytes: int
     overflows: int
-    """The number of stored values on overflow pages."""
+    """Number of stored values on overflow pages."""
     overflow_bytes: int
     largest_value_bytes: int
-    """Of values before storing."""
+    """Bytes of the largest value before compression."""
 
 
 class PackedRecords(Protocol):
-    """What is stored of a batch."""
+    """A batch as shards store it."""
 
     def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int, int]]:
-        """The records of ``shard`` in key order, and their ``ShareSums``."""
+        """Return the records of ``shard`` in key order, and their ``ShareSums``."""
 
 
 class Packer(Protocol):
-    """Packs batches; several threads may do so at once."""
+    """Pack batches; several threads may do so at once."""
 
     def pack(self, batch: Batch, /) -> PackedRecords:
         """Pack ``batch``."""
 
 
 class ListPacker:
-    """The twin of the native packer."""
+    """The Python fallback of the native packer."""
 
     def __init__(self, shards: int, compressor: Compressor | None) -> None:
         self._shards, self._compressor = shards, compressor
@@ -346,12 +346,12 @@ class _PackedLists:
         self._groups, self._value_bytes, self._largest = groups, value_bytes, largest
 
     def items(self, shard: int) -> tuple[list[Item], ShareSums]:
-        """The records of ``shard``, and their sums."""
+        """Return the records of ``shard``, and their sums."""
         return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard], self._largest[shard])
 
 
 def sum_items(items: Sequence[Item], value_bytes: int, largest: int) -> ShareSums:
-    """The sums over ``items``, whose values had ``value_bytes`` bytes before they were stored, the largest one
+    """Return the sums over ``items``; their values had ``value_bytes`` bytes before compression, the largest
     ``largest``."""
     if not items:
         return ShareSums(0, 0, 0, 0, 0, 0)
@@ -363,12 +363,12 @@ def sum_items(items: Sequence[Item], value_bytes: int, largest: int) -> ShareSum
 
 
 def overflows_page(key: bytes, stored: bytes) -> bool:
-    """Whether LMDB puts this record's value on overflow pages."""
+    """Return whether LMDB puts this record's value on overflow pages."""
     return len(key) + len(stored) > LARGEST_RECORD
 
 
 class NativePacker:
-    """Packs batches natively."""
+    """Pack batches natively."""
 
     def __init__(self, kernels: Any, shards: int, dictionary: bytes, compressed: bool) -> None:
         parameters = compression_parameters() if compressed else None
@@ -381,9 +381,9 @@ class NativePacker:
 
 
 def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
-    """The packer of a generation that ``threads`` build. The twin leaves one of them to what surrounds it; of a native
-    one, any number may pack at once. Raises UsageError when native kernels are demanded that would write other bytes.
-    """
+    """Return the packer of a generation that ``threads`` build. The Python fallback leaves one thread to the rest of
+    the build; a native packer allows any number of callers. Raises UsageError if native kernels are required but would
+    write other bytes."""
     kernels = native.kernels()
     if kernels is None or (compressed and not _has_same_zstd(kernels)):
         return ListPacker(shards, Compressor(dictionary, max(1, threads - 1)) if compressed else None)
@@ -391,21 +391,21 @@ def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: in
 
 
 def _has_same_zstd(kernels: Any) -> bool:
-    """Whether both kinds compress to the same bytes, which zstd promises for one version of it alone."""
+    """Return whether both packers compress to the same bytes, which zstd promises only for one version."""
     if kernels.ZSTD_VERSION == zstandard.ZSTD_VERSION:
         return True
     ours, theirs = (".".join(map(str, version)) for version in (kernels.ZSTD_VERSION, zstandard.ZSTD_VERSION))
-    native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would not be the same")
+    native.set_aside(f"it compresses with zstd {ours}, python-zstandard with {theirs}: files would differ")
     return False
 
 
-# Writes one shard file: records in key order, in transactions whose ends depend on the records alone.
+# Write one shard file: records in key order, in transactions that depend on the records alone.
 
 
 _FIRST_MAP_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = 4096
 _NODE_BYTES: Final = 16
-"""What LMDB adds to a record, approximately."""
+"""LMDB's overhead for a record, approximately."""
 _PROBE_PAGES: Final = 256
 
 
@@ -426,9 +426,9 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def _find_write_error(path: Path) -> int:
-    """The errno that keeps the file at ``path`` from growing; 0 if it can grow.
+    """Return the errno that keeps the file at ``path`` from growing; 0 if it can grow.
 
-    LMDB reports an input/output error when a disk takes only the first part of a write; a write of our own gets the
+    LMDB reports an input/output error when a disk accepts only the first part of a write; a write of our own shows the
     cause.
     """
     try:
@@ -441,7 +441,7 @@ def _find_write_error(path: Path) -> int:
 
 
 def _no_room_error(path: Path, reason: str) -> NotEnoughRoom:
-    hint = "make room there, or give another --store (of `lookupdb up`: --data-dir)"
+    hint = "make room there, or choose another --store (`lookupdb up`: --data-dir)"
     return NotEnoughRoom(f"no room left for {path}: {reason}", hint=hint)
 
 
@@ -454,9 +454,9 @@ class ShardSums:
     value_bytes: int = 0
     stored_bytes: int = 0
     overflow_bytes: int = 0
-    """Of stored values on overflow pages."""
+    """Bytes of stored values on overflow pages."""
     largest_value_bytes: int = 0
-    """Of one value as lookups return it."""
+    """Bytes of the largest value as lookups return it."""
 
 
 class ShardWriter:
@@ -484,7 +484,7 @@ class ShardWriter:
             self._meta = self._env.open_db(META)
 
     def append(self, items: list[Item], share: ShareSums) -> None:
-        """Add records, which follow all earlier ones in key order.
+        """Append records, which follow all earlier ones in key order.
 
         Raises NotEnoughRoom, StoreError.
         """
@@ -525,18 +525,18 @@ class ShardWriter:
             self._txn = self._env.begin(write=True, db=self._records)
         with self._txn.cursor() as cursor:
             consumed, added = cursor.putmulti(items, append=True)
-        # LMDB does not raise for a key that is out of order or a duplicate: it stops, or counts less.
+        # LMDB does not raise for an unordered or duplicate key: it stops, or counts less.
         if not consumed == added == len(items):
             raise AssertionError(f"{self.path}: {added} of {len(items)} records were appended: keys out of order")
         self._pending += cost
         if self._pending > self._transaction_bytes:
-            self._commit()  # a single record is larger than a transaction may be: do not keep it in memory
+            self._commit()  # one record exceeds the transaction limit: do not keep it in memory
 
     def _make_room(self, needed_bytes: int) -> None:
-        """Grow the map until it can take ``needed_bytes`` more bytes of records.
+        """Grow the map until it has room for ``needed_bytes`` more bytes of records.
 
-        Three times as much, because a record of half a page may fill a whole one, and a branch page holds seven long
-        keys.
+        It grows by three times as much: a record of half a page may fill a whole one, and a branch page holds seven
+        long keys.
         """
         used_bytes = (self._env.info()["last_pgno"] + 1) * _PAGE_BYTES
         while self._map_bytes < used_bytes + 3 * needed_bytes + _FIRST_MAP_BYTES // 2:
@@ -550,7 +550,7 @@ class ShardWriter:
             self._pending = 0
 
     def finish(self, meta: ShardMeta, dictionary: bytes) -> ShardFile:
-        """Write the file's metadata, sync it to the disk, and describe it."""
+        """Write the file's metadata, sync it to the disk, and return its description."""
         with write_errors(self.path):
             self._commit()
             self._make_room(len(dictionary) + _PAGE_BYTES)
@@ -577,17 +577,17 @@ class ShardWriter:
 
 _BATCHES_AHEAD: Final = 2
 _BYTES_AHEAD: Final = 24 << 20
-"""As many bytes of native batches wait for what is written before them; packed, they take as much again."""
+"""Bytes of native batches that wait for earlier ones to be written; packed, they take as much again."""
 _FILES_A_SHARD: Final = 2
 _OTHER_FILES: Final = 128
-"""Sockets of the store, pipes, and runs to merge: these adapt to the number of files that may be open."""
+"""Sockets of the store, pipes, and runs to merge: these adapt to the limit of open files."""
 
 
 class GenerationWriter:
-    """All shard files of a generation. A context manager, which closes the files."""
+    """Write all shard files of a generation. A context manager that closes the files."""
 
     def __init__(self, folder: Path, meta: ShardMeta, dictionary: bytes, threads: int, packers: int = 1) -> None:
-        """``meta`` describes every shard, except for its number and its records. Up to ``packers`` threads compress
+        """``meta`` describes every shard, except for its number and records. Up to ``packers`` threads compress
         natively at once."""
         self._meta = meta
         self._dictionary = dictionary
@@ -605,7 +605,7 @@ class GenerationWriter:
             self._stack = stack.pop_all()
 
     def write(self, batches: Iterable[Batch]) -> Iterator[int]:
-        """Write records in key order, each key once; yields the number written, batch by batch.
+        """Write records in key order, each key once; yield the number written, batch by batch.
 
         Other threads pack some batches ahead.
         """
@@ -616,7 +616,7 @@ class GenerationWriter:
                 size = getattr(batch, "data_bytes", 0)
                 bytes_ahead += size
                 queue.append((len(batch), size, pool.submit(self._packer.pack, batch)))
-                del batch  # it is forgotten when it is packed
+                del batch  # free it once packed
                 while len(queue) > self._packing_threads + _BATCHES_AHEAD or (queue and bytes_ahead > _BYTES_AHEAD):
                     bytes_ahead -= queue[0][1]
                     yield self._append(*queue.popleft())
@@ -631,7 +631,7 @@ class GenerationWriter:
         return records
 
     def finish(self) -> tuple[tuple[ShardFile, ...], Totals]:
-        """Complete every file. Returns their descriptions and their totals."""
+        """Complete every file. Return their descriptions and totals."""
         with ThreadPoolExecutor(self._threads, "finish") as pool:
             files = tuple(pool.map(self._finish_shard, range(len(self._shards))))
         sums = [shard.sums for shard in self._shards]
@@ -658,21 +658,21 @@ class GenerationWriter:
 
 
 def max_open_files(shards: int) -> int:
-    """The most files that a build of ``shards`` shards has open at once."""
+    """Return the most files that a build of ``shards`` shards opens at once."""
     return _FILES_A_SHARD * shards + _OTHER_FILES
 
 
 def check_open_files(shards: int) -> None:
-    """Raise this process's own limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
+    """Raise this process's limit of open files. Raises NotEnoughRoom if the system does not allow enough."""
     require_descriptors(max_open_files(shards), "this build", "give the dataset fewer shards")
 
 
 _NOT_IN_FILES: Final = frozenset({"records", "largest_value_bytes"})
-"""Of the sums, what a shard file does not have as an extra field: ``records`` is a field of its own, and the other one
-would change the bytes of every file for what only a build asks for."""
+"""Sums that a shard file does not store as extra fields: ``records`` is a field already, and the other would change the
+bytes of every file for a number that only a build needs."""
 
 
 def describe_shard(meta: ShardMeta, number: int, sums: ShardSums) -> ShardMeta:
-    """``meta`` for one shard, with its sums as extra fields."""
+    """Return ``meta`` for one shard, with its sums as extra fields."""
     extra = {name: value for name, value in asdict(sums).items() if name not in _NOT_IN_FILES}
     return replace(meta, shard=number, records=sums.records, extra=extra)

@@ -1,6 +1,6 @@
-"""A dataset as its manifest describes it: the resource's spec, its schema (the CRD) and its schedule.
+"""A dataset as its manifest describes it.
 
-spec      what a LookupDataset asks for, as typed records
-schema    what the CRD says about each field, and the check of a manifest against it
-schedule  when a dataset is refreshed: cron expressions and time zones
+spec      the LookupDataset as typed records
+schema    the CRD's fields, and the check of a manifest against them
+schedule  times of refreshes: cron expressions and time zones
 """

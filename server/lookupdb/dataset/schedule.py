@@ -1,9 +1,9 @@
-"""A cron schedule in a time zone: whether it can be used, its slots, the moments at which it strikes, and how much
-later each dataset is looked at.
+"""A cron schedule in a time zone: its slots, the moments at which it strikes, and how much later each dataset is
+checked.
 
-A slot is a moment, so none is there twice. Where clocks are put forward, a slot of an hour that is left out is the
-first moment after it; where they are put back, a slot of the hour that comes twice is in the first one. Schedules whose
-minute or hour begins with ``*`` go by the time that passes, and strike in both hours. This is what Debian's cron does.
+A slot is a moment, so none occurs twice. If clocks are put forward, a slot in the skipped hour is the first moment
+after it; if they are put back, a slot in the repeated hour is in the first one. Schedules whose minute or hour begins
+with ``*`` follow elapsed time, and strike in both hours, as in Debian's cron.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from lookupdb.errors import InvalidManifest
 
-# What the clocks on the walls of a time zone show, and when they are changed.
+# The wall clock of a time zone, and its changes.
 #
-# Moments are aware and in UTC. A wall time has no zone: where clocks are put back it comes twice, where they are put
-# forward it never comes.
+# Moments are aware and in UTC. A wall time has no zone: it occurs twice if clocks are put back, and never if they are
+# put forward.
 
 
 _STRIDE: Final = timedelta(hours=12)
@@ -30,31 +30,31 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 def offset_at(moment: datetime, zone: ZoneInfo) -> timedelta:
-    """What the clocks of ``zone`` show more than UTC at ``moment``."""
+    """Return the UTC offset of ``zone`` at ``moment``."""
     offset = moment.astimezone(zone).utcoffset()
     assert offset is not None, "a zone says its offset at every moment"
     return offset
 
 
 def wall_time(moment: datetime, zone: ZoneInfo) -> datetime:
-    """What the clocks of ``zone`` show at ``moment``."""
+    """Return the wall time of ``zone`` at ``moment``."""
     return moment.astimezone(zone).replace(tzinfo=None)
 
 
 def first_moment(wall: datetime, zone: ZoneInfo) -> datetime:
-    """The first moment at which the clocks of ``zone`` show ``wall``; if they never do, the first one after what is
-    left out."""
+    """Return the first moment with the wall time ``wall`` in ``zone``; if it is skipped, the first moment after the
+    gap."""
     moment = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     if wall_time(moment, zone) == wall:
         return moment
-    # Left out: by the offset from before the change it is at or after the change, by the one from after it before that.
+    # In a gap, the offset before the change gives a moment at or after the change, the one after it a moment before.
     change = next_change(wall.replace(tzinfo=zone, fold=1).astimezone(UTC), moment, zone)
     assert change is not None, f"{wall} is left out in {zone}, and no clock is changed"
     return change
 
 
 def next_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
-    """The first moment after ``after``, and not after ``until``, from which on the clocks show another offset."""
+    """Return the first change of the offset after ``after``, and not after ``until``."""
     offset = offset_at(after, zone)
     while after < until:
         following = min(after + _STRIDE, until)
@@ -65,7 +65,7 @@ def next_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def last_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
-    """The last moment after ``after``, and not after ``until``, from which on the clocks show another offset."""
+    """Return the last change of the offset after ``after``, and not after ``until``."""
     offset = offset_at(until, zone)
     while until > after:
         previous = max(until - _STRIDE, after)
@@ -76,7 +76,7 @@ def last_change(after: datetime, until: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
-    """The change between both, which is at a whole second, and at which ``after`` may stand."""
+    """Return the change between both, at a whole second; it may be ``after`` itself."""
     offset, before, after = offset_at(before, zone), before.replace(microsecond=0), after.replace(microsecond=0)
     while after - before > _SECOND:
         middle = before + (after - before) // (2 * _SECOND) * _SECOND
@@ -87,10 +87,10 @@ def _find_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
 _FIELDS = "minute, hour, day of month, month, day of week"
 _DAY: Final = timedelta(days=1)
 LONGEST_JITTER: Final = 300.0
-"""Seconds after its slot at which a check may be due: as many datasets as are likely to share a schedule have their
-builders started within that, and nobody wonders where a check remains."""
+"""The most seconds after its slot at which a check may be due. The builds of as many datasets as are likely to share a
+schedule can start within that, and nobody wonders where a check remains."""
 _JITTER_PART: Final = 0.1
-"""Of the interval until the next slot: whoever wants to look every minute is to do so about every minute."""
+"""The share of the interval until the next slot: a check every minute should happen about every minute."""
 _ALLOWED = {
     "bad minute": "0 to 59",
     "bad hour": "0 to 23",
@@ -98,20 +98,20 @@ _ALLOWED = {
     "bad month": "1 to 12, or JAN to DEC",
     "bad day-of-week": "0 to 7, or SUN to SAT",
 }
-"""What cronsim says of a field → what may stand there."""
+"""cronsim's complaint about a field → the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule that can be used."""
+    """A valid schedule."""
 
     expression: str
     zone: ZoneInfo
 
     @classmethod
     def parse(cls, expression: str, time_zone: str) -> Self:
-        """The schedule that ``expression`` denotes in ``time_zone``. Raises InvalidManifest for either that cannot be
-        used, and for a schedule that never strikes."""
+        """Parse ``expression`` in ``time_zone``. Raises InvalidManifest for an invalid one, and for a schedule that
+        never strikes."""
         from cronsim import CronSimError  # imported here, because few datasets have a schedule
 
         schedule = cls(expression, _load_zone(time_zone))
@@ -129,30 +129,30 @@ class Schedule:
         return schedule
 
     def next_slot(self, after: datetime) -> datetime | None:
-        """The first slot after ``after``, in UTC; None when there is none in fifty years."""
+        """Return the first slot after ``after``, in UTC; None if there is none in fifty years."""
         after = after.astimezone(UTC)
         return self._next_fixed(after) if self._is_fixed else self._next_running(after)
 
     def last_slot(self, until: datetime) -> datetime | None:
-        """The last slot that is not after ``until``, in UTC; None when there was none in fifty years."""
+        """Return the last slot that is not after ``until``, in UTC; None if there was none in fifty years."""
         until = until.astimezone(UTC)
         return self._last_fixed(until) if self._is_fixed else self._last_running(until)
 
     def longest_jitter(self, slot: datetime) -> float:
-        """Seconds after ``slot`` within which every dataset is looked at."""
+        """Return the seconds after ``slot`` within which every dataset is checked."""
         following = self.next_slot(slot)
-        assert following is not None, "a schedule that does not strike in fifty years is refused"
+        assert following is not None, "a schedule that does not strike in fifty years is rejected"
         return min(LONGEST_JITTER, _JITTER_PART * (following - slot).total_seconds())
 
     def due_moment(self, slot: datetime, uid: str) -> datetime:
-        """When the dataset ``uid`` is to be looked at for ``slot``, in whole seconds. Its share of the jitter never
+        """Return when to check the dataset ``uid`` for ``slot``, in whole seconds. Its share of the jitter never
         changes."""
         share = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4]) / 2**32
         return slot + timedelta(seconds=int(share * self.longest_jitter(slot)))
 
     @property
     def _is_fixed(self) -> bool:
-        """Whether it strikes at times that clocks show, and not every so often."""
+        """Return whether it strikes at wall times, not at intervals."""
         minute, hour, *_ = self.expression.split()
         return not minute.startswith("*") and not hour.startswith("*")
 
@@ -161,14 +161,14 @@ class Schedule:
         return next((moment for moment in moments if moment > after), None)
 
     def _last_fixed(self, until: datetime) -> datetime | None:
-        # In the second one of two equal hours, the first one has shown what is later.
+        # In the second of two equal hours, the first one has later wall times.
         put_back = offset_at(until - _DAY, self.zone) - offset_at(until, self.zone)
         walls = self._walls_until(wall_time(until, self.zone) + max(put_back, timedelta()))
         moments = (first_moment(wall, self.zone) for wall in walls)
         return next((moment for moment in moments if moment <= until), None)
 
     def _next_running(self, after: datetime) -> datetime | None:
-        """The next slot as clocks show it that are changed no more; from the next change on, as those show it."""
+        """Return the next slot of a clock that never changes; after the next change, of the clock after it."""
         wall = next(self._walls_after(wall_time(after, self.zone)), None)
         while wall is not None:
             slot = (wall - offset_at(after, self.zone)).replace(tzinfo=UTC)
@@ -190,16 +190,16 @@ class Schedule:
         return None
 
     def _walls_after(self, wall: datetime) -> Iterator[datetime]:
-        """The times that the expression denotes on clocks that nobody changes, later than ``wall``.
+        """Yield the wall times of the expression on a clock that never changes, later than ``wall``.
 
-        cronsim also knows zones. Where a change is not of whole hours, it skips slots, or steps for ever between two.
+        cronsim also supports zones. But at a change that is not of whole hours, it skips slots, or loops between two.
         """
         from cronsim import CronSim
 
         return CronSim(self.expression, wall)
 
     def _walls_until(self, wall: datetime) -> Iterator[datetime]:
-        """The same that are not later than ``wall``, the latest first."""
+        """Yield the same that are not later than ``wall``, the latest first."""
         from cronsim import CronSim
 
         return CronSim(self.expression, wall.replace(microsecond=0) + _SECOND, reverse=True)
@@ -208,8 +208,8 @@ class Schedule:
 def _load_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder, as Europe is
-        # Of places alone: an abbreviation resembles that of another continent, and Etc/GMT+1 is west of Greenwich.
+    except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder, such as Europe
+        # Suggest only places: an abbreviation resembles one of another continent, and Etc/GMT+1 is west of Greenwich.
         places = (zone for zone in available_timezones() if "/" in zone and not zone.startswith("Etc/"))
         similar = difflib.get_close_matches(name, tuple(places), n=1)
         meant = f"; did you mean {similar[0]}?" if similar else ""

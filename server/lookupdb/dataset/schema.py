@@ -1,4 +1,5 @@
-"""Converts the names of fields between Python and JSON or YAML."""
+"""The CRD's schema: validate and complete a LookupDataset with it, as a cluster's API server would. And the names of
+fields in Python and JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 
-# Validates and defaults a LookupDataset against the CRD in crds/, as a cluster's API server would.
-#
-# The schema, its defaults and its CEL rules have one home, the CRD file; this module only applies them.
+# The schema, its defaults and its CEL rules are in the CRD file in crds/; this module only applies them.
 
 
 CRD_FILE: Final = "lookupdatasets.lookupdb.dev.yaml"
@@ -38,13 +37,13 @@ _EVERY_FIELD: Final = (
 )
 
 _NEARLY: Final = 0.8
-"""Of two names this alike, one is a typo of the other."""
+"""Two names this similar suggest a typo."""
 _SUGGESTED_PLACES: Final = 3
 _SHOWN_CHARACTERS: Final = 80
 _SHOWN_PROBLEMS: Final = 20
 _PROBLEM_CHARACTERS: Final = 500
 _LONGEST_TYPO: Final = 80
-"""Of a name that is compared with those of fields, which takes its time. No field's is as long."""
+"""The longest name that is compared with those of fields, because a comparison takes time. No field's is as long."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TYPES: Final = {
     "string": "text",
@@ -54,39 +53,39 @@ _TYPES: Final = {
     "array": "a list",
     "object": "a mapping of fields",
 }
-"""What the schema calls a type, in words of a manifest."""
+"""The schema's types, in words for users."""
 
 Json = Any
-"""What a JSON or YAML document may hold."""
+"""Any JSON or YAML document."""
 
 
 @cache
 def crd() -> dict[str, Any]:
-    """The CustomResourceDefinition, parsed."""
+    """Return the CustomResourceDefinition, parsed."""
     text = resources.files("lookupdb").joinpath("data", CRD_FILE).read_text(encoding="utf-8")
-    # libyaml where PyYAML has it: each router that starts reads this file, in 7 ms instead of 60.
+    # Use libyaml if PyYAML has it: each router reads this file at startup, in 7 ms instead of 60.
     parsed: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe
     return parsed
 
 
 @cache
 def resource_schema() -> dict[str, Any]:
-    """The JSON schema of one LookupDataset."""
+    """Return the JSON schema of one LookupDataset."""
     version = crd()["spec"]["versions"][0]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 
 
 def api_version() -> str:
-    """``group/version`` that a manifest must name."""
+    """Return the ``group/version`` that a manifest must name."""
     spec = crd()["spec"]
     return f"{spec['group']}/{spec['versions'][0]['name']}"
 
 
 def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
-    """A copy of ``resource`` with every default filled in and without its status, which users do not set.
+    """Return a copy of ``resource`` with every default filled in and without its status, which users do not set.
 
-    Raises InvalidManifest, which names the invalid fields, the first 20 of them, what was expected and what was found.
+    Raises InvalidManifest, which names the first 20 invalid fields, with expected and found values.
     """
     try:
         return _complete(resource)
@@ -100,7 +99,7 @@ def complete_resource(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def _complete(resource: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator  # imported here, because a router reads defaults and validates nothing
+    from jsonschema import Draft202012Validator  # imported here, because a router validates nothing
 
     schema = resource_schema()
     resource = copy.deepcopy({name: value for name, value in resource.items() if name != "status"})
@@ -125,7 +124,7 @@ def _find_name(resource: dict[str, Any]) -> str:
 
 
 def _describe_some(problems: Sequence[Callable[[], str]]) -> str:
-    """Describe the first ones, and say how many more there are."""
+    """Describe the first problems, and count the others."""
     described = [_cut(describe(), _PROBLEM_CHARACTERS) for describe in problems[:_SHOWN_PROBLEMS]]
     more = len(problems) - len(described)
     return "; ".join(described) + (f"; and {more:,} more" if more else "")
@@ -146,7 +145,8 @@ def _header_problems(resource: dict[str, Any]) -> Iterator[Callable[[], str]]:
 
 
 def _unknown_fields(value: Json, schema: dict[str, Any], path: str) -> Iterator[Callable[[], str]]:
-    """Report fields that the schema does not have. A cluster drops them with a warning; refusing catches typos."""
+    """Report fields that the schema does not have. A cluster drops them with a warning; rejecting them catches
+    typos."""
     properties = schema.get("properties")
     if path == "metadata":
         return  # every resource has these fields; the CRD bounds only some
@@ -168,8 +168,8 @@ def _describe_unknown_field(path: str, name: str, properties: dict[str, Any]) ->
 
 
 def _suggest_field(name: str, properties: dict[str, Any]) -> str:
-    """Name a field beside it whose name is nearly this one, and those of this very name in a few other places; else
-    one beside it whose name is at all similar; else nothing."""
+    """Suggest a sibling field with nearly this name and fields of this name elsewhere; else a sibling with a similar
+    name; else nothing."""
     near = difflib.get_close_matches(name, properties, n=1, cutoff=_NEARLY)
     elsewhere = _field_paths().get(name, [])
     if len(elsewhere) > _SUGGESTED_PLACES:
@@ -180,7 +180,7 @@ def _suggest_field(name: str, properties: dict[str, Any]) -> str:
 
 @cache
 def _field_paths() -> dict[str, list[str]]:
-    """Where in ``spec`` fields are, by their names."""
+    """Return the paths of the fields in ``spec``, by name."""
     found: dict[str, list[str]] = {}
 
     def collect(schema: dict[str, Any], path: str) -> None:
@@ -194,7 +194,7 @@ def _field_paths() -> dict[str, list[str]]:
 
 
 def _fill_defaults(value: Json, schema: dict[str, Any]) -> None:
-    """Structural defaulting: a missing field takes its default, then the fields within it are filled."""
+    """Fill in defaults: a missing field takes its default, then the fields within it are filled."""
     if isinstance(value, dict):
         for name, child in schema.get("properties", {}).items():
             if value.get(name) is None and "default" in child:
@@ -213,10 +213,10 @@ def _describe_error(error: ValidationError) -> str:
         message = f"{_shorten(error.instance)} is not a quantity, such as 2, 500m or 4Gi"
     elif error.validator == "required":
         where += "." + error.message.split("'")[1]
-        message = "it is required, and not there"
+        message = "it is required, but missing"
     elif isinstance(error.schema, dict) and error.validator == "type":
         message = _describe_type_error(error.instance, str(error.validator_value))
-        # That does not tell what the field is for; the first sentence of its description does, often with an example.
+        # That does not explain the field; the first sentence of its description does, often with an example.
         description = error.schema.get("description", "")
         message += f" ({re.split(r'[.;] |[.]$', description)[0]})" if description else ""
     elif error.validator == "enum" and isinstance(error.instance, str) and isinstance(error.validator_value, list):
@@ -265,16 +265,16 @@ def _is_satisfied(rule: str, value: Json) -> bool:
 
 @cache
 def _compile_rule(rule: str) -> Program:
-    """Compile ``rule``, once: the CRD has a few, and an operator checks them for every dataset."""
+    """Compile ``rule`` once: the CRD has a few, and an operator checks them for every dataset."""
     program: Program = load_cel().compile(rule)
     return program
 
 
 @cache
 def load_cel() -> ModuleType:
-    """Load the extension of the package cel when a rule is first checked, and load it alone: a process can once.
+    """Load the extension of the package cel, and only that, when the first rule is checked.
 
-    The package imports its command line with it, which took a third of the processor time of a small build, and 11 MB.
+    The package also imports its command line, which took a third of the processor time of a small build, and 11 MB.
     """
     package = importlib.util.find_spec("cel")
     spec = PathFinder.find_spec("cel.cel", package.submodule_search_locations) if package else None
@@ -297,7 +297,7 @@ _SUFFIXES: Final = {
 
 
 def parse_quantity(text: str) -> float:
-    """The number that a Kubernetes quantity denotes: 0.5 for ``500m``. Raises ValueError."""
+    """Return the number that a Kubernetes quantity denotes: 0.5 for ``500m``. Raises ValueError."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTPE]i|[numkMGTPE]|)", text)
     if not match:
         raise ValueError(f"expected a quantity like 2, 500m or 4Gi, found {text!r}")
@@ -313,7 +313,7 @@ def _is_quantity(text: str) -> bool:
 
 
 def _surrogates(value: Json, path: str) -> Iterator[str]:
-    """Report text that is no UTF-8: an escape of YAML makes such."""
+    """Report text that is not valid Unicode, from an escape of YAML."""
     if isinstance(value, str) and _SURROGATE.search(value):
         yield f"{path}: {_shorten(value)} has half of a surrogate pair: write the character itself"
     elif isinstance(value, dict):
@@ -328,7 +328,7 @@ def _surrogates(value: Json, path: str) -> Iterator[str]:
 def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if _TRANSITION in rule["rule"]:
-            continue  # it compares with what was there before, which an API server alone knows
+            continue  # it compares with the previous value, which only an API server knows
         if not _is_satisfied(rule["rule"], value):
             yield f"{path}: {rule['message']}" if path else rule["message"]
     if schema.get("x-kubernetes-list-type") in ("set", "map"):
@@ -351,10 +351,10 @@ def _broken_rules(value: Json, schema: dict[str, Any], path: str) -> Iterator[st
 
 
 def to_camel_case(name: str) -> str:
-    """``camelCase`` of ``snake_case``."""
+    """Convert ``snake_case`` to ``camelCase``."""
     return re.sub("_([a-z])", lambda match: match[1].upper(), name)
 
 
 def to_snake_case(name: str) -> str:
-    """``snake_case`` of ``camelCase``."""
+    """Convert ``camelCase`` to ``snake_case``."""
     return re.sub("([A-Z])", lambda match: "_" + match[1].lower(), name)

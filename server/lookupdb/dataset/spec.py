@@ -1,6 +1,7 @@
 """A LookupDataset as frozen dataclasses, made from a manifest that the schema has completed.
 
-Names follow the CRD's fields. Nothing here reads a source, a store or a cluster.
+Names follow the CRD's fields. Nothing here reads a source, a store or a cluster. First come the fields that only a
+cluster uses, the router's clients and the refresh, then the spec and the reader of manifests.
 """
 
 from __future__ import annotations
@@ -22,32 +23,31 @@ from lookupdb.errors import InvalidManifest
 from lookupdb.keys import effective_steps
 from lookupdb.wording import check_path, format_count
 
-# The fields of a spec that hold in a cluster alone: which a manifest has, and what a laptop does instead, in words.
-#
-# They are checked everywhere, so that one manifest serves both. No I/O.
+# Fields of a spec that only a cluster uses, and what a laptop does instead. They are checked everywhere, so that one
+# manifest serves both.
 
 
 CLUSTER_FIELDS: Final = {
-    "store": "its credentials are a Secret; here, generations are kept where --data-dir (of `up`) or --store says",
-    "adopt": "here, each dataset has the uid local, and the source is built; `lookupdb build --adopt` adopts what a "
-    "store has",
+    "store": "its credentials are in a Secret; here, --data-dir (of `up`) or --store says where generations are kept",
+    "adopt": "here, each dataset has the uid local, and is built from its source; `lookupdb build --adopt` adopts a "
+    "generation in a store",
     "sync": "it needs nodes; here, `lookupdb sync DIR --dataset NAME` keeps a folder beside `up`",
-    "router.tls": "its certificate is a Secret; here, `up` answers plain HTTP, and this machine alone "
-    "(`lookupdb route --tls-cert` speaks TLS)",
-    "router.auth": "it names a Secret, or service accounts; here, `up` asks for no token, and answers this machine "
-    "alone (`lookupdb route --auth-tokens` asks for one)",
+    "router.tls": "its certificate is in a Secret; here, `up` answers plain HTTP, and only this machine "
+    "(`lookupdb route --tls-cert` supports TLS)",
+    "router.auth": "it names a Secret, or service accounts; here, `up` requires no token, and answers only this "
+    "machine (`lookupdb route --auth-tokens` requires one)",
 }
-"""Each field by its path in the spec → why, and what is done where there is no cluster."""
+"""Path of a field in the spec → why it needs a cluster, and what is done without one."""
 
 
 def find_cluster_fields(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of CLUSTER_FIELDS that ``spec``, which is complete, has."""
+    """Return those of CLUSTER_FIELDS that ``spec``, which is complete, has."""
     return tuple(path for path in CLUSTER_FIELDS if _has(spec, path))
 
 
 def describe_left_out(paths: Iterable[str]) -> Iterator[str]:
-    """A line for each of ``paths``, out of CLUSTER_FIELDS: that it is left out, why, and what is done instead."""
-    return (f"spec.{path} holds in a cluster alone: {CLUSTER_FIELDS[path]}" for path in paths)
+    """Yield a line for each of ``paths``: why it is ignored, and what is done instead."""
+    return (f"spec.{path} applies only in a cluster: {CLUSTER_FIELDS[path]}" for path in paths)
 
 
 def _has(spec: Mapping[str, Any], path: str) -> bool:
@@ -55,7 +55,7 @@ def _has(spec: Mapping[str, Any], path: str) -> bool:
     return field in (spec.get(parent, {}) if parent else spec)
 
 
-# ``spec.router.clients``: whether its networks are such, which no schema can tell. The operator lets them in.
+# The networks in ``spec.router.clients``, which a schema cannot check. The operator lets them in.
 
 
 _HINT = "give the first address of a network, / and how many of its bits count, such as 10.1.0.0/16 or 2001:db8::/32"
@@ -66,8 +66,8 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def check_router_clients(clients: Sequence[Mapping[str, Any]]) -> None:
-    """Check that a cluster would take each ``ipBlock``: one that it refuses would leave the policy of before in force,
-    and nobody would know. Raises InvalidManifest, whose message begins with the field."""
+    """Check that a cluster would accept each ``ipBlock``: a rejected one would silently leave the old policy in force.
+    Raises InvalidManifest, whose message begins with the field."""
     for number, client in enumerate(clients):
         if "ipBlock" in client:
             _check_block(client["ipBlock"], f"router.clients[{number}].ipBlock")
@@ -104,7 +104,7 @@ def _is_part(left_out: _Network, network: _Network) -> bool:
     return isinstance(network, ipaddress.IPv6Network) and left_out.subnet_of(network)
 
 
-# When a dataset is refreshed: ``spec.refresh`` as a dataclass, and where its success file is.
+# ``spec.refresh`` as a dataclass, and the place of its success file.
 
 
 _WILDCARD: Final = re.compile(r"[*?\[]")
@@ -113,19 +113,19 @@ _EXAMPLE: Final = "example://"
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """When the source is looked at, and when it may be read."""
+    """When to check the source, and when it may be read."""
 
     schedule: str | None
     time_zone: str
     suspend: bool
     starting_deadline_seconds: int | None
     success_file: str | None
-    """The url of the file that says that the source is whole: as relative as the source's urls are."""
+    """The url of the file that says that the source is complete; relative like the source's urls."""
     stale_after_seconds: int | None
 
 
 def parse_refresh(members: dict[str, Any], urls: Iterable[str]) -> Refresh:
-    """``spec.refresh`` of a resource that the schema has completed; ``urls`` are the source's. Raises
+    """Parse ``spec.refresh`` of a resource that the schema has completed; ``urls`` are the source's. Raises
     InvalidManifest."""
     schedule, time_zone = members.get("schedule"), members["timeZone"]
     if schedule is not None:
@@ -144,7 +144,7 @@ def parse_refresh(members: dict[str, Any], urls: Iterable[str]) -> Refresh:
 
 
 def _locate_success_file(name: str, urls: Iterable[str]) -> str:
-    """The url of the success file ``name``: itself, or in the one folder that all of the source's ``urls`` are of."""
+    """Return the url of the success file ``name``: itself, or in the one folder of all the source's ``urls``."""
     if "://" in name or name.startswith("/"):
         return name
     folders = sorted({_source_folder(url) for url in urls})
@@ -162,7 +162,7 @@ def _locate_success_file(name: str, urls: Iterable[str]) -> str:
 
 
 def _source_folder(url: str) -> str:
-    """The folder of ``url``, with the slash at its end, without what wildcards match and without a query. Empty for the
+    """Return the folder of ``url``, with a final slash, up to the first wildcard and without a query. Empty for the
     manifest's own."""
     scheme, separator, rest = url.rpartition("://")
     path = rest.partition("?")[0] if scheme in ("http", "https") else rest
@@ -172,7 +172,7 @@ def _source_folder(url: str) -> str:
 
 
 LOCAL: Final = "local"
-"""The uid of a dataset, and the id of a cluster, where there is no cluster."""
+"""The uid of a dataset and the id of a cluster if there is no cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +186,21 @@ class CsvColumn:
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """How to read CSV. If ``delimiter`` is None, the file's name decides."""
+    """Options for CSV. If ``delimiter`` is None, the file's name decides."""
 
     delimiter: str | None = None
     quote: str = '"'
     header: bool = True
     columns: tuple[CsvColumn, ...] = ()
     escape: str | None = None
-    """If it is empty, backslashes are text; so they are if it is None, but a file that may have escapes is refused."""
+    """If empty, backslashes are text. None means the same, but a file that may have escapes is rejected."""
     null_values: tuple[str, ...] = ()
     """The texts that mean null in unquoted fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumn:
-    """What a binary column of Parquet is in JSON values."""
+    """The form of a binary column of Parquet in JSON values."""
 
     name: str
     type: Literal["text", "base64"]
@@ -208,14 +208,14 @@ class ParquetColumn:
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
-    """How to read Parquet."""
+    """Options for Parquet."""
 
     columns: tuple[ParquetColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where records come from. If ``format`` or ``compression`` is None, the files' names decide."""
+    """The source of records. If ``format`` or ``compression`` is None, the files' names decide."""
 
     urls: tuple[str, ...]
     format: Literal["csv", "json", "jsonl", "parquet"] | None
@@ -228,7 +228,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What records are looked up by."""
+    """The key of a record."""
 
     columns: tuple[str, ...]
     """Empty with ``member_names``."""
@@ -241,8 +241,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, all columns but
-    the key's."""
+    """The value that a lookup returns. At most one of ``columns``, ``column`` and ``field`` is set; if none is, all
+    columns but the key's."""
 
     columns: tuple[str, ...] | None
     column: str | None
@@ -263,7 +263,8 @@ class ExpectedValue:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What a new generation must pass before it may serve. None disables a check; so does each default here."""
+    """The checks that a new generation must pass before it may serve. None disables a check; so does each default
+    here."""
 
     min_records: int = 0
     max_shrink_percent: int | None = None
@@ -275,13 +276,13 @@ class Gates:
     expected_values: tuple[ExpectedValue, ...] = ()
 
     def content_hash(self) -> str:
-        """32 hex digits that change with any gate."""
+        """Return 32 hex digits that change with any gate."""
         return hashlib.sha256(orjson.dumps(asdict(self), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """The router's workers and limits. What only the manifests of its pods need is not here."""
+    """The router's workers and limits. Fields that only the manifests of its pods need are not here."""
 
     workers: int
     deadline_milliseconds: int
@@ -295,7 +296,7 @@ class Router:
     write_timeout_seconds: int
     drain_seconds: int
     cache_control: str | None = None
-    """As ``Cache-Control`` has it; None: it is not sent."""
+    """The ``Cache-Control`` header; None sends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,22 +316,22 @@ class DatasetSpec:
     replicas: int
     keep_generations: int
     pinned: str | None
-    """The generation that ``spec.generation`` names."""
+    """The generation that ``spec.generation`` pins."""
     suspend: bool
     gates: Gates
     refresh: Refresh
     serving_workers: int
     router: Router
     cluster_fields: tuple[str, ...] = ()
-    """What the manifest says that holds in a cluster alone (``cluster_fields.CLUSTER_FIELDS``)."""
+    """The fields of the manifest that only a cluster uses (``CLUSTER_FIELDS``)."""
 
     def to_json(self) -> bytes:
-        """JSON, for another process of the same version."""
+        """Return JSON for another process of the same version."""
         return orjson.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """The spec that ``to_json`` wrote."""
+        """Parse the spec that ``to_json`` wrote."""
         members = orjson.loads(text)
         source, csv = members["source"], members["source"]["csv"]
         csv["columns"] = tuple(CsvColumn(**column) for column in csv["columns"])
@@ -356,9 +357,9 @@ class DatasetSpec:
         return cls(**members)
 
     def content_hash(self) -> str:
-        """32 hex digits that change if and only if the same source would give other shard files."""
+        """Return 32 hex digits that change if and only if the same source would give other shard files."""
         key, source = asdict(self.key), {**asdict(self.source), "secret_name": None}
-        # The hash of generations that were built before these fields existed stays the same.
+        # Omit defaults of newer fields: the hash of generations that were built before them stays the same.
         if not self.key.member_names:
             del key["member_names"]
         for name in ("escape", "null_values"):
@@ -381,7 +382,7 @@ class _RepeatedField(yaml.constructor.ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but it refuses a duplicate key in a mapping, instead of guessing which one is meant."""
+    """YAML's safe loader, but a duplicate key in a mapping is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys: set[str] = set()
@@ -398,18 +399,18 @@ class _Loader(yaml.SafeLoader):
 
 _MAPPING: Final = "mapping with apiVersion, kind, metadata and spec"
 MAX_MANIFEST_BYTES: Final = 1 << 20
-"""As much as an API server takes, about."""
+"""Approximately the limit of an API server."""
 _YAML: Final = (
     "look there and in the line before: levels are indented by spaces, never tabs, brackets and quotes are closed, and "
-    "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, stands in quotes"
+    "text that holds ': ' or ' #', or begins with one of @ ` % & * ! | > [ {, is in quotes"
 )
 
 
 def read_manifest(path: Path) -> DatasetSpec:
-    """The dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
+    """Return the dataset that the YAML file at ``path`` describes. Raises InvalidManifest."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: what is given may be the data
+            content = file.read(MAX_MANIFEST_BYTES + 1)  # no more: the file may be the data
         if len(content) > MAX_MANIFEST_BYTES:
             raise InvalidManifest(
                 f"{path} is no manifest: it has more than {MAX_MANIFEST_BYTES >> 20} MiB, which are the most",
@@ -424,7 +425,7 @@ def read_manifest(path: Path) -> DatasetSpec:
     except yaml.MarkedYAMLError as error:
         place = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         if isinstance(error, _RepeatedField):
-            raise InvalidManifest(f"{path}{place}: {error.problem}", hint="leave out all but one of them") from error
+            raise InvalidManifest(f"{path}{place}: {error.problem}", hint="remove all but one of them") from error
         raise InvalidManifest(f"{path} is not YAML{place}: {error.problem or error.context}", hint=_YAML) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # ValueError: an invalid date or number
         raise InvalidManifest(f"{path} is not YAML: {error}", hint=_YAML) from error
@@ -456,7 +457,7 @@ def _manifest_hint() -> str:
 
 
 def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
-    """The dataset that a LookupDataset resource describes. Raises InvalidManifest."""
+    """Return the dataset that a LookupDataset resource describes. Raises InvalidManifest."""
     if not isinstance(resource, dict):
         raise InvalidManifest(f"a manifest is a {_MAPPING}, found {str(resource)[:40]!r}")
     try:
@@ -467,7 +468,7 @@ def parse_resource(resource: Any, base: Path | None = None) -> DatasetSpec:
 
 
 def parse_completed_resource(resource: dict[str, Any], base: Path | None = None) -> DatasetSpec:
-    """The dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
+    """Return the dataset of a resource that ``schema.complete_resource`` returned; does not validate again."""
     return _parse_dataset(resource["spec"], resource["metadata"], base)
 
 

@@ -1,11 +1,11 @@
-"""What the image of a shard consists of. Pure: the same generation gives the same bytes, and so the same digests.
+"""The content of a shard's image. Pure: the same generation gives the same bytes, and so the same digests.
 
 An image has two layers, both uncompressed: manifest.json, which all images of the generation share, and the shard's
-file. Shards whose content has not changed have the same layer in every generation, so that a registry, and a node,
-holds it once: that is why manifest.json names files here without the attempt that a bucket's have in their names.
+file. An unchanged shard has the same layer in every generation, so that a registry or a node stores it once. That is
+why manifest.json names files here without the attempt in a bucket's names.
 
 A tag names an index with one image for each processor that lookupdb runs on. They have the same layers; a container
-runtime passes over images of other processors, whatever is in them.
+runtime ignores images of other processors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 ARCHITECTURES: Final = ("amd64", "arm64")
 FORMAT_VERSION: Final = "1"
-"""Of the images: an annotation of each index."""
+"""The version of the images: an annotation of each index."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _PREFIX: Final = "dev.lookupdb."
 _UID_DIGITS: Final = 8
@@ -37,25 +37,25 @@ _END: Final = bytes(2 * _BLOCK)
 
 
 def shard_tag(name: str, uid: str, generation: str, shard: int) -> str:
-    """The tag of a shard's image: ``people-3f2b9c1e-g12-shard-00003``, in whatever repository it is. It is that of one
-    content for good, because a generation is."""
+    """Return the tag of a shard's image: ``people-3f2b9c1e-g12-shard-00003``, in any repository. A tag always names the
+    same content, because a generation never changes."""
     return f"{name}-{uid[:_UID_DIGITS]}-{generation}-shard-{shard:05d}"
 
 
 @dataclass(frozen=True, slots=True)
 class TarFile:
-    """A file at the root of a layer, which anybody may read and nobody write."""
+    """A file at the root of a layer, readable by everybody, writable by nobody."""
 
     name: str
     size: int
 
 
 def render_layer(file: TarFile, content: Iterable[bytes]) -> Iterator[bytes]:
-    """The layer that holds ``file`` alone: a tar archive, made as ``content`` is read. Nothing in it depends on who
-    writes it, or when. Raises ValueError at its end if ``content`` has another size."""
+    """Yield the layer that holds only ``file``: a tar archive, made while ``content`` is read. It is independent of who
+    writes it, and when. Raises ValueError at its end if ``content`` has another size."""
     header = tarfile.TarInfo(file.name)
     header.size, header.mode = file.size, 0o444
-    # GNU's form has room for 8 GiB and more in one header, where PAX would need another one.
+    # GNU's format has room for 8 GiB and more in one header; PAX would need another one.
     yield header.tobuf(tarfile.GNU_FORMAT)
     size = 0
     for chunk in content:
@@ -68,7 +68,7 @@ def render_layer(file: TarFile, content: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A descriptor: what refers to content by its digest."""
+    """A descriptor, which refers to content by its digest."""
 
     media_type: str
     digest: str
@@ -76,18 +76,18 @@ class Blob:
     size: int
 
     def describe(self, **members: Any) -> dict[str, Any]:
-        """The descriptor as JSON has it, with further ``members``."""
+        """Return the descriptor as JSON has it, with further ``members``."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size, **members}
 
 
 def describe_blob(media_type: str, content: bytes) -> Blob:
-    """The descriptor of ``content``."""
+    """Return the descriptor of ``content``."""
     return Blob(media_type, f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
 
 
 @dataclass(frozen=True, slots=True)
 class ShardImage:
-    """The image of one shard: all of it but the layer with the shard's file, which is only referred to."""
+    """The image of one shard, except for the layer with the shard's file, which is only referenced."""
 
     tag: str
     index: bytes
@@ -99,25 +99,25 @@ class ShardImage:
 
     @property
     def digest(self) -> str:
-        """That of the index, which the tag names."""
+        """The digest of the index, which the tag names."""
         return describe_blob(INDEX_TYPE, self.index).digest
 
 
 def plain_manifest(manifest: Manifest) -> Manifest:
-    """``manifest`` with names of files that have no attempt in them, as they are called within the images."""
+    """Return ``manifest`` with the names of files within images, which have no attempt."""
     shards = len(manifest.shards)
     named = (replace(entry, file=file_name(number, shards)) for number, entry in enumerate(manifest.shards))
     return replace(manifest, shards=tuple(named))
 
 
 def shard_file(entry: ShardFile) -> TarFile:
-    """The one file of the layer of a shard; ``entry`` is of a ``plain_manifest``."""
+    """Return the file of a shard's layer; ``entry`` is from a ``plain_manifest``."""
     return TarFile(entry.file, entry.bytes)
 
 
 def render_annotations(manifest: Manifest, shard: int) -> Mapping[str, str]:
-    """What tells whose image it is, and of which content, before any of it is read: those of an index. ``manifest`` is
-    a ``plain_manifest``."""
+    """Return the annotations of an index, which show its dataset and content before anything is read. ``manifest`` is a
+    ``plain_manifest``."""
     return {
         f"{_PREFIX}format": FORMAT_VERSION,
         f"{_PREFIX}dataset": f"{manifest.namespace}/{manifest.name}",
@@ -130,7 +130,7 @@ def render_annotations(manifest: Manifest, shard: int) -> Mapping[str, str]:
 
 
 def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImage:
-    """The image of ``shard`` whose file is in ``shard_layer``; ``manifest`` is a ``plain_manifest``."""
+    """Return the image of ``shard`` whose file is in ``shard_layer``; ``manifest`` is a ``plain_manifest``."""
     text = manifest.to_json()
     content = b"".join(render_layer(TarFile(FILE_NAME, len(text)), [text]))
     first = describe_blob(LAYER_TYPE, content)
@@ -147,7 +147,7 @@ def render_image(manifest: Manifest, shard: int, shard_layer: Blob) -> ShardImag
 
 
 def read_annotations(index: bytes) -> Mapping[str, str]:
-    """The annotations of an index that somebody holds; empty for what is none."""
+    """Return the annotations of an index from elsewhere; empty if it is not an index."""
     try:
         found = orjson.loads(index).get("annotations")
     except (ValueError, AttributeError):
@@ -156,7 +156,7 @@ def read_annotations(index: bytes) -> Mapping[str, str]:
 
 
 def list_parts(document: bytes) -> tuple[Blob, ...]:
-    """What an index or a manifest that somebody holds refers to; nothing for what is neither."""
+    """Return the blobs that an index or a manifest from elsewhere refers to; nothing if it is neither."""
     try:
         found = orjson.loads(document)
         parts = found["manifests"] if "manifests" in found else [found["config"], *found["layers"]]
@@ -167,7 +167,7 @@ def list_parts(document: bytes) -> tuple[Blob, ...]:
 
 
 def render_layout_index(images: Sequence[ShardImage]) -> bytes:
-    """index.json of an image layout that holds ``images``."""
+    """Return index.json of an image layout that holds ``images``."""
     entries = [
         describe_blob(INDEX_TYPE, image.index).describe(annotations={"org.opencontainers.image.ref.name": image.tag})
         for image in images
@@ -176,14 +176,14 @@ def render_layout_index(images: Sequence[ShardImage]) -> bytes:
 
 
 def list_documents(image: ShardImage) -> Iterator[tuple[Blob, bytes]]:
-    """Its manifests and its index, in the order in which they can be put: what one refers to is there before it."""
+    """Yield its manifests and its index, in the order in which they can be put: referenced ones first."""
     for manifest in image.manifests:
         yield describe_blob(MANIFEST_TYPE, manifest), manifest
     yield describe_blob(INDEX_TYPE, image.index), image.index
 
 
 def _render_config(architecture: str, layers: Sequence[Blob]) -> bytes:
-    """Layers are not compressed: the digests of what is in them are their own."""
+    """Layers are not compressed, so the digests of their content are their own."""
     return _to_json(
         {
             "architecture": architecture,

@@ -30,16 +30,16 @@ from lookupdb.store.directory import folder_errors
 from lookupdb.store.layout import call_with_retries
 from lookupdb.store.stored_generation import StoredGeneration
 
-# The bytes of a shard's file as they pass, from a folder or a store, verified at their end. Nothing is kept.
+# The bytes of a shard's file while they pass, from a folder or a store, verified at the end.
 
 
 _CHUNK: Final = 1 << 20
 
 
 def read_shard(generation: StoredGeneration, entry: ShardFile, patience: float) -> Iterator[bytes]:
-    """The file's bytes; after an error of the store it goes on where it broke off, for ``patience`` seconds without
-    any. Raises StoreError, and CorruptFile before the last byte is handed on unless size and checksum are what the
-    manifest says: whoever sends them never sends a whole file that is damaged."""
+    """Yield the file's bytes; after an error of the store, resume until nothing arrives for ``patience`` seconds.
+    Raises StoreError, and CorruptFile before the last byte unless size and checksum match the manifest: a damaged file
+    is never sent completely."""
     digest, size = hashlib.sha256(), 0
     held = b""
     for chunk in _read(generation, entry, patience):
@@ -112,17 +112,18 @@ class WrittenImage:
 
 
 class ImageLayout:
-    """An image layout at ``folder``. index.json comes last: what is in it is whole."""
+    """An image layout at ``folder``. index.json is written last: its content is whole."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError if ``folder`` holds something else, FolderDenied if it may not be made, else StoreError."""
+        """Raises UsageError if ``folder`` holds something else, FolderDenied if it may not be created, else
+        StoreError."""
         self._folder = folder
         self._blobs = folder / "blobs" / "sha256"
         self._written: set[str] = set()
-        """Names of the blobs to which index.json refers since the last ``write``."""
+        """Blobs that index.json refers to since the last ``write``."""
         with folder_errors(f"cannot write to {folder}"):
             if folder.exists() and not (folder / _MARK).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-                raise UsageError(f"{folder} holds no image layout", hint="give a folder that is empty, or not there")
+                raise UsageError(f"{folder} holds no image layout", hint="use an empty or new folder")
             self._blobs.mkdir(parents=True, exist_ok=True)
             (folder / _MARK).write_bytes(_VERSION)
 
@@ -133,23 +134,22 @@ class ImageLayout:
         patience: float,
         advance: Callable[[int], None] = lambda _: None,
     ) -> list[WrittenImage]:
-        """Write the images of ``shards`` of ``generation``, and list them alone in index.json. ``advance`` gets the
+        """Write the images of ``shards`` of ``generation``, and list only them in index.json. ``advance`` gets the
         number of further bytes read. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom; UsageError if another
-        writes."""
+        process writes."""
         with self._lock():
             return self._write(generation, shards, patience, advance)
 
     def measure_unreferenced(self) -> int:
-        """How many bytes have the blobs to which the index.json of the last ``write`` does not refer, of an earlier
-        generation say. They stay: a layout may hold such, and another tool may be copying them, or have referred to
-        them. Raises StoreError."""
+        """Return the size of the blobs that the last index.json does not refer to, for example of an earlier
+        generation. They stay: a layout may hold such, and another tool may use them. Raises StoreError."""
         with folder_errors(f"cannot list {self._blobs}"):
             others = (path for path in self._blobs.iterdir() if path.name not in self._written)
             return sum(path.stat().st_size for path in others if path.is_file())
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Keep others out: two that write the same file would mix what they write."""
+        """Keep others out: two writers of the same file would mix their bytes."""
         with folder_errors(f"cannot write to {self._folder}"):
             mark = (self._folder / _MARK).open("rb")
         with mark:
@@ -157,10 +157,11 @@ class ImageLayout:
                 fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 busy = f"another process writes images to {self._folder}"
-                raise UsageError(busy, hint="wait until it is done, or give another folder") from None
+                raise UsageError(busy, hint="wait until it is done, or use another folder") from None
             except OSError:
                 log.warning(
-                    "the file system has no locks: nobody else may write there", extra={"path": str(self._folder)}
+                    "the file system has no locks: make sure that nobody else writes there",
+                    extra={"path": str(self._folder)},
                 )
             yield
 

@@ -1,5 +1,5 @@
-"""A generation's images into a registry. Each shard's file is read twice, as a stream: for the digest by which the
-registry asks for its layer, and for the layer. No shard is written on this machine."""
+"""Push a generation's images into a registry, with oras. Each shard's file is read twice, as a stream: for the digest,
+by which the registry may already have the layer, and for the layer. No shard is written on this machine."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from lookupdb.image.layout import read_shard
 from lookupdb.network import is_loopback, trust_also
 from lookupdb.store.stored_generation import StoredGeneration
 
-# A repository of a registry, reached by oras (https://oras.land): each request is one run of it.
+# A repository of a registry, through oras (https://oras.land): each request runs it once.
 #
-# Every request may be sent again: a blob that is there is not put, a manifest is the same under its name. So after an
-# answer that is lost, or an upload that breaks off, the same is done once more, and what had its effect is found.
+# Every request may be repeated: an existing blob is not put again, and a manifest has the same content under its name.
+# So after a lost answer or an aborted upload, a retry finds what has succeeded.
 
 
 log = logging.getLogger(__name__)
@@ -53,23 +53,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 300.0
-"""For a run of oras, from the last byte that it takes to its end. A registry checks the digest of what it was sent
-before it answers."""
+"""The time limit of oras after the last byte that it reads. A registry checks the digest before it answers."""
 _FIRST_BACKOFF_SECONDS: Final = 0.25
 _MAX_BACKOFF_SECONDS: Final = 10.0
 _MIN_ATTEMPTS: Final = 4
 _SHOWN_CHARACTERS: Final = 300
 _PIECE_BYTES: Final = 64 << 10
-"""A pipe holds as many."""
+"""The capacity of a pipe."""
 _GO_CA_FOLDERS: Final = "/etc/ssl/certs:/etc/pki/tls/certs"
-"""Where Go looks for authorities beside its one file, unless SSL_CERT_DIR names other folders."""
+"""Folders that Go searches for CAs beside its one file, unless SSL_CERT_DIR names other folders."""
 _REPOSITORY: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _LABEL: Final = r"[A-Za-z0-9-]{1,63}"
 _HOST: Final = re.compile(rf"({_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
 _MAX_PORT: Final = 65535
 
 _NO_REASON: Final = re.compile(r'^Error: |^Error response from registry: |^failed to fetch the content of "[^"]*": ')
-"""What oras says before the reason."""
+"""The text of oras before the reason."""
 _NOT_FOUND: Final = re.compile(r"Error response from registry: .*: not found\s*", re.DOTALL)
 _DENIED: Final = re.compile(
     r"status code:? 40[13]\b|(?:^|: )(?:unauthorized|denied): |basic credential not found|for basic auth$"
@@ -78,9 +77,9 @@ _FINAL: Final = re.compile(
     r"status code:? 4(?!08|25|29)\d\d"
     r"|(?:^|: )(?:(?:blob upload|digest|manifest|name|size) invalid|unsupported): "
 )
-"""Answers that no later attempt gets another one for, by the status or by the specification's code."""
+"""Errors that a retry cannot help, by the status or by the specification's code."""
 _SECRET: Final = re.compile(r"(?<=//)[^/?#\s\"]*@|\?[^\s\"]*")
-"""Of a URL, the user and the query."""
+"""The user and the query of a URL."""
 _URL: Final = re.compile(r'"https?://([^/"]+)')
 _NO_TLS_HINT: Final = "--plain-http speaks to a registry that has none"
 _CAUSES: Final = (
@@ -89,28 +88,28 @@ _CAUSES: Final = (
     (
         "proxyconnect",
         "{place} is asked through a proxy, and that proxy fails: {reason}",
-        "correct https_proxy or http_proxy of the environment, or name the host in no_proxy",
+        "correct https_proxy or http_proxy in the environment, or name the host in no_proxy",
     ),
     (
         "failed to verify certificate",
         "the certificate of {place} is not trusted: {reason}",
-        "give the certificate of the authority that signed it: --ca-file",
+        "set --ca-file to the certificate of the authority that signed it",
     ),
     ("no such host", "the host {host} does not resolve", None),
     ("connection refused", "{place} refuses connections: nothing listens there, or not yet", None),
     ("EOF", "{place} closed the connection without an answer", None),
     ("connection reset", "{place} closed the connection without an answer", None),
 )  # fmt: skip
-"""Go's words, what they mean, and what to do."""
+"""Go's words, their meaning, and what to do."""
 
 
 class _Failure(Exception):
-    """A run of oras that failed."""
+    """A failed run of oras."""
 
     def __init__(self, words: str, error: RegistryError, *, may_pass: bool = True) -> None:
         super().__init__(words)
         self.words = words
-        """Those of oras."""
+        """The text of oras."""
         self.error = error
         self.may_pass = may_pass
 
@@ -127,7 +126,7 @@ class Repository:
 
 
 def parse_repository(text: str) -> Repository:
-    """The repository called ``text``. Raises UsageError; none is looked for on a registry that is not named."""
+    """Parse the name of a repository. Raises UsageError; the name of a registry is required."""
     host, _, path = text.partition("/")
     is_host = "." in host or ":" in host or host == "localhost"
     if not is_host or not _is_host(host) or not _REPOSITORY.fullmatch(path):
@@ -148,15 +147,15 @@ def _is_host(text: str) -> bool:
 
 
 def default_path() -> Path:
-    """Where `docker login` keeps credentials."""
+    """Return the path of the credentials of `docker login`."""
     folder = os.environ.get("DOCKER_CONFIG")
     return (Path(folder) if folder else Path.home() / ".docker") / "config.json"
 
 
 def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) -> Mapping[str, Any]:
-    """Of the Docker configuration at ``path`` what is about ``repository``, as oras wants it: by the registry's name.
-    The entry with the longest name that begins ``repository`` counts, as for a kubelet; else a helper, which oras runs.
-    Raises UsageError, which shows nothing of the file's content."""
+    """Return the part of the Docker configuration at ``path`` for ``repository``, keyed by the registry's name, as oras
+    needs it. The entry with the longest matching name wins, as for a kubelet; else a helper, which oras runs. Raises
+    UsageError, which shows nothing of the file's content."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -181,13 +180,14 @@ def read_docker_config(path: Path, repository: Repository, *, must_exist: bool) 
 
 
 def _strip(name: str) -> str:
-    """``registry.example/team`` for ``https://registry.example/team/``; old files have the path of an API, too."""
+    """Return ``registry.example/team`` for ``https://registry.example/team/``; old files also have the path of an
+    API."""
     place = name.removeprefix("https://").removeprefix("http://").rstrip("/")
     return place.removesuffix("/v1").removesuffix("/v2")
 
 
 class Registry:
-    """The registry of ``repository``. What fails is tried again for ``patience`` seconds."""
+    """The registry of ``repository``. Failed requests are retried for ``patience`` seconds."""
 
     def __init__(
         self,
@@ -199,17 +199,15 @@ class Registry:
         ca_file: Path | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """``ca_file`` has authorities (PEM) that are believed besides this machine's. Raises UsageError if it cannot be
-        used, for credentials that would cross a network in plain text, and if there is no oras."""
+        """``ca_file`` has CAs (PEM) to trust besides this machine's. Raises UsageError if it cannot be used, if
+        credentials would cross a network in plain text, and if oras is missing."""
         if plain_http and docker_config and not is_loopback(f"http://{repository.host}"):
-            raise UsageError(
-                f"credentials for {repository.host} are not sent without TLS", hint="leave --plain-http out"
-            )
+            raise UsageError(f"credentials for {repository.host} are not sent without TLS", hint="omit --plain-http")
         trust_also(ca_file, "--ca-file")
         self._program = shutil.which("oras") or ""
         if not self._program:
             raise UsageError(
-                "there is no oras on PATH, which speaks to registries",
+                "oras, which lookupdb uses for registries, is not on PATH",
                 hint="lookupdb's container image has it; https://oras.land/docs/installation says how to install it",
             )
         self.repository = repository
@@ -231,12 +229,12 @@ class Registry:
         self._folder.cleanup()
 
     def has_blob(self, blob: Blob) -> bool:
-        """Whether the repository holds the blob. Raises RegistryError."""
+        """Return whether the repository holds the blob. Raises RegistryError."""
         return self._retried(lambda: self._has_blob(blob))
 
     def put_blob(self, blob: Blob, content: Callable[[], Iterable[bytes]]) -> bool:
-        """Put the blob unless it is there; ``content()`` gives its bytes, at each attempt from the beginning on.
-        Returns whether it was put. Raises RegistryError, and what ``content`` raises."""
+        """Put the blob unless it is there; each attempt calls ``content()`` for its bytes. Return whether it was put.
+        Raises RegistryError, and what ``content`` raises."""
         is_sent = False
 
         def put() -> None:
@@ -250,7 +248,7 @@ class Registry:
         return is_sent
 
     def get_index(self, reference: str) -> bytes | None:
-        """The index or the manifest that ``reference`` names, a tag or a digest; None if there is none. Raises
+        """Return the index or manifest that ``reference`` names, a tag or a digest; None if there is none. Raises
         RegistryError."""
         name = f"{self.repository}{'@' if ':' in reference else ':'}{reference}"
         return self._retried(lambda: self._find(f"look for {reference}", "manifest", "fetch", name))
@@ -272,7 +270,7 @@ class Registry:
         return found is not None
 
     def _find(self, action: str, *words: str) -> bytes | None:
-        """What oras prints; None if it says that there is none."""
+        """Return the output of oras; None if it reports that there is none."""
         try:
             return self._run(action, *words)
         except _Failure as failure:
@@ -281,7 +279,7 @@ class Registry:
             raise
 
     def _run(self, action: str, *words: str, content: Iterable[bytes] = ()) -> bytes:
-        """What oras prints, which reads ``content``. Raises _Failure, and what ``content`` raises."""
+        """Return the output of oras, which reads ``content``. Raises _Failure, and what ``content`` raises."""
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             [self._program, *words, *self._options],
@@ -296,13 +294,13 @@ class Registry:
                 late = f"{self.repository.host} has not answered whole within {self._answer_seconds:g} seconds"
                 raise _Failure(late, RegistryError(late)) from error
             finally:
-                process.kill()  # what ended by itself is not there any more
+                process.kill()  # no effect if it has ended by itself
         if process.returncode:
             raise self._explain(action, trouble.decode(errors="replace"))
         return output
 
     def _explain(self, action: str, trouble: str) -> _Failure:
-        """What ``trouble``, the words of oras, mean."""
+        """Return the failure for ``trouble``, the error text of oras."""
         reason = " ".join(trouble.split())
         while (shorter := _NO_REASON.sub("", reason)) != reason:
             reason = shorter
@@ -325,8 +323,8 @@ class Registry:
         return _Failure(trouble, RegistryError(told, hint=hint), may_pass=not is_final)
 
     def _retried(self, request: Callable[[], T]) -> T:
-        """What ``request`` returns; it is called again while what it raises may pass: for ``patience`` seconds, and, as
-        an upload may take longer than that, some times in any case."""
+        """Return the result of ``request``; retry transient errors for ``patience`` seconds, and at least a few times,
+        because an upload may take longer."""
         failing_since, delay, attempts = 0.0, _FIRST_BACKOFF_SECONDS, 0
         while True:
             try:
@@ -339,16 +337,16 @@ class Registry:
                     raise error from None
                 if has_waited and attempts >= (_MIN_ATTEMPTS if self._patience else 1):
                     error.hint = error.hint or (
-                        f"what fails is tried again for {self._patience:g} seconds, and longer by --registry-patience"
+                        f"requests are retried for {self._patience:g} seconds: --registry-patience sets more"
                     )
                     raise error from None
-                log.warning("the registry failed, it is asked again", extra={"reason": error.message, "delay": delay})
+                log.warning("the registry failed, retrying", extra={"reason": error.message, "delay": delay})
             time.sleep(delay)
             delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
 
 
 def _send(pipe: int, content: Iterable[bytes], seconds: float) -> bool:
-    """Write ``content``, as far as it is read. Returns False if for ``seconds`` nothing is."""
+    """Write ``content`` until the reader stops. Return False if it reads nothing for ``seconds``."""
     os.set_blocking(pipe, False)
     poller = select.poll()
     poller.register(pipe, select.POLLOUT)
@@ -365,24 +363,24 @@ def _send(pipe: int, content: Iterable[bytes], seconds: float) -> bool:
 
 
 def _show_line(text: str) -> str:
-    """``text`` on one line, without secrets of URLs, and without what a terminal would obey."""
+    """Return ``text`` on one line, without secrets of URLs and control characters."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return _SECRET.sub("", line)[:_SHOWN_CHARACTERS]
 
 
 _PARTS: Final = 3
-"""Of a manifest: a configuration and two layers."""
+"""The parts of a manifest: a configuration and two layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushedImage:
-    """The image of a shard in a registry. Present: its tag named one of this content, of which nothing was lacking."""
+    """The image of a shard in a registry. Present: its tag already named this content, and nothing was missing."""
 
     outcome: Literal["pushed", "present"]
     tag: str
     digest: str
     sent_bytes: int
-    """Of layers that the registry did not have."""
+    """Bytes of layers that the registry did not have."""
 
 
 def push_shard(
@@ -392,8 +390,8 @@ def push_shard(
     patience: float,
     advance: Callable[[int], None] = lambda _: None,
 ) -> PushedImage:
-    """Push the image of ``shard``; its tag comes last. ``advance`` gets the number of further bytes read, of twice the
-    file's size at most. Raises RegistryError, StoreError, CorruptFile."""
+    """Push the image of ``shard``; its tag comes last. ``advance`` gets the number of further bytes read, at most twice
+    the file's size. Raises RegistryError, StoreError, CorruptFile."""
     manifest = plain_manifest(generation.manifest)
     tag = shard_tag(manifest.name, manifest.uid, manifest.generation, shard)
     there = registry.get_index(tag)
@@ -421,18 +419,18 @@ def push_shard(
 
 
 def _check_ours(tag: str, index: bytes, expected: object, registry: Registry) -> None:
-    """A tag is that of one content for good. Raises UsageError if it names another one."""
+    """Raise UsageError if the tag names other content: a tag always names the same."""
     found = read_annotations(index)
     if dict(found) != expected:
         raise UsageError(
-            f"{registry.repository}:{tag} is there already, and of other content",
-            hint="is it of another installation? take another repository, or remove the tag there",
+            f"{registry.repository}:{tag} already exists with other content",
+            hint="does it belong to another installation? use another repository, or remove the tag there",
         )
 
 
 def _is_whole(index: bytes, registry: Registry) -> bool:
-    """Whether the registry has all that ``index`` refers to: a retention may remove what has no tag of its own, and
-    leave the index. Raises RegistryError."""
+    """Return whether the registry has all that ``index`` refers to: a retention policy may remove untagged manifests
+    and leave the index. Raises RegistryError."""
     blobs: dict[str, Blob] = {}
     manifests = list_parts(index)[: len(ARCHITECTURES)]
     for described in manifests:

@@ -1,4 +1,4 @@
-"""Where generations are kept: a directory, a bucket of S3, GCS or Azure, or a gateway before one.
+"""The store of generations: a directory, a bucket of S3, GCS or Azure, or a gateway to one.
 
     dataset = store.open_store("s3://lookups/production", cluster="local").dataset(spec)
     dataset.generations()                   # ("g11", "g12"): whole ones, oldest first
@@ -7,9 +7,8 @@
         claim.publish(manifest)
 
 ``layout`` defines names and paths, ``dataset`` the interface to one dataset's generations. ``directory`` implements it
-on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``lease`` and ``publication``. A bucket's
-requests go to its store (``obstore_objects``), or to a gateway, which alone has the store's credentials
-(``gateway_objects``).
+on a file system, ``bucket_dataset`` on a bucket, whose builders coordinate by ``publication``. A bucket's requests go
+to its store (``obstore_objects``), or to a gateway, which alone has the store's credentials (``gateway``).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["BuildClaim", "Store", "StoreAddress", "StoredDataset", "open_store"]
 _OBJECT_SCHEMES: Final = ("s3", "gs", "az")
 _GATEWAY_SCHEMES: Final = ("http", "https")
 _BROKEN_URL: Final = re.compile(r"(?:file|s3|gs|az|https?)(?::|//)(?!//)", re.IGNORECASE)
-"""What was to be a URL, and would be a folder of that name."""
+"""Text that was meant as a URL, but would be a folder of that name."""
 
 
 class Store:
@@ -47,21 +46,21 @@ class Store:
 
     @property
     def identity(self) -> str:
-        """The same for two stores that are one, reached with the same credentials."""
+        """Equal for two references to the same store with the same credentials."""
         return str(self._place) if isinstance(self._place, Path) else self._place.identity
 
     def dataset(self, spec: DatasetSpec) -> StoredDataset:
-        """The generations of the dataset that ``spec`` describes; there may be none yet."""
+        """Return the generations of the dataset that ``spec`` describes; there may be none yet."""
         return self.dataset_at(StoreAddress(self.cluster, spec.namespace, spec.name, spec.uid))
 
     def dataset_at(self, address: StoreAddress) -> StoredDataset:
-        """The generations of the dataset at ``address``."""
+        """Return the generations of the dataset at ``address``."""
         if isinstance(self._place, Path):
             return DirectoryDataset(self._place, address)
         return BucketDataset(self._place, address)
 
     def wait(self, seconds: float) -> None:
-        """Return once a bucket answers at all: its server may still be starting. A directory needs no wait.
+        """Return once a bucket answers: its server may still be starting. A directory needs no wait.
 
         Raises StoreUnreachable after ``seconds`` without an answer.
         """
@@ -69,41 +68,42 @@ class Store:
             self._place.wait(seconds, self.cluster)
 
     def addresses(self) -> tuple[StoreAddress, ...]:
-        """Every dataset of this cluster that has anything in the store; a gateway shows those of the caller's namespace
-        alone. Raises StoreError."""
+        """Return every dataset of this cluster with anything in the store; a gateway shows only those of the caller's
+        namespace. Raises StoreError."""
         return tuple(address for namespace in self.namespaces() for address in self.addresses_in(namespace))
 
     def namespaces(self) -> tuple[str, ...]:
-        """Those that have anything in the store, as far as the caller may know. Raises StoreError."""
+        """Return the namespaces with anything in the store, as far as the caller may see. Raises StoreError."""
         if isinstance(self._place, Path):
             return list_namespaces(self._place, self.cluster)
         return self._place.namespaces(self.cluster)
 
     def addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
-        """The datasets of ``namespace`` that have anything in the store, by one listing. Raises StoreError."""
+        """Return the datasets of ``namespace`` with anything in the store, by one listing. Raises StoreError."""
         if isinstance(self._place, Path):
             return list_addresses(self._place, self.cluster, namespace)
         return self._place.addresses_in(self.cluster, namespace)
 
     def walk_addresses_in(self, namespace: str) -> tuple[StoreAddress, ...]:
-        """The same in bounded memory, whatever has been put there; of a bucket it takes a request for each thousand
-        objects. Raises StoreError, ListingTooLong."""
+        """Return the same in bounded memory, for any number of objects; a bucket takes a request for each thousand.
+        Raises StoreError, ListingTooLong."""
         if isinstance(self._place, Path):
             return list_addresses(self._place, self.cluster, namespace)
         return self._place.walk_addresses_in(self.cluster, namespace)
 
     def find_missing_folder(self) -> Path | None:
-        """Of a directory that is not there, its place."""
+        """Return the path of a directory that does not exist."""
         return self._place if isinstance(self._place, Path) and not self._place.is_dir() else None
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a directory, where a look costs next to nothing."""
+        """True if it is a directory, which is cheap to list."""
         return isinstance(self._place, Path)
 
 
 def open_store(url: str, cluster: str = LOCAL) -> Store:
-    """The store at ``url``: a directory's path, a file://, s3://, gs:// or az:// URL, or a gateway's http(s):// URL.
+    """Open the store at ``url``: a directory's path, a file://, s3://, gs:// or az:// URL, or a gateway's http(s)://
+    URL.
 
     Nothing is read or created yet. Buckets take credentials and endpoints from the environment: LOOKUPDB_STORE_AWS_…
     and the like, or AWS_…, GOOGLE_…, AZURE_… (see ``credentials``). A gateway gets the token in the file that
@@ -129,7 +129,7 @@ def open_store(url: str, cluster: str = LOCAL) -> Store:
 
 
 def _check_gateway_url(url: str, parts: SplitResult) -> None:
-    """Raises UsageError unless it is a host and its port: a gateway has no folders, and a token no user."""
+    """Raise UsageError unless it is a host and its port: a gateway has no folders, and a token no user."""
     try:
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
@@ -143,18 +143,18 @@ def _check_gateway_url(url: str, parts: SplitResult) -> None:
 
 
 def _check_own_url(url: str, parts: SplitResult) -> None:
-    """Raises UsageError if a part of the URL of a bucket or a folder would be overlooked."""
+    """Raise UsageError if part of the URL of a bucket or a folder would be ignored."""
     if parts.scheme and ("?" in url or "#" in url):
-        raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name they are %3F and %23")
+        raise UsageError(f"{url!r} is not a store: its URL has no ? and no #", hint="in a name, write %3F and %23")
     if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
         raise UsageError(
-            f"{url!r} is not a store: {parts.netloc!r} has the place of a host, and a folder is of this machine",
-            hint="give file:///folder, with three slashes and the whole path, or the folder alone",
+            f"{url!r} is not a store: {parts.netloc!r} would be a host, but folders are on this machine",
+            hint="use file:///folder, with three slashes and the whole path, or the folder alone",
         )
 
 
 def _bad_url_error(url: str) -> UsageError:
     return UsageError(
         f"{url!r} is not a store",
-        hint="give a directory, or a URL: file:///folder, s3://, gs:// or az://bucket, or http://host:port, a gateway",
+        hint="use a directory, or a URL: file:///folder, s3://, gs:// or az://bucket, or a gateway's http://host:port",
     )

@@ -3,8 +3,8 @@
     {"formatVersion": 1, "dataset": {"namespace": "team", "name": "people", "uid": "3f2b9c1e-…"},
      "generation": "g12", "version": 17, "announcedAt": "2026-11-20T02:04:00Z"}
 
-Whoever cuts routers over writes it, once they have confirmed: `lookupdb up`, and a cluster's operator. ``version`` is
-that of the routing table, and only grows. It is a note of the dataset (``StoredDataset.read_note``), no generation's.
+`lookupdb up` or a cluster's operator writes it after a cutover, once routers have confirmed. ``version`` is that of the
+routing table, and only grows. It is a note of the dataset (``StoredDataset.read_note``), not of a generation.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ FORMAT_VERSION: Final = 1
 ANNOUNCEMENT_NOTE: Final = "active.json"
 MAX_ANNOUNCEMENT_BYTES: Final = 4096
 LOST_HINT: Final = (
-    "it was removed, or has not come here yet: whoever cuts over (`lookupdb up`, an operator) announces the next one;"
-    " where nobody does, remove that file, and the newest generation is followed"
+    "it was removed, or has not arrived yet: `lookupdb up` or an operator announces the next one;"
+    " if neither runs, remove that file, and the newest generation is followed"
 )
 _WRITE_AGAIN: Final = (
-    "whoever cuts over writes it again at the next cutover; until then remove it, or write a right one"
+    "`lookupdb up` or an operator writes it again at the next cutover; until then remove or correct it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Which generation of which dataset routers have confirmed, by which version of their table."""
+    """The generation of a dataset that routers have confirmed, by the version of their table."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ class Announcement:
     """ISO 8601, with its time zone."""
 
     def to_json(self) -> bytes:
-        """One line of JSON."""
+        """Return one line of JSON."""
         members: dict[str, Any] = {
             "formatVersion": FORMAT_VERSION,
             "dataset": {"namespace": self.namespace, "name": self.name, "uid": self.uid},
@@ -57,17 +57,17 @@ class Announcement:
 
 
 def parse_announcement(content: bytes, where: str) -> Announcement:
-    """The announcement that ``content`` is. Raises CorruptFile, which names ``where``, for one of another format
-    version, and for what is none. Ignores members of a later minor revision."""
+    """Parse an announcement. Raises CorruptFile, which names ``where``, for another format version or invalid content.
+    Ignores members of a later minor revision."""
     try:
         if len(content) > MAX_ANNOUNCEMENT_BYTES:
-            raise ValueError(f"it has {len(content)} bytes, {MAX_ANNOUNCEMENT_BYTES} are the most")
+            raise ValueError(f"it has {len(content)} bytes, expected at most {MAX_ANNOUNCEMENT_BYTES}")
         members = _check_object(orjson.loads(content), "it")
         version = members.get("formatVersion")
         if version != FORMAT_VERSION or isinstance(version, bool):
             raise CorruptFile(
                 f"{where} has format version {version!r}, this lookupdb reads {FORMAT_VERSION}",
-                hint="upgrade whoever reads announcements before whoever writes them",
+                hint="upgrade the readers of announcements before the writers",
             )
         dataset = _check_object(members["dataset"], "dataset")
         return Announcement(
@@ -77,14 +77,14 @@ def parse_announcement(content: bytes, where: str) -> Announcement:
             announced_at=_check_moment(members["announcedAt"]),
         )
     except KeyError as error:
-        raise CorruptFile(f"{where} is no announcement: it lacks {error}", hint=_WRITE_AGAIN) from error
+        raise CorruptFile(f"{where} is not an announcement: it lacks {error}", hint=_WRITE_AGAIN) from error
     except (ValueError, TypeError) as error:
-        raise CorruptFile(f"{where} is no announcement: {error}", hint=_WRITE_AGAIN) from error
+        raise CorruptFile(f"{where} is not an announcement: {error}", hint=_WRITE_AGAIN) from error
 
 
 def read_announcement(dataset: StoredDataset) -> Announcement | None:
-    """What is announced of ``dataset``; None if nothing is. Raises StoreError; CorruptFile also for the announcement of
-    another dataset."""
+    """Return the announcement of ``dataset``; None if there is none. Raises StoreError; CorruptFile also for the
+    announcement of another dataset."""
     content = dataset.read_note(ANNOUNCEMENT_NOTE)
     if content is None:
         return None
@@ -100,8 +100,8 @@ def read_announcement(dataset: StoredDataset) -> Announcement | None:
 
 
 def write_announcement(dataset: StoredDataset, uid: str, generation: str, version: int, moment: str) -> None:
-    """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless a later
-    version is announced.
+    """Announce ``generation`` of ``dataset``, whose whole uid is ``uid``, at ``moment``, unless a later version is
+    announced.
 
     Raises StoreError.
     """
@@ -116,17 +116,17 @@ def write_announcement(dataset: StoredDataset, uid: str, generation: str, versio
 
 
 def is_stale(announced: str, newest: str | None) -> bool:
-    """Whether an announcement of the generation ``announced``, which the store has no more, is passed over for the
-    ``newest`` whole one there: that is newer, so it has come after what was announced and removed.
+    """Return whether to follow the ``newest`` whole generation instead of ``announced``, which the store no longer has:
+    it is newer, so it came after the announcement.
 
-    Only of a directory, where a look sees all that is there: `lookupdb up` has announced, and has ended. A bucket may
-    be listed late, and is announced to by an operator, which has what was lost built again.
+    Only for a directory, where a listing is complete: `lookupdb up` has announced, and has ended. A bucket may list
+    late, and its operator builds lost generations again.
     """
     return newest is not None and is_older(announced, newest)
 
 
 def is_announced_for(announcement: Announcement, address: StoreAddress) -> bool:
-    """Whether it is of the dataset at ``address``."""
+    """Return whether the announcement is for the dataset at ``address``."""
     own = (address.namespace, address.name, address.uid)
     return own == (announcement.namespace, announcement.name, announcement.uid[:8])
 

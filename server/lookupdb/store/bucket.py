@@ -1,7 +1,7 @@
-"""A bucket: the objects of a store, and what its builders agree on.
+"""A bucket: the objects of a store, with conditional writes that survive lost answers.
 
 A write that fails may have happened: the answer can be lost, and the store then refuses the retry. So after an error a
-conditional put reads the object, and what stands in the bucket counts (``put_if``).
+conditional put reads the object, and the content of the bucket decides (``put_if``).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ HEARTBEAT_SECONDS: Final = 3.0
 LEASE_SECONDS: Final = 15.0
 """The builder of a claim that did not change for this long is dead."""
 PATIENCE_SECONDS: Final = 20.0
-"""How long a builder retries one step of a publication, beyond the retries of a request."""
+"""Seconds that a builder retries one step of a publication, beyond the retries of a request."""
 MAX_LISTING_BYTES: Final = 40 << 20
-"""Of one listing, with ``_ENTRY_BYTES`` for an object besides its path: some 150,000 objects, 100 MiB of memory, or as
-many folders. A dataset keeps 100 generations of 1,024 shards at most."""
+"""The most bytes of a listing, with ``_ENTRY_BYTES`` for each object besides its path: about 150,000 objects or
+folders, and 100 MiB of memory. A dataset keeps at most 100 generations of 1,024 shards."""
 _ENTRY_BYTES: Final = 200
 _ENTRY: Final = ("size", "e_tag", "version", "last_modified")
 _PROBE_PAUSE_SECONDS: Final = 0.5
-"""Between two probes of a store that does not answer yet."""
+"""Seconds between two probes of a store that does not answer yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ObjectState:
 
 
 class Bucket:
-    """A bucket, or a folder of one, or a gateway that stands before it."""
+    """A bucket, a folder of one, or a gateway to one."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Bucket:
         patience: float = PATIENCE_SECONDS,
         retries: int = RETRIES,
     ) -> None:
-        """Raises UsageError, StoreError if the environment does not say how to reach it."""
+        """Raises UsageError or StoreError if the environment does not say how to reach it."""
         self.url = url.rstrip("/")
         self.heartbeat = heartbeat
         self.lease = lease
@@ -65,11 +65,11 @@ class Bucket:
 
     @property
     def identity(self) -> str:
-        """The same for two buckets that are one, reached with the same credentials."""
+        """Return a text that is equal for two references to the same bucket with the same credentials."""
         return self.objects.identity
 
     def wait(self, seconds: float, folder: str = "") -> None:
-        """Return once the store answers at all. Raises StoreUnreachable after ``seconds`` without an answer."""
+        """Return once the store answers. Raises StoreUnreachable after ``seconds`` without an answer."""
         began = time.monotonic()
         is_logged = False
         while True:
@@ -87,16 +87,16 @@ class Bucket:
             time.sleep(_PROBE_PAUSE_SECONDS)
 
     def read(self, path: str) -> ObjectState:
-        """The object at ``path`` as it stands. Raises StoreError if it cannot be read."""
+        """Return the object at ``path``. Raises StoreError if it cannot be read."""
         found = self.objects.get(path)
         return ObjectState(None, {}) if found is None else ObjectState(*found)
 
     def put_if(self, path: str, body: bytes, mode: PutMode) -> ObjectState:
-        """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return what stands there
+        """Put ``body`` at ``path`` on a condition ("create", or the version to replace), and return the object
         afterwards: ``body`` exactly if the put took effect, even if the answer was an error.
 
-        An object that is not there yet may still appear, because a request can be in flight. Raises StoreError if the
-        answer was an error and the bucket cannot be read.
+        A missing object may still appear, because a request can be in flight. Raises StoreError if the answer was an
+        error and the bucket cannot be read.
         """
         try:
             return ObjectState(body, self.objects.put(path, body, mode))
@@ -109,12 +109,12 @@ class Bucket:
         self.objects.delete(paths)
 
     def folders(self, path: str) -> Collection[str]:
-        """The names directly under ``path`` that have objects under them. Raises StoreError."""
+        """Return the names directly under ``path`` that have objects under them. Raises StoreError."""
         return set(self.objects.list_folders(path))
 
     def files(self, path: str) -> dict[str, dict[str, Any]]:
-        """Every object under ``path``: its relative name, and its entry in the store's listing. Raises StoreError,
-        ListingTooLong if there are more than fit into memory."""
+        """Return every object under ``path``: its relative name, and its entry in the store's listing. Raises
+        StoreError, ListingTooLong if they do not fit into memory."""
         return dict(self._list(path))
 
     def _list(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -122,22 +122,22 @@ class Bucket:
         for entry in self.objects.list_objects(path):
             held += len(entry["path"]) + _ENTRY_BYTES
             self._check_size(held, path, "objects")
-            if entry["path"].startswith(f"{path}/"):  # not the folder's own marker, which consoles of stores make
+            if entry["path"].startswith(f"{path}/"):  # except the folder's marker from a store's console
                 yield entry["path"].removeprefix(f"{path}/"), {name: entry.get(name) for name in _ENTRY}
 
     def _check_size(self, size: int, path: str, what: str) -> None:
-        """Raises ListingTooLong for a listing of ``path`` that takes so many bytes."""
+        """Raise ListingTooLong if a listing of ``path`` takes too many bytes."""
         if size > MAX_LISTING_BYTES:
             raise ListingTooLong(
-                f"{self.url}/{path} has more {what} than lookupdb makes: its listing has more than"
+                f"{self.url}/{path} has more {what} than lookupdb creates: its listing has more than"
                 f" {MAX_LISTING_BYTES} bytes",
-                hint="look who else writes there, and remove what is no generation's",
+                hint="find out what else writes there, and remove what belongs to no generation",
             )
 
     def entries(self, path: str) -> dict[str, dict[str, dict[str, Any]]]:
-        """The same as ``files``, grouped by the first part of the names: only what lies in folders. A folder's own
-        marker comes without the slash behind it, so that neither obstore nor who lists can tell it from a file beside
-        the folder: it is nothing that a build has left, and no request of obstore's deletes it."""
+        """Return ``files`` grouped by the first part of the names, without files beside the folders. A folder's own
+        marker is listed without its slash, like a file beside the folder. No build leaves one, and obstore cannot
+        delete it."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, entry in self._list(path):
             folder, _, file = name.partition("/")
@@ -146,15 +146,15 @@ class Bucket:
         return found
 
     def namespaces(self, cluster: str) -> tuple[str, ...]:
-        """Those that have anything in the part of ``cluster``, sorted."""
+        """Return the namespaces with objects in the part of ``cluster``, sorted."""
         return tuple(sorted(self.folders(cluster)))
 
     def addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
-        """The datasets of ``namespace``, by path."""
+        """Return the datasets of ``namespace``, by path."""
         return _find_addresses(cluster, namespace, self.folders(f"{cluster}/{namespace}"))
 
     def walk_addresses_in(self, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
-        """The same in bounded memory, whatever has been put there. Raises StoreError, ListingTooLong."""
+        """Return the same in bounded memory, for any number of objects. Raises StoreError, ListingTooLong."""
         path = f"{cluster}/{namespace}"
         found: set[str] = set()
         held = 0

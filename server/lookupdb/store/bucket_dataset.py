@@ -1,4 +1,4 @@
-"""A dataset's generations in a bucket: finds, reads and removes them. ``publication`` puts them there."""
+"""A dataset's generations in a bucket: find, read and remove them. ``publication`` puts them there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BucketDataset(StoredDataset):
         return cached[1] if cached and version and cached[0] == version else self._remember_manifest(generation)
 
     def manifest(self, generation: str) -> Manifest:
-        """Gets manifest.json, and remembers it."""
+        """Get manifest.json, and remember it."""
         found = self._remember_manifest(generation)
         if found is None:
             raise self._missing_generation_error(generation)
@@ -82,7 +82,7 @@ class BucketDataset(StoredDataset):
         return self.find_manifest(generation)
 
     def find_manifest(self, generation: str) -> Manifest | None:
-        """Gets manifest.json."""
+        """Get manifest.json."""
         found = self._find_manifest(generation)
         return found and found[1]
 
@@ -94,7 +94,7 @@ class BucketDataset(StoredDataset):
         return standing.version, parse_manifest(standing.body, f"{self.bucket.url}/{path}", generation)
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
-        """Puts it on the condition that it is still the version that was read."""
+        """Put it on the condition that it still is the version that was read."""
         path = f"{self._prefix(before.generation)}/{FILE_NAME}"
         standing = self.bucket.read(path)
         text = after.to_json()
@@ -104,7 +104,7 @@ class BucketDataset(StoredDataset):
             raise self._missing_generation_error(before.generation)
         if standing.body != text:
             raise standing.error or StoreError(
-                f"{self.bucket.url}/{path} was changed by somebody else", hint="look at it again, and who writes there"
+                f"{self.bucket.url}/{path} was changed by another process", hint="find out what else writes there"
             )
 
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
@@ -114,19 +114,19 @@ class BucketDataset(StoredDataset):
         return f"{self.address.path}/{check_generation(generation)}"
 
     def known_generations(self) -> tuple[str, ...]:
-        """Names with any object, a claim included: one listing of names."""
+        """List all names with an object, including a claim."""
         return sort_generations(set(filter(is_generation, self.bucket.folders(self.address.path))))
 
     def next_generation(self) -> str:
-        """One more than the highest of these."""
+        """Return one more than the highest of these."""
         return f"g{max(map(generation_number, self.known_generations()), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
-        """None: objects are not files."""
+        """Return None: objects are not files."""
         return None
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """A verified copy."""
+        """Return a verified copy."""
         return self._copy(generation, shard, scratch)
 
     @contextmanager
@@ -143,19 +143,19 @@ class BucketDataset(StoredDataset):
             target.unlink(missing_ok=True)
 
     def object_path(self, generation: str, shard: ShardFile, bucket: str) -> str | None:
-        """If it is this bucket."""
+        """Return the path if it is this bucket."""
         return f"{self._prefix(generation)}/{shard.file}" if self.bucket.identity == bucket else None
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """The bytes as the bucket sends them. Raises CorruptFile if a published generation lacks the shard."""
+        """Yield the bytes as the bucket sends them. Raises CorruptFile if a published generation lacks the shard."""
         chunks = self.bucket.objects.stream(f"{self._prefix(generation)}/{shard.file}", start)
         if chunks is None:
             raise self._lost_shard_error(generation, shard)
         yield from chunks
 
     def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
-        """Puts the claim object. If there is one already, waits to see whether its builder is alive, unless the claim
-        is older than ``dead_seconds``."""
+        """Put the claim object. If there is one already, wait to see whether its builder is alive, unless the claim is
+        older than ``dead_seconds``."""
         prefix = self._prefix(generation)
         abandoned = None if dead_seconds == math.inf else self._find_abandoned_claim(prefix, dead_seconds)
         try:
@@ -174,7 +174,7 @@ class BucketDataset(StoredDataset):
             raise
 
     def _find_abandoned_claim(self, prefix: str, dead_seconds: float) -> str | None:
-        """The ETag of a claim that nobody has renewed for so long."""
+        """Return the ETag of a claim that was not renewed for that long."""
         claim = self.bucket.files(prefix).get(CLAIM)
         if claim is None or time.time() - claim["last_modified"].timestamp() < dead_seconds:
             return None
@@ -182,7 +182,7 @@ class BucketDataset(StoredDataset):
         return etag
 
     def remove(self, generation: str) -> None:
-        """Removes the manifest first, then the rest."""
+        """Remove the manifest first, then the rest."""
         prefix = self._prefix(generation)
         files = self.bucket.files(prefix)
         if FILE_NAME in files:
@@ -190,8 +190,8 @@ class BucketDataset(StoredDataset):
         self.bucket.delete([f"{prefix}/{name}" for name in files if name != FILE_NAME])
 
     def unfinished_generations(self) -> dict[str, float]:
-        """Generations with objects but no manifest.json. Those that are empty, such as the markers of folders, which
-        no request of obstore's deletes, are nothing that a build has left."""
+        """Return generations with objects but no manifest.json, except empty ones: those are markers of folders, which
+        no build leaves and obstore cannot delete."""
         return {
             name: max(entry["last_modified"].timestamp() for entry in files.values())
             for name, files in self.bucket.entries(self.address.path).items()
@@ -199,11 +199,11 @@ class BucketDataset(StoredDataset):
         }
 
     def read_note(self, name: str) -> bytes | None:
-        """Reads an object beside the generations' prefixes."""
+        """Read an object beside the generations' prefixes."""
         return self.bucket.read(f"{self.address.path}/{name}").body
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Puts or deletes that object."""
+        """Put or delete that object."""
         path = f"{self.address.path}/{name}"
         if content is None:
             self.bucket.delete([path])
@@ -211,7 +211,7 @@ class BucketDataset(StoredDataset):
         self.bucket.objects.put(path, content)
 
     def free_bytes(self) -> int | None:
-        """None: a bucket gives no limit."""
+        """Return None: a bucket has no limit."""
         return None
 
 
@@ -220,12 +220,12 @@ def _published_generations(listings: Mapping[str, ObjectListing]) -> tuple[str, 
 
 
 def _find_whole(files: ObjectListing, read: Callable[[Version], Manifest | None]) -> Manifest | None:
-    """The manifest among ``files``, which ``read`` reads, if all that it names are there too."""
+    """Return the manifest among ``files``, read with ``read``, if all files that it names are there too."""
     try:
         manifest = read(object_version(files[FILE_NAME]))
     except CorruptFile:
         return None
-    if manifest is None or describe_missing_files(manifest, _object_sizes(files)):  # none: removed after the listing
+    if manifest is None or describe_missing_files(manifest, _object_sizes(files)):  # None: removed after the listing
         return None
     return manifest
 

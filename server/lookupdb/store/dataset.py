@@ -1,28 +1,24 @@
-"""The interface to one dataset's generations, wherever they are kept.
+"""The interface to one dataset's generations, independent of their store.
 
-A generation's files stay until one of these removes them, and nobody else does:
+Only these remove files of a generation:
 
-    who                     what                                  when
-    the sweep of a cluster  of a dataset that lives, a whole      it is none of the newest ``keepGenerations``;
-    (``sweep``)             generation                            the operator's list does not protect it, because
-                                                                  its status does not refer to it; a newer one is
-                                                                  protected
-    the same                of such a dataset, a damaged or a     the same, however many are kept
-                            refused generation
-    the same                of a dataset that is gone, all        it was marked a grace period ago, and is not to be
-                                                                  retained
-    the same                what has no manifest                  its builder is dead, and it has not changed for a
+    by                      generations                           condition
+    the sweep of a cluster  whole ones of a live dataset          not among the newest ``keepGenerations``, and not
+    (``sweep``)                                                   protected by the operator's list: the status does
+                                                                  not refer to it; newer ones are protected
+    the sweep               damaged or rejected ones of a live    as above, without counting ``keepGenerations``
+                            dataset
+    the sweep               all of a deleted dataset              marked a grace period ago, and not retained
+    the sweep               those without a manifest              the builder is dead, and nothing has changed for a
                                                                   grace period
-    a builder that is told  of its own dataset, what the sweep    it begins, before it builds: so it is where no sweep
-    what to keep            would remove of one that lives, but   knows the store (``superseded.remove_superseded``)
-                            for what is announced
+    a builder with a limit  as the sweep would for its own        before it builds, if no sweep knows the store
+    of generations          dataset, except the announced one     (``sweep.remove_superseded``)
     `lookupdb up`           all but the newest                    another generation has become active
-                            ``keepGenerations``, the active and   (``superseded.prune``)
-                            what is announced
-    a builder (``claim``)   what dead builders have left of       it begins
-                            unfinished generations
+                            ``keepGenerations``, the active and   (``sweep.prune``)
+                            the announced one
+    a builder (``claim``)   unfinished ones of dead builders      when it begins
 
-What is announced of a dataset is no generation's: the sweep removes it with the last one of a dataset that is gone.
+The announcement belongs to no generation: the sweep removes it with the last one of a deleted dataset.
 """
 
 from __future__ import annotations
@@ -51,18 +47,17 @@ class Inventory:
     """The published generations of a dataset, oldest first."""
 
     usable: list[str] = field(default_factory=list)
-    """Whole, and refused by no gate."""
+    """Whole generations that passed their gates, or were overridden."""
     refused: list[str] = field(default_factory=list)
-    """Whole, and refused by one."""
+    """Whole generations that failed a gate."""
     damaged: list[str] = field(default_factory=list)
 
 
 class BuildClaim(ABC):
-    """The sole right to build one generation. A claim that is left without ``publish`` leaves nothing of that
-    generation.
+    """The sole right to build one generation. A claim that ends without ``publish`` leaves nothing of that generation.
 
-    A killed process loses its claim: the next claim on the dataset removes its partial files. A process that stands
-    still for too long loses it too, and cannot publish any more.
+    A killed process loses its claim: the next claim on the dataset removes its partial files. A process that is
+    suspended for too long loses it too, and can no longer publish.
     """
 
     generation: str
@@ -71,25 +66,25 @@ class BuildClaim(ABC):
 
     @abstractmethod
     def publish(self, manifest: Manifest) -> Manifest:
-        """Make the generation whole: its shard files first, manifest.json last. Returns the manifest with the files'
+        """Make the generation whole: its shard files first, manifest.json last. Return the manifest with the files'
         names in the store.
 
-        Raises StoreError, NotEnoughRoom. If the store did not answer whether it published, a new claim on the same
-        generation finds out, and completes what was decided.
+        Raises StoreError, NotEnoughRoom. If the store did not say whether it published, a new claim on the same
+        generation finds out, and completes the decision.
         """
 
     @abstractmethod
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """``publish``, with the shard files of the generation ``original`` of ``source``, whose shards ``manifest``
-        has as they are there; ``on_copied`` gets the bytes of each as it is copied.
+        """``publish``, with the shard files of the generation ``original`` of ``source``, which ``manifest`` lists as
+        they are there; ``on_copied`` gets the bytes of each as it is copied.
 
-        What a store copies by itself is compared by its size alone; all else by its checksum. Raises CorruptFile if
-        a file of ``original`` is missing or is not what the manifest says, and what ``publish`` raises.
+        A copy within a store is verified by its size, any other by its checksum. Raises CorruptFile if a file of
+        ``original`` is missing or does not match its manifest, and what ``publish`` raises.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Give the claim up and remove what can certainly not be published any more. May be called twice."""
+        """Give up the claim and remove files that can certainly not be published any more. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -101,33 +96,33 @@ class BuildClaim(ABC):
 
 
 class StoredDataset(ABC):
-    """One dataset's generations. A whole one has its manifest.json, and every shard that it names with the right
-    size. A whole one that a gate has refused is marked in its manifest, and no candidate for serving."""
+    """One dataset's generations. A whole one has its manifest.json, and every shard that it names with the right size.
+    A whole one that failed a gate is marked in its manifest, and cannot serve."""
 
     address: StoreAddress
     url: str
     """The folder that holds the generations."""
 
     def generations(self) -> tuple[str, ...]:
-        """The whole generations that no gate has refused, oldest first. Raises StoreError."""
+        """Return the whole generations that passed their gates, oldest first. Raises StoreError."""
         return tuple(name for name, manifest in self.whole_manifests().items() if manifest.refused is None)
 
     def refused_generations(self) -> tuple[str, ...]:
-        """The whole generations that a gate has refused, oldest first. Raises StoreError."""
+        """Return the whole generations that failed a gate, oldest first. Raises StoreError."""
         return tuple(name for name, manifest in self.whole_manifests().items() if manifest.refused is not None)
 
     @abstractmethod
     def whole_manifests(self) -> dict[str, Manifest]:
-        """The manifests of all whole generations, by name, oldest first. Raises StoreError."""
+        """Return the manifests of all whole generations, by name, oldest first. Raises StoreError."""
 
     @abstractmethod
     def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
-        """Every published generation, oldest first, with its manifest if it is whole. Keeps none in memory. Raises
-        StoreError."""
+        """Yield every published generation, oldest first, with its manifest if it is whole. Keeps none in memory.
+        Raises StoreError."""
 
     def take_inventory(self) -> Inventory:
-        """What there is, one manifest in memory at a time: whoever writes here may have put many large ones. Raises
-        StoreError."""
+        """Return the inventory, with one manifest in memory at a time: a user may have put many large ones there.
+        Raises StoreError."""
         found = Inventory()
         for name, manifest in self._published_manifests():
             if manifest is None:
@@ -138,31 +133,31 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def published_generations(self) -> tuple[str, ...]:
-        """The generations that have a manifest.json, whole or damaged, oldest first. Raises StoreError."""
+        """Return the generations that have a manifest.json, whole or damaged, oldest first. Raises StoreError."""
 
     @abstractmethod
     def known_generations(self) -> tuple[str, ...]:
-        """The generations of which there is anything, published or not, oldest first: a cheap look at names. Raises
+        """Return all generations with any file, published or not, oldest first: a cheap listing of names. Raises
         StoreError."""
 
     @abstractmethod
     def manifest(self, generation: str) -> Manifest:
-        """The manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be parsed."""
+        """Return the manifest. Raises GenerationMissing if there is no manifest.json, CorruptFile if it cannot be
+        parsed."""
 
     @abstractmethod
     def find_manifest(self, generation: str) -> Manifest | None:
-        """The same; None if there is no manifest.json, without a look at what else there is. Nothing is remembered."""
+        """Return the manifest without checking anything else; None if there is no manifest.json. Nothing is cached."""
 
     def admit(self, generation: str) -> Manifest:
-        """Override the gates that have refused ``generation``: from now on it is as if none had. Returns its manifest,
-        which says why it was refused. Done twice, it is done once.
+        """Override the gates that ``generation`` failed. Return its manifest, which says why it failed. Idempotent.
 
-        Raises GenerationMissing, CorruptFile, StoreError; UsageError if no gate has refused it.
+        Raises GenerationMissing, CorruptFile, StoreError; UsageError if it did not fail a gate.
         """
         manifest = self.manifest(generation)
         if manifest.refused is None:
             if not manifest.overridden:
-                raise UsageError(f"no gate has refused {generation} of {self.address}: there is nothing to override")
+                raise UsageError(f"{generation} of {self.address} passed its gates: there is nothing to override")
             return manifest
         admitted = replace(manifest, refused=None, overridden=manifest.refused.reasons)
         self._replace_manifest(manifest, admitted)
@@ -171,28 +166,28 @@ class StoredDataset(ABC):
     @abstractmethod
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
         """Replace manifest.json, if it still is ``before``. Raises GenerationMissing if it was removed, StoreError if
-        it is another one."""
+        it has changed."""
 
     @abstractmethod
     def next_generation(self) -> str:
-        """The name after every name in use, including those of running builds."""
+        """Return the name after every name in use, including those of running builds."""
 
     @abstractmethod
     def local_path(self, generation: str) -> Path | None:
-        """The folder of ``generation`` if it is on this machine's disk, else None."""
+        """Return the folder of ``generation`` if it is on this machine's disk, else None."""
 
     @abstractmethod
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """The file of one shard on this machine: the original, or a verified copy in ``scratch`` that is removed
+        """Return the file of one shard on this machine: the original, or a verified copy in ``scratch`` that is removed
         afterwards."""
 
     def object_path(self, generation: str, shard: ShardFile, bucket: str) -> str | None:
-        """The path of a shard's object in the bucket whose identity is ``bucket``; None if it is no object there."""
+        """Return the path of a shard's object in the bucket whose identity is ``bucket``; None if it is not there."""
         return None
 
     @contextmanager
     def verified_shard(self, generation: str, shard: ShardFile, scratch: Path) -> Iterator[Path]:
-        """``shard``, whose checksum was proven just now, also of an original."""
+        """Yield ``shard`` after verifying its checksum, even of an original."""
         with self.shard(generation, shard, scratch) as path:
             if self.local_path(generation) is not None:
                 verify_shard_file(path, shard)
@@ -200,15 +195,15 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """The bytes of a shard's file from ``start`` on, in chunks as they arrive, not verified.
+        """Yield the bytes of a shard's file from ``start`` on, in chunks as they arrive, not verified.
 
-        Raises StoreError, also between chunks: the caller can resume behind the last chunk.
+        Raises StoreError, also between chunks: the caller can resume after the last chunk.
         """
 
     @abstractmethod
     def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
-        """Claim ``generation`` for building; takes over the claim of a builder that is known to be dead. One that has
-        not renewed its claim for ``dead_seconds`` is, by this machine's clock: others have to be watched for a while.
+        """Claim ``generation`` for building; take over the claim of a dead builder. A claim that was not renewed for
+        ``dead_seconds``, by this machine's clock, is dead; others have to be watched for a while.
 
         Raises GenerationExists if it is whole, CorruptFile if it is published and damaged, StoreError if another
         process is building it.
@@ -220,33 +215,34 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def unfinished_generations(self) -> dict[str, float]:
-        """Generations without manifest.json, and when any of their files last changed (UNIX time): running builds, and
-        the remains of dead builders and interrupted removals. Raises StoreError."""
+        """Return generations without manifest.json, and when any of their files last changed (UNIX time): running
+        builds, and the remains of dead builders and interrupted removals. Raises StoreError."""
 
     @abstractmethod
     def read_note(self, name: str) -> bytes | None:
-        """The content of the dataset's small file ``name``, which belongs to no generation. Raises StoreError."""
+        """Return the content of the dataset's note ``name``, a small file that belongs to no generation. Raises
+        StoreError."""
 
     @abstractmethod
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Write such a file, or remove it if ``content`` is None, together with a folder that is empty then. Raises
+        """Write a note, or remove it if ``content`` is None, with its folder if that is then empty. Raises
         StoreError."""
 
     def hold_notes(self) -> AbstractContextManager[None]:
-        """While the block runs nobody else holds the notes, where the store can tell: for who reads one to write
-        another. Raises StoreError if somebody else holds them for long."""
+        """Hold the notes while the block runs, to read one and write another, in a store that supports it. Raises
+        StoreError if another process holds them for long."""
         return nullcontext()
 
     def find_write_obstacle(self) -> str | None:
-        """Why a build could not write here, as far as a look can tell that writes nothing; None if nothing is known."""
+        """Return why a build could not write here, without a test write; None if no reason is known."""
         return None
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """The free bytes of the store; None if it has no known limit."""
+        """Return the free bytes of the store; None if it has no known limit."""
 
     def damaged_generations(self) -> tuple[str, ...]:
-        """The published generations that are not whole, oldest first. They cannot be rolled out."""
+        """Return the published generations that are not whole, oldest first. They cannot be rolled out."""
         published, intact = (
             self.published_generations(),
             set(self.whole_manifests()),
@@ -254,28 +250,28 @@ class StoredDataset(ABC):
         return tuple(generation for generation in published if generation not in intact)
 
     def newest_generation(self) -> str | None:
-        """The newest whole generation that no gate has refused."""
+        """Return the newest whole generation that passed its gates."""
         return next(reversed(self.generations()), None)
 
     def newest_refused(self) -> str | None:
-        """The newest whole generation that a gate has refused."""
+        """Return the newest whole generation that failed a gate."""
         return next(reversed(self.refused_generations()), None)
 
     def _claim_error(self, generation: str) -> StoreError:
-        """Why ``generation``, which has a manifest.json, cannot be claimed."""
+        """Return why ``generation``, which has a manifest.json, cannot be claimed."""
         damage = self._describe_damage(generation)
         if not damage:
             return GenerationExists(
-                f"generation {generation} of {self.address} exists already in {self.url}",
-                hint="a generation never changes: leave --generation away to build the next one",
+                f"generation {generation} of {self.address} already exists in {self.url}",
+                hint="a generation never changes: omit --generation to build the next one",
             )
         return CorruptFile(
             f"generation {generation} of {self.address} in {self.url} is damaged: {damage}",
-            hint="a generation never changes: leave --generation away to build the next one",
+            hint="a generation never changes: omit --generation to build the next one",
         )
 
     def _lost_shard_error(self, generation: str, shard: ShardFile) -> CorruptFile:
-        """The error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
+        """Return the error for a missing shard. Raises GenerationMissing if its whole generation is gone."""
         self.manifest(generation)
         return CorruptFile(
             f"{shard.file} of {generation} is missing in {self.url}, its manifest names it",
@@ -283,12 +279,12 @@ class StoredDataset(ABC):
         )
 
     def check_files(self, manifest: Manifest) -> None:
-        """Raises CorruptFile if a shard's file is missing, or not as long as ``manifest`` says; StoreError."""
+        """Raise CorruptFile if a shard's file is missing or has another size than in ``manifest``; StoreError."""
         if damage := _summarize(self._missing_files(manifest)):
             raise CorruptFile(f"{manifest.generation} in {self.url} is damaged: {damage}", hint=_DAMAGED)
 
     def _describe_damage(self, generation: str) -> str:
-        """Why a published generation is not whole; empty if it is."""
+        """Return why a published generation is not whole; empty if it is."""
         try:
             return _summarize(self._missing_files(self.manifest(generation)))
         except CorruptFile as error:
@@ -296,7 +292,7 @@ class StoredDataset(ABC):
 
     @abstractmethod
     def _missing_files(self, manifest: Manifest) -> tuple[str, ...]:
-        """A sentence for each shard of a published generation that is missing or has the wrong size."""
+        """Return a sentence for each shard of a published generation that is missing or has the wrong size."""
 
     def _missing_generation_error(self, generation: str) -> GenerationMissing:
         found = self.take_inventory()
@@ -307,7 +303,8 @@ class StoredDataset(ABC):
 
 
 def describe_missing_files(manifest: Manifest, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """A sentence for each shard of ``manifest`` whose file is not in ``sizes`` (name → bytes) with the right size."""
+    """Return a sentence for each shard of ``manifest`` whose file is not in ``sizes`` (name → bytes) with the right
+    size."""
     return tuple(
         f"{shard.file} is missing"
         if shard.file not in sizes
@@ -322,17 +319,17 @@ def _summarize(missing: Sequence[str]) -> str:
 
 
 def is_older(generation: str, other: str) -> bool:
-    """Whether ``generation`` has a lower number than ``other``."""
+    """Return whether ``generation`` has a lower number than ``other``."""
     return generation_number(generation) < generation_number(other)
 
 
 def sort_generations(names: Collection[str]) -> tuple[str, ...]:
-    """Generations, sorted by their numbers."""
+    """Return generations, sorted by their numbers."""
     return tuple(sorted(names, key=generation_number))
 
 
 def file_sha256(path: Path) -> str:
-    """The checksum of a file, which is read in chunks."""
+    """Return the checksum of a file, which is read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -341,8 +338,7 @@ def file_sha256(path: Path) -> str:
 
 
 def verify_shard_file(path: Path, shard: ShardFile) -> None:
-    """Raises CorruptFile if the file at ``path`` is not the one that the manifest describes, StoreError if it cannot be
-    read."""
+    """Raise CorruptFile if the file at ``path`` does not match its manifest, StoreError if it cannot be read."""
     check_shard_size(path, shard)
     try:
         actual = file_sha256(path)
@@ -353,8 +349,8 @@ def verify_shard_file(path: Path, shard: ShardFile) -> None:
 
 
 def check_shard_size(path: Path, shard: ShardFile) -> None:
-    """Raises CorruptFile if the file is missing or not as long as the manifest says, StoreError if it cannot be looked
-    at. Nobody maps a file before: touching a page behind its end ends the process."""
+    """Raise CorruptFile if the file is missing or has another size than in the manifest, StoreError if it cannot be
+    opened. Check this before mapping a file: touching a page behind its end kills the process."""
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:

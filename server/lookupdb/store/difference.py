@@ -1,4 +1,4 @@
-"""Compares two generations: one pass over both, in key order, in little memory."""
+"""Compare two generations: one pass over both, in key order, in little memory. And measure shard files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lookupdb.shardfile import FRAMED, ShardReader, unframe_start
 from lookupdb.store.stored_generation import StoredGeneration
 
 SAMPLES: Final = 5
-"""Of each kind of change, unless another number is asked for."""
+"""Default number of samples for each kind of change."""
 
 MAX_VALUE_CHARACTERS: Final = 4000
-"""Of a sampled value. A longer one is shown with an ellipsis, so that a document stays as large as a log may be."""
+"""The most characters of a sampled value. A longer one is shown with an ellipsis, so that logs can hold a document."""
 MAX_VALUE_BYTES: Final = 4 * (MAX_VALUE_CHARACTERS + 1)
-"""Of a sampled value in memory: of a longer one, enough to show that it is longer, whatever its characters."""
+"""Bytes of a sampled value to keep in memory: enough to show that it is longer, whatever its characters."""
 
 _Entry = tuple[bytes, Any, ShardReader]
-"""Key, the cursor that stands on it until the next entry of its shard is asked for, and the shard."""
+"""A key, the cursor that points at it until the next entry of its shard is read, and the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key with its values before and after, of which long ones are cut; None where the key does not exist."""
+    """One key with its values before and after; long ones are cut; None if the key does not exist."""
 
     key: bytes
     before: bytes | None
@@ -37,7 +37,7 @@ class KeyChange:
 
 @dataclass(slots=True)
 class GenerationDifference:
-    """How many keys were added, removed, changed or stayed the same, with the first few changes of each kind in key
+    """Numbers of keys that were added, removed, changed or stayed the same, with the first changes of each kind in key
     order."""
 
     added: int = 0
@@ -46,11 +46,11 @@ class GenerationDifference:
     same: int = 0
     samples: dict[str, list[KeyChange]] = field(default_factory=lambda: {"added": [], "removed": [], "changed": []})
     most_samples: int = SAMPLES
-    """Of each kind."""
+    """The limit for each kind."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether the generations differ."""
+        """True if the generations differ."""
         return bool(self.added or self.removed or self.changed)
 
 
@@ -59,17 +59,16 @@ def compare_generations(
 ) -> GenerationDifference:
     """Compare all records of two generations, which may have different numbers of shards.
 
-    Shard s of N holds the keys whose hash is s modulo N: shards whose numbers are equal modulo the greatest common
-    divisor of both numbers of shards hold the same keys, and are compared with each other. Files that are not on this
-    machine are copied to ``scratch``, those of such a group at a time, and none of two that are identical. Raises
-    StoreError, CorruptFile, NotEnoughRoom.
+    Shard s of N holds the keys whose hash is s modulo N. So shards whose numbers are equal modulo the greatest common
+    divisor of both numbers of shards hold the same keys, and are compared with each other. Remote files are copied to
+    ``scratch``, one such group at a time, except identical pairs. Raises StoreError, CorruptFile, NotEnoughRoom.
     """
     result = GenerationDifference(most_samples=most_samples)
     groups = math.gcd(len(before.manifest.shards), len(after.manifest.shards))
     for group in range(groups):
         old, new = before.manifest.shards[group::groups], after.manifest.shards[group::groups]
         if [shard.sha256 for shard in old] == [shard.sha256 for shard in new]:
-            result.same += sum(shard.records for shard in old)  # identical content, whatever the names of the files
+            result.same += sum(shard.records for shard in old)  # identical content, whatever the files' names
             continue
         with before.shards(scratch, old) as old_shards, after.shards(scratch, new) as new_shards:
             _compare_streams(_merge_entries(old_shards), _merge_entries(new_shards), result)
@@ -85,7 +84,7 @@ def _keep_first_samples(result: GenerationDifference) -> None:
 
 
 def _read_entries(shard: ShardReader) -> Iterator[_Entry]:
-    """The entries of ``shard`` in key order, whose values are not read: a merge holds one of every shard."""
+    """Yield the entries of ``shard`` in key order, with unread values: a merge holds one of every shard."""
     cursor = shard.txn.cursor()
     for key in cursor.iternext(keys=True, values=False):
         yield key, cursor, shard
@@ -96,7 +95,7 @@ def _merge_entries(shards: Sequence[ShardReader]) -> Iterator[_Entry]:
 
 
 def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: GenerationDifference) -> None:
-    """Compare two streams in key order. Samples the first few changes of each kind within this pair of streams."""
+    """Compare two streams in key order, and sample the first changes of each kind."""
     sample_counts = dict.fromkeys(result.samples, 0)
 
     def sample(kind: str, key: bytes, old: _Entry | None, new: _Entry | None) -> None:
@@ -125,8 +124,8 @@ def _compare_streams(before: Iterator[_Entry], after: Iterator[_Entry], result: 
 
 
 def _is_same(old: _Entry, new: _Entry) -> bool:
-    """Whether two values are equal. Inflates only if it must: equal stored bytes are equal values if they are
-    uncompressed or share a dictionary."""
+    """Return whether two values are equal. Equal stored bytes are equal values if they are uncompressed or share a
+    dictionary; others are inflated."""
     (_, old_cursor, old_shard), (_, new_cursor, new_shard) = old, new
     old_stored, new_stored = old_cursor.value(), new_cursor.value()
     if old_stored == new_stored and (old_stored[0] == FRAMED or old_shard.dictionary == new_shard.dictionary):
@@ -135,12 +134,12 @@ def _is_same(old: _Entry, new: _Entry) -> bool:
 
 
 def _value(entry: _Entry) -> bytes:
-    """As much of the value as is kept of a sample."""
+    """Return as much of the value as a sample keeps."""
     _, cursor, shard = entry
     return unframe_start(shard.expand(cursor.value()), MAX_VALUE_BYTES)
 
 
-# Statistics of shard files: bytes per record, compression, LMDB's wasted pages, and a few records to look at.
+# Statistics of shard files: bytes per record, compression, LMDB's wasted pages, and sample records.
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +152,14 @@ class ShardFigures:
     stored_bytes: int
     file_bytes: int
     dictionary_bytes: int
-    """The size in one file; each file holds a copy."""
+    """Size in one file; each file holds a copy."""
     overflow_pages: int
     """Pages that hold (a part of) one long value and nothing else."""
     overflow_waste_bytes: int
-    """The unused bytes at the ends of those pages."""
+    """Unused bytes at the ends of those pages."""
 
     def per_record(self, size: int) -> float:
-        """``size`` divided by the number of records."""
+        """Return ``size`` divided by the number of records."""
         return size / self.records if self.records else 0.0
 
     @property
@@ -170,7 +169,7 @@ class ShardFigures:
 
 
 def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
-    """Sum up what the files say of themselves, without reading any record."""
+    """Sum up the metadata of the files, without reading records."""
     extras = [shard.meta.extra for shard in shards]
     pages = [shard.pages() for shard in shards]
     waste = sum(
@@ -190,7 +189,7 @@ def measure_shards(shards: Sequence[ShardReader]) -> ShardFigures:
 
 
 def sample_records(shards: Sequence[ShardReader], count: int = SAMPLES) -> list[tuple[bytes, bytes]]:
-    """The first ``count`` keys of the first shards that have records, with their values, of which long ones are cut."""
+    """Return the first ``count`` keys of the first shards that have records, with their values; long ones are cut."""
     records = ((shard, key, stored) for shard in shards for key, stored in shard.items())
     return [
         (key, unframe_start(shard.expand(stored), MAX_VALUE_BYTES)) for shard, key, stored in islice(records, count)

@@ -36,7 +36,7 @@ from lookupdb.store.layout import StoreAddress, check_generation, is_generation,
 _HIDDEN: Final = re.compile(r"\.(g[1-9][0-9]{0,8})\.(partial|lock)")
 _CHUNK: Final = 1 << 20
 _NOTES_SECONDS: Final = 1.0
-"""For so long it is waited for whoever else writes a note, which takes a millisecond."""
+"""Seconds to wait for another process that writes a note, which takes a millisecond."""
 _NOTES_PAUSE_SECONDS: Final = 0.002
 _DENIED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -48,19 +48,19 @@ def store_errors(action: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _DENIED:
-            raise StoreDenied(f"{action}: {error}", hint="give this user the right, or another directory") from error
+            raise StoreDenied(f"{action}: {error}", hint="grant this user access, or use another directory") from error
         raise _explain(action, error) from error
 
 
 @contextmanager
 def folder_errors(action: str) -> Iterator[None]:
-    """The same for a folder of this machine into which a store's files are written, and which is no store itself: that
-    it denies this is FolderDenied, for the store is fine. What the store says in the block passes."""
+    """Turn errors of a local folder, which is not the store, into errors that a user can act on: it raises
+    FolderDenied, and errors of the store pass."""
     try:
         yield
     except OSError as error:
         if error.errno in _DENIED:
-            raise FolderDenied(f"{action}: {error}", hint="give this user the right, or another folder") from error
+            raise FolderDenied(f"{action}: {error}", hint="grant this user access, or use another folder") from error
         raise _explain(action, error) from error
 
 
@@ -68,13 +68,13 @@ def _explain(action: str, error: OSError) -> LookupdbError:
     if error.errno in disk.DISK_FULL_ERRNOS:
         return NotEnoughRoom(
             f"{action}: {error.strerror}: {error.filename or ''}".rstrip(": "),
-            hint="make room there, or give another directory",
+            hint="make room there, or use another directory",
         )
     return StoreError(f"{action}: {error}")
 
 
 def _try_flock(descriptor: int) -> bool:
-    """Take the lock; False if somebody else has it. A file system without locks has nobody to wait for."""
+    """Take the lock; return False if another process has it. A file system without locks never blocks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -85,14 +85,14 @@ def _try_flock(descriptor: int) -> bool:
 
 
 def list_namespaces(root: Path, cluster: str) -> tuple[str, ...]:
-    """The namespaces of ``cluster`` under ``root``, sorted."""
+    """Return the namespaces of ``cluster`` under ``root``, sorted."""
     with store_errors(f"cannot list {root}"):
         return tuple(sorted(path.name for path in (root / cluster).glob("*") if path.is_dir()))
 
 
 def list_addresses(root: Path, cluster: str, namespace: str) -> tuple[StoreAddress, ...]:
-    """The datasets of ``namespace`` under ``root``, by path. An empty folder, as a failed first build leaves it, is
-    none."""
+    """Return the datasets of ``namespace`` under ``root``, by path, except empty folders, which a failed first build
+    leaves."""
     with store_errors(f"cannot list {root}"):
         found_folders = (root / cluster / namespace).glob("*")
         folders = sorted(path.name for path in found_folders if path.is_dir() and any(path.iterdir()))
@@ -109,7 +109,7 @@ class DirectoryDataset(StoredDataset):
         self.url = str(self.folder)
 
     def whole_manifests(self) -> dict[str, Manifest]:
-        """Of folders whose files are what their manifest.json says."""
+        """Return those of folders whose files match their manifest.json."""
         return {generation: manifest for generation, manifest in self._published_manifests() if manifest is not None}
 
     def _published_manifests(self) -> Iterator[tuple[str, Manifest | None]]:
@@ -117,7 +117,7 @@ class DirectoryDataset(StoredDataset):
             yield generation, self._whole_manifest(generation)
 
     def published_generations(self) -> tuple[str, ...]:
-        """Folders with a manifest.json."""
+        """Return folders with a manifest.json."""
         return sort_generations({name for name in self._names() if is_generation(name) and self._has_manifest(name)})
 
     def _whole_manifest(self, generation: str) -> Manifest | None:
@@ -136,7 +136,7 @@ class DirectoryDataset(StoredDataset):
         return describe_missing_files(manifest, sizes)
 
     def find_manifest(self, generation: str) -> Manifest | None:
-        """Reads manifest.json."""
+        """Read manifest.json."""
         path = self._manifest_path(check_generation(generation))
         try:
             text = path.read_bytes()
@@ -147,21 +147,21 @@ class DirectoryDataset(StoredDataset):
         return parse_manifest(text, str(path), generation)
 
     def manifest(self, generation: str) -> Manifest:
-        """The same, which is there."""
+        """Read manifest.json, which must be there."""
         manifest = self.find_manifest(generation)
         if manifest is None:
             raise self._missing_generation_error(generation)
         return manifest
 
     def _replace_manifest(self, before: Manifest, after: Manifest) -> None:
-        """Writes it beside the generations, and renames."""
+        """Write it beside the generations, and rename it."""
         path = self._manifest_path(before.generation)
         if self.manifest(before.generation) != before:
-            raise StoreError(f"{path} was changed by somebody else", hint="look at it again, and who writes there")
+            raise StoreError(f"{path} was changed by another process", hint="find out what else writes there")
         unfinished = self.folder / f".{before.generation}.manifest"
         with store_errors(f"cannot write {path}"):
             try:
-                unfinished.unlink(missing_ok=True)  # of one that died
+                unfinished.unlink(missing_ok=True)  # from a process that died
                 disk.write_durably(unfinished, after.to_json())
                 unfinished.rename(path)
             except FileNotFoundError:
@@ -171,25 +171,25 @@ class DirectoryDataset(StoredDataset):
             disk.sync_folder(path.parent)
 
     def known_generations(self) -> tuple[str, ...]:
-        """Folders of that name."""
+        """Return the folders with names of generations."""
         return sort_generations({name for name in self._names() if is_generation(name)})
 
     def next_generation(self) -> str:
-        """One more than the highest folder, partial folder or lock."""
+        """Return one more than the highest folder, partial folder or lock."""
         hidden = (_HIDDEN.fullmatch(name) for name in self._names())
         used_names = [name for name in self._names() if is_generation(name)] + [match[1] for match in hidden if match]
         return f"g{max(map(generation_number, used_names), default=0) + 1}"
 
     def local_path(self, generation: str) -> Path | None:
-        """The generation's own folder."""
+        """Return the generation's own folder."""
         return self.folder / check_generation(generation)
 
     def shard(self, generation: str, shard: ShardFile, scratch: Path) -> AbstractContextManager[Path]:
-        """The file itself."""
+        """Return the file itself."""
         return nullcontext(self._shard_path(generation, shard))
 
     def read(self, generation: str, shard: ShardFile, start: int = 0) -> Iterator[bytes]:
-        """Reads the file itself."""
+        """Read the file itself."""
         path = self._shard_path(generation, shard)
         with store_errors(f"cannot read {path}"), path.open("rb", buffering=0) as file:
             file.seek(start)
@@ -197,7 +197,7 @@ class DirectoryDataset(StoredDataset):
                 yield chunk
 
     def claim(self, generation: str, scratch: Path, *, dead_seconds: float = math.inf) -> BuildClaim:
-        """Takes the lock, then removes what dead builders left. Nobody has to be watched."""
+        """Take the lock, then remove what dead builders left. No claim has to be watched."""
         check_generation(generation)
         with store_errors(f"cannot write to the store at {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ class DirectoryDataset(StoredDataset):
         return DirectoryClaim(self.folder, generation, lock)
 
     def remove(self, generation: str) -> None:
-        """Removes the manifest first: from then on the generation is not whole, and nobody opens it."""
+        """Remove the manifest first: from then on the generation is not whole, and nobody opens it."""
         folder = self.folder / check_generation(generation)
         with store_errors(f"cannot remove {folder}"):
             with suppress(FileNotFoundError):
@@ -227,7 +227,7 @@ class DirectoryDataset(StoredDataset):
                 shutil.rmtree(folder)
 
     def unfinished_generations(self) -> dict[str, float]:
-        """Partial folders, locks, and folders without manifest.json."""
+        """Return partial folders, locks, and folders without manifest.json."""
         found: dict[str, float] = {}
         for name in self._names():
             hidden = _HIDDEN.fullmatch(name)
@@ -240,13 +240,13 @@ class DirectoryDataset(StoredDataset):
         return found
 
     def read_note(self, name: str) -> bytes | None:
-        """Reads a file beside the generations."""
+        """Read a file beside the generations."""
         with store_errors(f"cannot read {self.folder / name}"), suppress(FileNotFoundError, NotADirectoryError):
             return (self.folder / name).read_bytes()
         return None
 
     def write_note(self, name: str, content: bytes | None) -> None:
-        """Writes by a rename, so that nobody reads half a file."""
+        """Rename it into place, so that nobody reads half a file."""
         path = self.folder / name
         with store_errors(f"cannot write {path}"):
             if content is not None:
@@ -262,7 +262,7 @@ class DirectoryDataset(StoredDataset):
 
     @contextmanager
     def hold_notes(self) -> Iterator[None]:
-        """By a lock on the folder itself."""
+        """Lock the folder itself."""
         deadline = time.monotonic() + _NOTES_SECONDS
         with store_errors(f"cannot write to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -270,23 +270,21 @@ class DirectoryDataset(StoredDataset):
         try:
             while not _try_flock(descriptor):
                 if time.monotonic() >= deadline:
-                    raise StoreError(
-                        f"another process writes to {self.folder}, and does not end", hint="is it stopped? end it"
-                    )
+                    raise StoreError(f"another process keeps writing to {self.folder}", hint="is it stopped? end it")
                 time.sleep(_NOTES_PAUSE_SECONDS)
             yield
         finally:
             os.close(descriptor)
 
     def find_write_obstacle(self) -> str | None:
-        """The nearest folder that exists has to be one, and writable."""
+        """Check that the nearest existing folder is one, and writable."""
         existing = _nearest_existing(self.folder)
         if not existing.is_dir():
             return f"{existing} is not a folder"
         return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written to"
 
     def free_bytes(self) -> int | None:
-        """The free bytes of the file system that holds, or will hold, the folder."""
+        """Return the free bytes of the file system of the folder, which may not exist yet."""
         return free_bytes(self.folder)
 
     def _names(self) -> list[str]:
@@ -297,7 +295,7 @@ class DirectoryDataset(StoredDataset):
         return self.folder / generation / FILE_NAME
 
     def _shard_path(self, generation: str, shard: ShardFile) -> Path:
-        """Raises CorruptFile or GenerationMissing when it is not there, StoreError when that cannot be told."""
+        """Raise CorruptFile or GenerationMissing if it is missing, StoreError if that cannot be checked."""
         path = self.folder / check_generation(generation) / shard.file
         with store_errors(f"cannot read {path}"):
             if not path.exists():
@@ -305,7 +303,7 @@ class DirectoryDataset(StoredDataset):
         return path
 
     def _has_manifest(self, generation: str) -> bool:
-        """Raises StoreError when that cannot be told: not to be allowed to look is not to know that it is gone."""
+        """Raise StoreError if this cannot be checked: access denied does not mean that it is gone."""
         path = self._manifest_path(generation)
         with store_errors(f"cannot look at {path}"):
             return path.is_file()
@@ -335,7 +333,7 @@ class DirectoryClaim(BuildClaim):
         self._lock: int | None = lock
 
     def publish(self, manifest: Manifest) -> Manifest:
-        """Syncs everything to the disk before the rename that makes it visible."""
+        """Sync everything to the disk before the rename that makes it visible."""
         with store_errors(f"cannot publish {self._target}"):
             disk.write_durably(self.folder / FILE_NAME, manifest.to_json())
             disk.sync_folder(self.folder)
@@ -344,8 +342,8 @@ class DirectoryClaim(BuildClaim):
         return manifest
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """Links the files of the same file system: no generation ever changes, and one may be removed without the
-        other. Copies all others."""
+        """Link files on the same file system: a generation never changes, and either link can be removed alone. Copy
+        others."""
         names = [shard_name.file_name(number, len(manifest.shards)) for number in range(len(manifest.shards))]
         for shard, name in zip(manifest.shards, names, strict=True):
             with (
@@ -358,7 +356,7 @@ class DirectoryClaim(BuildClaim):
         return self.publish(replace(manifest, shards=shards))
 
     def release(self) -> None:
-        """Removes the partial folder and the lock; after ``publish`` only the lock is left."""
+        """Remove the partial folder and the lock; after ``publish`` only the lock is left."""
         if self._lock is None:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -367,8 +365,8 @@ class DirectoryClaim(BuildClaim):
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Make ``target`` the file at ``source``, synced and read-only. A link fails between file systems, on some of them
-    always, and for files of others."""
+    """Make ``target`` the file at ``source``, synced and read-only. Links fail between file systems, on some of them
+    always, and for files of other users."""
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -377,12 +375,12 @@ def _link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
     with target.open("rb") as file:
         os.fsync(file.fileno())
-    with suppress(PermissionError):  # the link to a file of another user
+    with suppress(PermissionError):  # a link to another user's file
         target.chmod(0o444)
 
 
 def free_bytes(path: Path) -> int:
-    """The free bytes of the file system that holds ``path``, or the nearest folder above it that exists."""
+    """Return the free bytes of the file system that holds ``path``, or its nearest existing parent folder."""
     return shutil.disk_usage(_nearest_existing(path)).free
 
 

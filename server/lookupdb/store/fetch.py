@@ -1,10 +1,12 @@
-"""Copies whole generations from one store, or one cluster's part of it, into another: the same dataset's folder there,
-the same number, the same manifest. What is whole there already is not copied again, so it can be run again at any time.
+"""Fetch shard files and copy whole generations.
 
-A dataset keeps its namespace and its name: its shard files say both themselves. It keeps its uid, by which a new
-dataset of that name adopts it (``build.predecessor``). Until it does, it belongs to no living dataset there, so what is
-copied is noted as retained, before anything of it is there: a sweep would remove it else. Where a copy fails and
-nothing is there, nothing is retained.
+``FileFetch`` fetches a file into a folder of this machine, ``ShardFetch`` the files that a shard server needs, and
+``copy_generation`` copies a generation into another store, or another cluster's part of one. The copy has the same
+number and manifest, and what exists in the target is not copied again, so a copy can be repeated.
+
+A copy keeps the dataset's namespace and name, which its shard files contain, and its uid, by which a new dataset of
+that name adopts it (``builder.existing``). Until then it belongs to no live dataset there, so it is first noted as
+retained: otherwise a sweep would remove it. If a copy fails and leaves nothing, the note is removed.
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ from lookupdb.store.directory import folder_errors
 from lookupdb.store.layout import StoreAddress, call_with_retries
 from lookupdb.store.sweep import MARK_NOTE, RETAIN_NOTE, retain
 
-# Fetches the file of one shard from a store into a folder of this machine, verified and synced to the disk.
+# Fetch the file of a shard into a local folder, verified and synced to the disk.
 #
-# It runs beside what serves: it leaves disk bandwidth to others, and does not evict their pages from the page cache.
+# It runs beside servers: it leaves disk bandwidth to them, and does not evict their pages from the page cache.
 
 
 _DROP_EVERY_BYTES: Final = 32 << 20
-"""After this many bytes, the written pages are synced and dropped from the page cache."""
+"""After this many bytes, written pages are synced and dropped from the page cache."""
 _CHUNK: Final = 1 << 20
 
 Pace = Callable[[int], None]
-"""Called with the bytes that were read or written; returns when more may be."""
+"""Called with the number of bytes read or written; returns when more are allowed."""
 
 
 class Throttle:
-    """A pace of ``rate`` bytes a second, all threads that keep it together."""
+    """A pace of ``rate`` bytes a second for all threads that share it."""
 
     def __init__(self, rate: int, sleep: Callable[[float], object] = time.sleep) -> None:
         self._rate = rate
@@ -60,7 +62,7 @@ class Throttle:
         self._due = 0.0
 
     def __call__(self, byte_count: int) -> None:
-        """Return when ``byte_count`` more bytes may follow."""
+        """Return when ``byte_count`` more bytes are allowed."""
         now = time.monotonic()
         with self._lock:
             due = self._due = max(self._due, now) + byte_count / self._rate
@@ -69,8 +71,8 @@ class Throttle:
 
 
 class FileFetch:
-    """Fetches files of ``dataset`` into ``folder``, which exists; a store that fails is asked again for ``patience``
-    seconds in which nothing comes."""
+    """Fetch files of ``dataset`` into the existing ``folder``; retry a failing store until nothing arrives for
+    ``patience`` seconds."""
 
     def __init__(self, dataset: StoredDataset, folder: Path, pace: Pace, patience: float) -> None:
         self._dataset = dataset
@@ -79,8 +81,8 @@ class FileFetch:
         self._patience = patience
 
     def run(self, generation: str, entry: ShardFile) -> bool:
-        """Fetch the file unless it is there whole; whether it was fetched. It gets its name when it is verified and on
-        the disk. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom."""
+        """Fetch the file unless it is there whole; return whether it was fetched. It gets its name once it is verified
+        and on the disk. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom."""
         path = self._folder / entry.file
         if self._is_whole(path, entry):
             return False
@@ -93,11 +95,11 @@ class FileFetch:
         if free < entry.bytes:
             raise NotEnoughRoom(
                 f"{self._folder} has {free} bytes free, {entry.file} needs {entry.bytes}",
-                hint="make room there, or give another folder",
+                hint="make room there, or use another folder",
             )
 
     def _is_whole(self, path: Path, entry: ShardFile) -> bool:
-        """Whether an earlier fetch completed ``path``."""
+        """Return whether an earlier fetch completed ``path``."""
         if not path.is_file() or path.stat().st_size != entry.bytes:
             return False
         digest = hashlib.sha256()
@@ -132,7 +134,7 @@ class FileFetch:
             partial.unlink(missing_ok=True)
 
     def _chunks(self, generation: str, entry: ShardFile) -> Iterator[bytes]:
-        """The bytes of the file; after an error of the store, resumes where it broke off."""
+        """Yield the bytes of the file; after an error of the store, resume where it broke off."""
         received = 0
         source = self._dataset.read(generation, entry)
 
@@ -150,7 +152,7 @@ class FileFetch:
 
 
 def _check_content(entry: ShardFile, generation: str, size: int, sha256: str) -> None:
-    """Raises CorruptFile if the content differs from what the manifest says."""
+    """Raise CorruptFile if the content does not match the manifest."""
     for what, expected, actual in (("bytes", entry.bytes, size), ("sha256", entry.sha256, sha256)):
         if expected != actual:
             raise CorruptFile(
@@ -172,11 +174,11 @@ def _sync_and_drop_pages(descriptor: int) -> None:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# Fetches one shard of a generation from a store into the folder that a shard server serves from.
+# Fetch a shard of a generation into the folder that a shard server serves from.
 
 
 PATIENCE_SECONDS: Final = 20.0
-"""How long a store may fail without sending a byte before a fetch gives up."""
+"""Seconds that a store may send nothing before a fetch gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ class FetchResult:
 
 
 class ShardFetch:
-    """Fetches one shard into ``folder``, with at most ``rate`` bytes per second."""
+    """Fetch one shard into ``folder``, with at most ``rate`` bytes per second."""
 
     def __init__(self, dataset: StoredDataset, folder: Path, *, rate: int, patience: float = PATIENCE_SECONDS) -> None:
         self._dataset = dataset
@@ -202,8 +204,8 @@ class ShardFetch:
     def run(self, generation: str, number: int) -> FetchResult:
         """Fetch the shard's file, verify it, then write manifest.json: both are needed to serve.
 
-        A whole file that is there already is not fetched again. Raises StoreError, CorruptFile, FolderDenied,
-        NotEnoughRoom, and UsageError if the generation has no such shard.
+        A whole file is not fetched again. Raises StoreError, CorruptFile, FolderDenied, NotEnoughRoom, and UsageError
+        if the generation has no such shard.
         """
         manifest = call_with_retries(lambda: self._dataset.manifest(generation), self._patience)
         shards = manifest.shards
@@ -241,25 +243,25 @@ class ShardFetch:
 
 
 _MAX_SHOWN: Final = 10
-"""Datasets in one message."""
+"""The most datasets in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedGeneration:
-    """What became of one generation."""
+    """The outcome for one generation."""
 
     outcome: Literal["copied", "present"]
     manifest: Manifest
-    """As it stands in the target."""
+    """The manifest in the target."""
     damaged: tuple[str, ...]
-    """Newer ones of the source, of which this one took the place."""
+    """Newer generations of the source that are damaged, so that this one was copied."""
 
 
 def find_addresses(
     addresses: Sequence[StoreAddress], names: Sequence[str], uid: str | None = None
 ) -> Iterator[StoreAddress]:
-    """Those of ``addresses`` that ``names`` name ([namespace/]name; without any, all) and that have ``uid``. Raises
-    UsageError if one of ``names`` is none of them."""
+    """Return those of ``addresses`` that ``names`` name ([namespace/]name; without any, all) and that have ``uid``.
+    Raises UsageError if a name matches none."""
     fitting = [address for address in addresses if uid is None or address.uid == uid[:8]]
     for name in names:
         if not any(_is_named(address, name) for address in fitting):
@@ -283,13 +285,13 @@ def _is_named(address: StoreAddress, name: str) -> bool:
 def copy_generation(
     source: StoredDataset, target: StoredDataset, generation: str | None, scratch: Path, on_copied: OnCopied
 ) -> CopiedGeneration:
-    """Copy ``generation``, or the newest that is whole and that no gate has refused, from ``source`` to ``target``.
+    """Copy ``generation``, or the newest whole one that passed its gates, from ``source`` to ``target``.
 
     Raises GenerationMissing if there is none, GenerationExists if ``target`` has another one of that number,
-    CorruptFile if it has a damaged one, or if a file is not what its manifest says, StoreError, NotEnoughRoom.
+    CorruptFile if it has a damaged one or a file does not match its manifest, StoreError, NotEnoughRoom.
     """
     original, damaged = _choose(source, generation)
-    _find_copy(target, original)  # another one of that number is not retained
+    _find_copy(target, original)  # another generation of that number is not retained
     try:
         _retain(target)
         outcome, standing = _publish(source, target, original, scratch, on_copied)
@@ -297,7 +299,7 @@ def copy_generation(
         with suppress(LookupdbError):  # the sweep looks for it, too
             _stop_retaining_nothing(target)
         raise
-    _retain(target)  # a copy that failed, or a sweep, may have found nothing here and removed the note
+    _retain(target)  # a failed copy or a sweep may have removed the note
     return CopiedGeneration(outcome, standing, damaged)
 
 
@@ -309,7 +311,7 @@ def _publish(
         try:
             with target.claim(original.generation, scratch) as claim:
                 return "copied", claim.publish_copy(source, original.generation, original, on_copied)
-        except GenerationExists:  # another copy, or one that was killed when all was decided, and is completed now
+        except GenerationExists:  # by another copy, or a killed one that was decided and is now complete
             standing = _find_copy(target, original)
             if standing is None:
                 raise
@@ -317,7 +319,7 @@ def _publish(
 
 
 def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tuple[str, ...]]:
-    """The manifest, and damaged ones that are newer, if nobody chose ``generation``."""
+    """Return the manifest, and newer damaged generations unless ``generation`` is given."""
     published = source.published_generations()  # first: one may be published in between
     manifests = source.whole_manifests()
     usable = [name for name, manifest in manifests.items() if manifest.refused is None]
@@ -332,8 +334,8 @@ def _choose(source: StoredDataset, generation: str | None) -> tuple[Manifest, tu
 
 
 def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
-    """The copy of ``original`` that is whole in ``target``. Raises GenerationExists if another one has its number,
-    CorruptFile if it is damaged there."""
+    """Return the whole copy of ``original`` in ``target``. Raises GenerationExists if another generation has its
+    number, CorruptFile if it is damaged there."""
     published = target.published_generations()
     standing = target.whole_manifests().get(original.generation)
     if standing is None and original.generation in published:
@@ -342,12 +344,12 @@ def _find_copy(target: StoredDataset, original: Manifest) -> Manifest | None:
         return standing
     raise GenerationExists(
         f"{target.url} has another {original.generation}, of {standing.uid}, built at {standing.built_at}",
-        hint="choose another one with --generation, or remove what is there",
+        hint="choose another one with --generation, or remove that one",
     )
 
 
 def _check_damage(target: StoredDataset, generation: str) -> None:
-    """Raises CorruptFile: a copy removes nothing, so what is damaged stays in its way."""
+    """Raises CorruptFile: a copy removes nothing, so a damaged generation blocks it."""
     try:
         target.check_files(target.manifest(generation))
     except CorruptFile as error:
@@ -356,15 +358,16 @@ def _check_damage(target: StoredDataset, generation: str) -> None:
 
 
 def _retain(target: StoredDataset) -> None:
-    """A sweep lists what is there before it looks for the note. So it removes nothing that comes after the note."""
+    """Note that it is retained. A sweep lists generations before it looks for the note, so it removes nothing that
+    comes after the note."""
     retain(target)
     if target.read_note(MARK_NOTE) is not None:
         target.write_note(MARK_NOTE, None)
 
 
 def _stop_retaining_nothing(target: StoredDataset) -> None:
-    """Remove the note if nothing is there: whoever lost the answer to a publication may have published nevertheless,
-    and another copy may be at work. One that comes while the note is removed is seen afterwards."""
+    """Remove the note if there is nothing else: a publication whose answer was lost may have succeeded, and another
+    copy may be running. One that begins meanwhile is seen afterwards."""
     if not _has_anything(target):
         target.write_note(RETAIN_NOTE, None)
         if _has_anything(target):
@@ -376,5 +379,5 @@ def _has_anything(target: StoredDataset) -> bool:
 
 
 def _without_names(manifest: Manifest) -> Manifest:
-    """What two copies have in common: all but the names that files have in their stores."""
+    """Return the part that two copies have in common: all but the names of files in their stores."""
     return replace(manifest, shards=tuple(replace(shard, file="") for shard in manifest.shards))

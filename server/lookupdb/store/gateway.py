@@ -1,4 +1,7 @@
-"""The objects of a store behind a gateway, which has the store's credentials: it is shown a token instead."""
+"""The objects of a store behind a gateway. The gateway has the store's credentials; the client sends a token.
+
+The parts: listings, one answer, the token, the HTTP client with its retries, and ``GatewayObjects``.
+"""
 
 from __future__ import annotations
 
@@ -61,30 +64,30 @@ from lookupdb.store.objects import (
 )
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
-# Reads a listing of a gateway: lines of JSON, of which the last one says that it is whole.
+# Parse a listing of a gateway: lines of JSON, the last of which says that it is whole.
 
 
 _MAX_LINE_BYTES: Final = 16 << 10
 MAX_LISTING_BYTES: Final = 64 << 20
-"""Some 250,000 objects, where a dataset has thousands."""
+"""About 250,000 objects; a dataset has thousands."""
 
 
 class BrokenListing(Exception):
-    """A listing that ends without its last line."""
+    """A listing ends without its last line."""
 
 
 class InvalidListing(Exception):
-    """What is no listing of a gateway, and why."""
+    """An answer is not a listing of a gateway, and why."""
 
 
 def read_objects(chunks: Iterable[bytes], folder: str) -> list[dict[str, Any]]:
-    """The objects of a listing of ``folder``, as obstore would list them, its own marker too. Raises
-    BrokenListing, InvalidListing."""
+    """Return the objects of a listing of ``folder`` as obstore would, including its own marker. Raises BrokenListing,
+    InvalidListing."""
     return [_parse_object(members, folder) for members in _read_members(chunks)]
 
 
 def read_folders(chunks: Iterable[bytes], folder: str) -> list[str]:
-    """The names of the folders directly under ``folder``. Raises BrokenListing, InvalidListing."""
+    """Return the names of the folders directly under ``folder``. Raises BrokenListing, InvalidListing."""
     return [_parse_folder(members, folder) for members in _read_members(chunks)]
 
 
@@ -92,9 +95,9 @@ def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     is_whole = False
     for line in _split_lines(chunks):
         if not line:
-            continue  # by which a gateway says that it is at work
+            continue  # a sign of life from the gateway
         if is_whole:
-            raise InvalidListing("the listing goes on after its end")
+            raise InvalidListing("the listing continues after its end")
         try:
             members = orjson.loads(line)
         except ValueError as error:
@@ -110,7 +113,7 @@ def _read_members(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines, each of which ends with a newline. Raises BrokenListing if the last one does not."""
+    """Yield the lines, each ended by a newline. Raises BrokenListing if the last one is not."""
     rest, size = b"", 0
     for chunk in chunks:
         size += len(chunk)
@@ -132,7 +135,7 @@ def _parse_object(members: dict[str, Any], folder: str) -> dict[str, Any]:
         raise InvalidListing(f"it lists {str(path)[:200]!r} under {folder}")
     version = {name: members.get(name) for name in ("e_tag", "version")}
     if type(size) is not int or size < 0 or not all(isinstance(text, str | None) for text in version.values()):
-        raise InvalidListing(f"it does not say of {path} which version of which size it is")
+        raise InvalidListing(f"it lacks the version or the size of {path}")
     return {"path": path, "size": size, "last_modified": _parse_time(modified, path), **version}
 
 
@@ -152,8 +155,7 @@ def _parse_folder(members: dict[str, Any], folder: str) -> str:
     return name
 
 
-# An answer of a gateway as it comes in: never more of it in memory than it may be long, and nothing taken for whole
-# that broke off.
+# The answer of a gateway as it arrives: in bounded memory, and never taken as whole if it was cut short.
 
 
 _MAX_PROBLEM_BYTES: Final = 64 << 10
@@ -173,11 +175,11 @@ class GatewayAnswer:
         self._has_body = has_body
 
     def close(self) -> None:
-        """Give the connection back if all was read, else close it."""
+        """Return the connection to the pool if all was read, else close it."""
         self._response.close()
 
     def fail(self) -> StoreError:
-        """The error that this answer is, if it may not pass. Raises TransientFailure if it may."""
+        """Return the error in this answer if it is permanent. Raises TransientFailure if it is not."""
         problem = self._problem()
         error = problem.error(self._message)
         if problem.is_transient:
@@ -185,7 +187,7 @@ class GatewayAnswer:
         return error
 
     def is_missing(self) -> bool:
-        """Whether a gateway says that there is no such object; another server's 404 says nothing of it."""
+        """Return whether a gateway says that there is no such object; another server's 404 proves nothing."""
         if self.status != 404:
             return False
         problem = self._problem()
@@ -198,43 +200,43 @@ class GatewayAnswer:
         return parse_problem(self.status, self._header("Content-Type"), body, self._header("Retry-After"))
 
     def expect(self, status: int) -> None:
-        """Raises what the answer says if it has another status."""
+        """Raise the error in the answer if it has another status."""
         if self.status != status:
             raise self.fail()
 
     def version(self) -> Version:
-        """The version of the object that is answered."""
+        """Return the version of the object in the answer."""
         return self._parse_version(self._header(VERSION_HEADER).encode("latin-1", "replace"))
 
     def length(self) -> int:
-        """Of the body, which has to be known: what ends with its connection may have broken off."""
+        """Return the length of the body. It is required: a body that ends with its connection may be cut short."""
         text = self._header("Content-Length")
         if not re.fullmatch(r"[0-9]{1,19}", text):
             raise no_gateway_error(self._message, "its answer does not say how long it is")
         return int(text)
 
     def check_start(self, start: int) -> None:
-        """Raises StoreError unless the body begins at the byte ``start``."""
+        """Raise StoreError unless the body begins at the byte ``start``."""
         found = _RANGE.fullmatch(self._header("Content-Range"))
         if found is None or int(found[1]) != start:
             raise no_gateway_error(self._message, f"asked for what follows byte {start}, it answers something else")
 
     def body(self, limit: int) -> bytes:
-        """All of a body of at most ``limit`` bytes."""
+        """Return the whole body, of at most ``limit`` bytes."""
         length = self.length()
         if length > limit:
             raise StoreError(f"{self._message}: it has {length} bytes, expected at most {limit}")
         body = self._read_all(limit)
-        if len(body) != length:  # what broke off may look whole
+        if len(body) != length:  # a body that is cut short may look whole
             raise TransientFailure(absent_error(f"{self._message}: {self._host} ended its answer early"))
         return body
 
     def put_version(self) -> Version:
-        """The version in the answer to a put."""
+        """Return the version in the answer to a put."""
         return self._parse_version(self.body(_MAX_PROBLEM_BYTES))
 
     def check_done(self) -> None:
-        """Raises StoreError unless a gateway says that it has done what was asked for."""
+        """Raise StoreError unless a gateway confirms the request."""
         if _parse_json_object(self.body(_MAX_PROBLEM_BYTES)) is None:
             raise no_gateway_error(self._message, "its answer is no JSON object")
 
@@ -245,17 +247,17 @@ class GatewayAnswer:
         return object_version(members)
 
     def check_type(self, content_type: str) -> None:
-        """Raises StoreError unless the body is said to be of this type."""
+        """Raise StoreError unless the body has this content type."""
         if self._header("Content-Type").partition(";")[0].strip().lower() != content_type:
             raise no_gateway_error(self._message, f"its answer is not {content_type}")
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it arrives."""
+        """Yield the body as it arrives."""
         while chunk := self._read_some(CHUNK_BYTES):
             yield chunk
 
     def _read_all(self, limit: int) -> bytes:
-        """The body to its end, or its first ``limit`` bytes."""
+        """Return the body to its end, or its first ``limit`` bytes."""
         chunks, missing = [], limit
         while missing and (chunk := self._read_some(missing)):
             chunks.append(chunk)
@@ -263,7 +265,7 @@ class GatewayAnswer:
         return b"".join(chunks)
 
     def _read_some(self, limit: int) -> bytes:
-        """As many bytes, or all that there are."""
+        """Return this number of bytes, or all that are left."""
         with transport_errors(self._message, self._host):
             return self._response.read(limit, decode_content=False)
 
@@ -281,7 +283,8 @@ def _parse_json_object(text: bytes) -> dict[str, Any] | None:
 
 @contextmanager
 def transport_errors(message: str, host: str) -> Iterator[None]:
-    """Raise what goes wrong on the way to ``host`` and back as TransientFailure, or StoreError if it cannot pass."""
+    """Turn transport errors between here and ``host`` into TransientFailure, or into StoreError if they are
+    permanent."""
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -293,7 +296,7 @@ def transport_errors(message: str, host: str) -> Iterator[None]:
 
 
 def _find_cause(error: BaseException) -> BaseException:
-    """urllib3 wraps what Python's client raised."""
+    """Return the cause that urllib3 has wrapped."""
     while isinstance(error, urllib3.exceptions.HTTPError) and not isinstance(error, IncompleteRead):
         inner = error.__cause__ or next((part for part in reversed(error.args) if isinstance(part, Exception)), None)
         if inner is None or inner is error:
@@ -313,13 +316,13 @@ def _describe(cause: BaseException, host: str) -> str:
 
 
 def _is_final(cause: BaseException) -> bool:
-    """Whether the server is there and will never be understood."""
+    """Return whether the server answers but can never be understood."""
     if isinstance(cause, ssl.SSLError):
         return not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
     return isinstance(cause, HTTPException) and not isinstance(cause, ConnectionError | IncompleteRead)
 
 
-# The token that a gateway is shown. Whoever rotates it replaces the file, so it is read for each request.
+# The token for a gateway. It is read for each request, because rotation replaces the file.
 
 
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]+")
@@ -330,14 +333,14 @@ class TokenFile:
     """The file that the environment names."""
 
     def __init__(self, url: str) -> None:
-        """Raises UsageError if it names none."""
+        """Raises UsageError if the environment names none."""
         path = os.environ.get(TOKEN_FILE_VARIABLE)
         if not path:
             raise UsageError(f"{url} is a gateway, and {TOKEN_FILE_VARIABLE} is not set", hint=_HINT)
         self.path: Final = Path(path)
 
     def read(self) -> str:
-        """The token of this moment. Raises StoreDenied."""
+        """Return the current token. Raises StoreDenied."""
         try:
             with self.path.open("rb") as file:
                 content = file.read(MAX_TOKEN_BYTES + 2).strip()
@@ -360,18 +363,18 @@ class TokenFile:
 
 T = TypeVar("T")
 
-# A gateway has replicas, and one may be on a node that is lost: until the cluster has seen that, every other connection
-# leads there. So each try is short, and another connection is made for the next.
+# A gateway has replicas, and one may be on a lost node: until the cluster notices, every other connection leads there.
+# So each attempt is short, and the next one opens another connection.
 CONNECT_SECONDS: Final = 3
 SILENCE_SECONDS: Final = 15
 RETRY_SECONDS: Final = 60
 UPLOAD_SILENCE_SECONDS: Final = 300
-"""A gateway takes the bytes of an upload when it has room for them, and answers when the store has the last part."""
+"""A gateway takes an upload's bytes when it has room for them, and answers when the store has the last part."""
 _FIRST_BACKOFF_SECONDS: Final = 0.1
 _CONNECTIONS: Final = 4
-"""That are kept: a builder uploads, and renews its claim beside."""
+"""Connections to keep: a builder uploads and renews its claim at the same time."""
 _UNACKNOWLEDGED_SECONDS: Final = 60
-"""After which a peer that takes no byte, or does not say that it is there, is gone: also while it may be silent."""
+"""A peer that acknowledges nothing for this long is gone, even while it may be silent."""
 _SOCKET_OPTIONS: Final = (
     *HTTPConnection.default_socket_options,
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -380,7 +383,7 @@ _SOCKET_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_SECONDS * 1000),
 )
 CLAIM_SILENCE_SECONDS: Final = 5
-"""A builder whose claim does not change for bucket.LEASE_SECONDS is taken for dead: it must have time to try again."""
+"""A builder whose claim does not change for bucket.LEASE_SECONDS counts as dead, so it needs time to retry."""
 REQUEST_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=SILENCE_SECONDS)
 CLAIM_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=CLAIM_SILENCE_SECONDS)
 UPLOAD_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=UPLOAD_SILENCE_SECONDS)
@@ -409,7 +412,7 @@ class GatewayClient:
     """The client of the gateway at ``url``."""
 
     def __init__(self, url: str, retries: int) -> None:
-        """Raises UsageError if the environment lacks the token's file, or names a wrong authority."""
+        """Raises UsageError if the environment lacks the token's file, or names an invalid CA file."""
         self.url = url
         self._host = urlsplit(url).netloc
         self._retries = retries
@@ -426,7 +429,7 @@ class GatewayClient:
         self._redirects = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS)
 
     def describe(self, action: str) -> str:
-        """The beginning of what is said of a request that failed."""
+        """Return the beginning of the message for a request that failed."""
         return f"cannot {action} {self.url}"
 
     def send(
@@ -439,7 +442,7 @@ class GatewayClient:
         body: bytes | IO[bytes] | None = None,
         timeout: urllib3.Timeout | None = None,
     ) -> GatewayAnswer:
-        """The head of the answer; whoever takes it closes it. Raises TransientFailure, StoreError."""
+        """Return the head of the answer; the caller closes it. Raises TransientFailure, StoreError."""
         message = self.describe(action)
         fields = {"Authorization": f"Bearer {self._token.read()}", "Accept-Encoding": "identity", **(headers or {})}
         with transport_errors(message, self._host):
@@ -458,7 +461,7 @@ class GatewayClient:
 
     @contextmanager
     def exchange(self, action: str, method: str, target: str, **settings: Any) -> Iterator[GatewayAnswer]:
-        """The same for an answer that is read within the block."""
+        """Send a request whose answer is read within the block."""
         answer = self.send(action, method, target, **settings)
         try:
             yield answer
@@ -466,12 +469,12 @@ class GatewayClient:
             answer.close()
 
     def follow(self, action: str, url: str, headers: Mapping[str, str]) -> GatewayAnswer:
-        """GET what a gateway has redirected to, and show it no token. That URL is a secret: no error has more of it
-        than the host. Raises TransientFailure whatever goes wrong: the gateway can be asked again."""
+        """GET the target of a gateway's redirect, without the token. That URL is a secret: errors name only its host.
+        Raises TransientFailure for any error: the gateway can be asked again."""
         message = self.describe(action)
         host = _find_host(url)
         if not host:
-            raise TransientFailure(absent_error(f"{message}: it redirects to what is no URL"))
+            raise TransientFailure(absent_error(f"{message}: it redirects to an invalid URL"))
         message = f"{message}: it redirects to {host}"
         try:
             response = self._redirects.urlopen(
@@ -485,7 +488,9 @@ class GatewayClient:
                 decode_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError, ValueError):
-            raise TransientFailure(absent_error(f"{message}, which does not answer")) from None  # it may have the URL
+            raise TransientFailure(
+                absent_error(f"{message}, which does not answer")
+            ) from None  # it may contain the URL
         answer = GatewayAnswer(response, message, host)
         if answer.status not in (200, 206):
             answer.close()
@@ -493,7 +498,7 @@ class GatewayClient:
         return answer
 
     def retry(self, attempt: Callable[[], T], seconds: float = RETRY_SECONDS) -> T:
-        """Return what ``attempt`` returns; repeat it for ``seconds`` while it raises TransientFailure. Raises the
+        """Return the result of ``attempt``; repeat it for ``seconds`` while it raises TransientFailure. Raises the
         StoreError of the last one."""
         deadline = time.monotonic() + seconds
         backoff = _FIRST_BACKOFF_SECONDS
@@ -510,7 +515,7 @@ class GatewayClient:
 
 
 def _find_host(url: str) -> str | None:
-    """The host of a URL that can be asked."""
+    """Return the host of a valid URL."""
     try:
         parts = urllib3.util.parse_url(url)
     except urllib3.exceptions.LocationParseError:
@@ -520,26 +525,25 @@ def _find_host(url: str) -> str | None:
 
 _PROBE: Final = "lookupdb-is-there"
 _NO_COPY: Final = (400, 413)
-"""The gateway knows no such request, or its store takes none for so many bytes: then nothing was copied."""
+"""The gateway does not know this request, or its store rejects it for an object of this size: nothing was copied."""
 _MOST_OF_CLAIM: Final = 4 << 10
-"""Bytes. Manifests, which are larger, may take their time."""
+"""Bytes. Manifests, which are larger, may take longer."""
 _UPLOAD_SECONDS: Final = float("inf")
-"""Retries of an upload are limited by their number: one that breaks off at its end has taken longer than any patience.
-"""
+"""The number of retries limits an upload: one that breaks off late has taken longer than any patience."""
 
 
 class GatewayObjects:
-    """The objects that the token reaches. What may pass is retried, and so is an answer that breaks off."""
+    """The objects that the token reaches. Transient errors are retried, and so are answers that are cut short."""
 
     def __init__(self, url: str, retries: int = RETRIES) -> None:
         """Raises UsageError."""
         self._client = GatewayClient(url, retries)
         self.identity = self._client.identity
         self._follows = True
-        """Whether what a gateway redirects to could be read so far; if not, it is asked for the bytes themselves."""
+        """True if redirects have worked so far; if not, the gateway sends the bytes itself."""
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """Objects that are put on a condition have a limit, and so has what is read at once."""
+        """Get an object of limited size, like all that are read at once or put on a condition."""
 
         def attempt() -> tuple[bytes, Version] | None:
             with self._client.exchange("read", "GET", _object_target(path)) as answer:
@@ -565,7 +569,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
-        """The gateway sends the bytes, or says where the store would. Retried until they begin to come."""
+        """The gateway sends the bytes, or redirects to the store. Retried until the first bytes arrive."""
         answer = self._client.retry(lambda: self._open(path, start))
         return None if answer is None else _read_chunks(answer)
 
@@ -587,8 +591,8 @@ class GatewayObjects:
         return answer
 
     def _follow(self, redirect: GatewayAnswer, start: int, headers: dict[str, str]) -> GatewayAnswer:
-        """What a gateway redirects to, if it has the bytes from ``start`` on. Raises TransientFailure if it has not:
-        the URL may have expired."""
+        """Return the answer of a redirect's target if it has the bytes from ``start`` on. Raises TransientFailure if
+        not: the URL may have expired."""
         redirect.close()
         self._follows = False
         answer = self._client.follow("read", redirect.location, headers)
@@ -601,7 +605,7 @@ class GatewayObjects:
         return answer
 
     def put(self, path: str, body: bytes, mode: PutMode = None) -> Version:
-        """A retry of a conditional put whose answer was lost is refused: ``Bucket.put_if`` reads what stands."""
+        """A retry of a conditional put whose answer was lost is refused: ``Bucket.put_if`` then reads the object."""
         headers = {} if mode is None else {MODE_HEADER: mode if isinstance(mode, str) else json.dumps(mode)}
         timeout = CLAIM_TIMEOUT if mode and len(body) <= _MOST_OF_CLAIM else REQUEST_TIMEOUT
         target = _object_target(path)
@@ -616,7 +620,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def upload(self, path: str, file: Path) -> None:
-        """One PUT, from the file's beginning at each retry."""
+        """Send one PUT, from the file's beginning at each retry."""
         action = f"put {file.name} into"
 
         def attempt() -> None:
@@ -633,8 +637,8 @@ class GatewayObjects:
         self._client.retry(attempt, _UPLOAD_SECONDS)
 
     def copy(self, source: str, target: str, size: int) -> bool:
-        """The gateway's store copies, if both can: a gateway of before knows no such request. One that takes longer
-        than a retry may is not begun again: what asked for it has another way."""
+        """Have the gateway's store copy, if both support it: an older gateway does not. A copy that takes longer than a
+        retry may is not started again: the caller has another way."""
         if size > MAX_COPY_BYTES:
             return False
         body = orjson.dumps({"from": source, "to": target})
@@ -653,7 +657,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def delete(self, paths: Sequence[str]) -> None:
-        """A thousand at a time."""
+        """Delete a thousand at a time."""
         for begin in range(0, len(paths), MAX_DELETED_PATHS):
             body = orjson.dumps({"paths": list(paths[begin : begin + MAX_DELETED_PATHS])})
             self._client.retry(lambda body=body: self._delete(body))  # type: ignore[misc]
@@ -665,15 +669,16 @@ class GatewayObjects:
             answer.check_done()
 
     def list_objects(self, path: str) -> Sequence[dict[str, Any]]:
-        """The whole listing, or an error."""
+        """Return the whole listing, or raise an error."""
         return self._list({"prefix": path}, lambda answer: read_objects(answer.chunks(), path))
 
     def list_folders(self, path: str) -> Sequence[str]:
-        """The whole listing, or an error. Of a cluster's folder a gateway shows the caller's own namespace alone."""
+        """Return the whole listing, or raise an error. For a cluster's folder, a gateway shows only the caller's
+        namespace."""
         return self._list({"prefix": path, "delimiter": "1"}, lambda answer: read_folders(answer.chunks(), path))
 
     def walk_folders(self, path: str) -> Sequence[str]:
-        """The same: what a listing may take is bounded."""
+        """Return the same: a listing has a size limit."""
         return self.list_folders(path)
 
     def _list(self, query: dict[str, str], parse: Callable[[GatewayAnswer], T]) -> T:
@@ -694,7 +699,7 @@ class GatewayObjects:
         return self._client.retry(attempt)
 
     def probe(self, folder: str) -> None:
-        """A listing of ``folder``, because a gateway answers other requests that it refuses without its store."""
+        """List ``folder``: a gateway refuses other requests without asking its store."""
         query = urlencode({"prefix": folder, "delimiter": "1"})
         target = f"{LIST_PATH}?{query}" if folder else _object_target(_PROBE)
         try:
@@ -710,7 +715,7 @@ def _object_target(path: str) -> str:
 
 
 def _check_body(answer: GatewayAnswer, start: int) -> None:
-    """Raises StoreError, TransientFailure unless the answer has the bytes from ``start`` on, and says how many."""
+    """Raise StoreError or TransientFailure unless the answer has the bytes from ``start`` on, and their number."""
     answer.expect(206 if start else 200)
     answer.length()
     if start:
@@ -718,7 +723,7 @@ def _check_body(answer: GatewayAnswer, start: int) -> None:
 
 
 def _read_chunks(answer: GatewayAnswer) -> Iterator[bytes]:
-    """Raises StoreError when it breaks off: the caller resumes behind the last chunk."""
+    """Yield the body. Raises StoreError if it is cut short: the caller resumes after the last chunk."""
     try:
         yield from answer.chunks()
     except TransientFailure as failure:

@@ -4,7 +4,7 @@
                                                                              manifest.json
 
 In a bucket the name of a shard's file ends with the attempt that put it, shard-00000-of-00004-3f2b9c1e77aa.lmdb, and
-the manifest names it (see ``publication``). While a generation is being built, claim.json is beside (see ``lease``).
+the manifest names it (see ``publication``). While a generation is being built, claim.json is beside them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoreAddress:
 
     @property
     def path(self) -> str:
-        """Relative to the store, with ``/``."""
+        """Its path in the store, with ``/``."""
         return dataset_path(self.cluster, self.namespace, self.name, self.uid)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class StoreAddress:
 
     @classmethod
     def parse(cls, cluster: str, namespace: str, folder: str) -> Self | None:
-        """The address for ``<cluster>/<namespace>/<folder>``; None if this is no dataset's path."""
+        """Return the address for ``<cluster>/<namespace>/<folder>``; None if this is not a dataset's path."""
         name, _, uid = folder.rpartition("-")
         try:
             return cls(cluster, namespace, name, uid)
@@ -65,7 +65,7 @@ class StoreAddress:
 
 
 def dataset_path(cluster: str, namespace: str, name: str, uid: str) -> str:
-    """The folder of a dataset's generations, relative to the store; ``uid`` may be whole. Nothing is checked."""
+    """Return the folder of a dataset's generations, relative to the store; ``uid`` may be whole. Nothing is checked."""
     return f"{cluster}/{namespace}/{name}-{uid[:8]}"
 
 
@@ -84,7 +84,7 @@ def check_generation(generation: str) -> str:
 
 
 def is_generation(name: str) -> bool:
-    """Whether ``name`` is a generation's: g1, g2, …"""
+    """Return whether ``name`` is a generation's: g1, g2, …"""
     return manifest.GENERATION.fullmatch(name) is not None
 
 
@@ -107,8 +107,8 @@ def parse_manifest(text: bytes, where: str, generation: str | None = None) -> Ma
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock file at ``path``, which is created if necessary; None if another process holds
-    it."""
+    """Return a descriptor that holds the lock file at ``path``, which is created if necessary; None if another process
+    holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
@@ -134,9 +134,6 @@ def unlock(path: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-# Retries for a store that fails.
-
-
 log = logging.getLogger(__name__)
 
 _FIRST_DELAY_SECONDS: Final = 0.25
@@ -148,7 +145,7 @@ T = TypeVar("T")
 
 
 def call_with_retries(request: Callable[[], T], seconds: float) -> T:
-    """Return what ``request`` returns; retry for at most ``seconds`` while it raises a StoreError that may pass."""
+    """Return the result of ``request``; retry for at most ``seconds`` while it raises a StoreError that may pass."""
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY_SECONDS
     while True:
@@ -159,6 +156,6 @@ def call_with_retries(request: Callable[[], T], seconds: float) -> T:
         except StoreError as error:
             if time.monotonic() + delay > deadline:
                 raise
-            log.warning("the store failed, the request is retried", extra={"reason": error.message, "delay": delay})
+            log.warning("the store failed, retrying the request", extra={"reason": error.message, "delay": delay})
         time.sleep(delay)
         delay = min(2 * delay, _MAX_DELAY_SECONDS)

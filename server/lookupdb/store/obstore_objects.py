@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from obstore import GetOptions
 
 _CLIENT: Final = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": "7days"}
-"""``timeout`` covers a whole file, however large; ``read_timeout`` ends a transfer that stalls."""
+"""``timeout`` covers a whole file of any size; ``read_timeout`` ends a transfer that stalls."""
 _PROBE_CLIENT: Final = {
     "connect_timeout": f"{PROBE_CONNECT_SECONDS}s",
     "read_timeout": f"{PROBE_SECONDS}s",
@@ -53,7 +53,7 @@ class ObstoreObjects:
     """The objects of a bucket, or of a folder of one."""
 
     def __init__(self, url: str, retries: int = RETRIES, silence_seconds: int = SILENCE_SECONDS) -> None:
-        """A request fails, and is tried again, when the store sends nothing for ``silence_seconds``."""
+        """A request is retried when the store sends nothing for ``silence_seconds``."""
         self.url = url.rstrip("/")
         self.identity = self._label = self.url
         self._prober: Any = None
@@ -64,7 +64,7 @@ class ObstoreObjects:
             scheme = self.url.partition("://")[0]
             with credentials.store_environment(scheme) as variables:
                 self.identity = credentials.identify_store(self.url, variables)
-                # These options displace those that obstore would take from the environment.
+                # These options replace those that obstore would take from the environment.
                 client = {**options, "allow_http": credentials.allows_http(scheme, variables)}
                 if endpoint := credentials.find_endpoint(scheme, variables):
                     self._label = f"{self.url} at {strip_secrets(endpoint)}"
@@ -88,22 +88,24 @@ class ObstoreObjects:
             raise self.error(action, error) from error
 
     def error(self, action: str, error: Exception) -> StoreError:
-        """The error for a failed attempt to ``action`` this bucket."""
+        """Return the error for a failed attempt to ``action`` this bucket."""
         message = f"cannot {action} {self._label}"
         if _is_denied(error):
             return StoreDenied(
                 f"{message}: access denied: {describe_failure(error)}",
-                hint="check the store's credentials and what they may do",
+                hint="check the store's credentials and their permissions",
             )
         if is_unreachable(error):
             return StoreUnreachable(
                 f"{message}: {describe_failure(error)}",
-                hint="check that the store runs, its address, and what is between it and here",
+                hint="check that the store runs, its address, and the network in between",
             )
-        return StoreError(f"{message}: {describe_failure(error)}", hint="check its address, credentials and rights")
+        return StoreError(
+            f"{message}: {describe_failure(error)}", hint="check its address, credentials and permissions"
+        )
 
     def get(self, path: str) -> tuple[bytes, Version] | None:
-        """One GET. The store says how large the object is before its bytes come."""
+        """One GET. The store sends the object's size before its bytes."""
         with self.translate_errors("read"):
             try:
                 result = obstore.get(self.store, path)
@@ -121,7 +123,7 @@ class ObstoreObjects:
                 return None
 
     def stream(self, path: str, start: int = 0) -> Iterator[bytes] | None:
-        """One GET, of which obstore resumes nothing."""
+        """One GET, which obstore does not resume."""
         options: GetOptions = {"range": {"offset": start}} if start else {}
         with self.translate_errors("read"):
             try:
@@ -146,12 +148,12 @@ class ObstoreObjects:
             return object_version(obstore.put(self.store, path, body, mode=mode, use_multipart=False))  # type: ignore[arg-type]
 
     def upload(self, path: str, file: Path) -> None:
-        """Several parts at once."""
+        """Upload several parts at once."""
         with self.translate_errors(f"put {file.name} into"):
             obstore.put(self.store, path, file, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def can_copy(self, size: int) -> bool:
-        """Whether one request copies so many bytes. Azure may answer before it has copied."""
+        """Return whether one request copies this many bytes. Azure may answer before it has copied."""
         return size <= MAX_COPY_BYTES and self.url.startswith(_COPYING_SCHEMES)
 
     def copy(self, source: str, target: str, size: int) -> bool:
@@ -163,7 +165,7 @@ class ObstoreObjects:
         return True
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Some stores refuse to delete what is not there: then the rest is deleted one by one."""
+        """Some stores refuse to delete missing objects: then the rest is deleted one by one."""
         with self.translate_errors("remove objects from"):
             try:
                 obstore.delete(self.store, paths)
@@ -173,24 +175,24 @@ class ObstoreObjects:
                         obstore.delete(self.store, path)
 
     def list_objects(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """Page by page."""
+        """List page by page."""
         with self.translate_errors("list"):
             for page in obstore.list(self.store, path):
                 yield from page
 
     def list_folders(self, path: str) -> list[str]:
-        """By the delimiter ``/``, a request for each thousand. obstore has no pages of them: 150,000 take 45 MiB, or
-        120 MiB if their names have 200 bytes."""
+        """List by the delimiter ``/``, with a request for each thousand. obstore returns them all at once: 150,000 take
+        45 MiB, or 120 MiB if their names have 200 bytes."""
         with self.translate_errors("list"):
             prefixes = obstore.list_with_delimiter(self.store, path)["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes]
 
     def walk_folders(self, path: str) -> Iterator[str]:
-        """From the listing of all that is in them, a request for each thousand objects."""
+        """List all objects below, with a request for each thousand."""
         return folder_names(self.list_objects(path), path)
 
     def probe(self, folder: str) -> None:
-        """A request that asks for no object of ours, whatever ``folder`` is."""
+        """Request an object that does not exist, whatever ``folder`` is."""
         if self._prober is None:
             self._prober = self._client(_PROBE_CLIENT, 0)
         try:
@@ -202,7 +204,7 @@ class ObstoreObjects:
 
 
 def _is_denied(error: Exception) -> bool:
-    """Whether the store refused the request. For listings, obstore gives the status only in the error's text."""
+    """Return whether the store refused the request. For listings, obstore gives the status only in the error's text."""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
     return any(f"status code: {status}" in str(error) for status in ("401", "403"))

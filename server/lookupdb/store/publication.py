@@ -1,13 +1,14 @@
-"""Publishes a generation in a bucket: shard by shard, then at once.
+"""Publish a generation in a bucket: shard by shard, then at once.
 
 1. The builder puts each shard under a name that is unique to the attempt, so that no builder overwrites another's.
 2. The builder lists the bucket: every shard must be there with its size.
-3. The builder puts the manifest into its own claim, on the condition that the claim still is its own (``lease``).
-   This is the decision: a builder that lost its claim is refused here, however late it comes.
-4. The builder puts manifest.json, if there is none, and deletes the claim. Whoever meets a decided claim does the same.
+3. The builder puts the manifest into its own claim, on the condition that the claim still is its own (``Lease``).
+   This is the decision: a builder that lost its claim fails here, however late it comes.
+4. The builder puts manifest.json, if there is none, and deletes the claim. Any builder that finds
+   a decided claim does the same.
 
 Every answer may be lost, and every request may take effect although it seemed to fail. So after an error the builder
-reads the bucket, and what stands there counts. Who may delete what, and when:
+reads the bucket, and its content decides. The rules for deleting:
 
 - A builder deletes what its own attempt put, as long as nothing is decided, or once the claim is certainly another's:
   then nothing can publish it. While the decision is unknown, and after it, the builder deletes nothing but its claim,
@@ -15,7 +16,7 @@ reads the bucket, and what stands there counts. Who may delete what, and when:
 - The holder of the claim deletes what all other attempts at this generation left: they cannot decide without the claim.
 - ``remove`` deletes a whole generation: manifest.json first, so that it is not whole from then on, then the rest.
 
-A manifest.json may still appear after that, if its builder stood still between 3 and 4 for all that time. It names
+A manifest.json may still appear after that, if its builder was suspended between 3 and 4 for all that time. It names
 missing shards, so the generation is not whole, and the sweep removes it.
 """
 
@@ -53,24 +54,25 @@ from lookupdb.store.objects import PutMode, Version
 # the clocks of two machines need not agree. A builder that lost its claim never gets it back.
 #
 # The claim also decides who publishes: a builder's work is decided when it has put its manifest into its own claim, by
-# the same conditional put (``decide``). Nobody can take such a claim over; whoever meets it completes the publication.
-# So a builder that lost its claim can publish nothing, however long it stood still.
+# the same conditional put (``decide``). Nobody can take over such a claim; a builder that finds it completes the
+# publication.
+# So a builder that lost its claim can publish nothing, however long it was suspended.
 
 
 CLAIM: Final = "claim.json"
 _TRIES: Final = 5
-"""How often a conditional put is repeated because an older put of our own arrived late."""
+"""Attempts of a conditional put, in case an older put of our own arrives late."""
 
 
 class LeaseState(Enum):
-    """What is known of a claim; each member says what its holder may delete."""
+    """The known state of a claim; each member says what its holder may delete."""
 
     HELD = auto()
     """Ours, and undecided: nobody else uses what this attempt has put."""
     LOST = auto()
     """Another's or gone, for good: this attempt will never be published, and nobody uses what it has put."""
     UNKNOWN = auto()
-    """A decision was sent, but nobody knows yet whether it took effect: nothing may be deleted."""
+    """A decision was sent, but it is unknown whether it took effect: nothing may be deleted."""
     DECIDED = auto()
     """The manifest is in the claim: nothing that it names may be deleted, nor the claim before manifest.json exists."""
 
@@ -120,7 +122,7 @@ class Lease:
             raise self._taken_error()
 
     def _create_claim(self) -> ObjectState:
-        for _ in range(2):  # what stood in the way may be gone when it is looked at: a builder gave it up
+        for _ in range(2):  # the claim in the way may be gone: its builder gave it up
             standing = self._put_claim("create")
             if standing.body is not None:
                 return standing
@@ -135,7 +137,7 @@ class Lease:
                 raise self._taken_error()
 
     def _put_claim(self, mode: PutMode, manifest: bytes | None = None) -> ObjectState:
-        """Put the claim, and repeat it if an older put of our own arrived late and replaced the known version."""
+        """Put the claim, and repeat this if an older put of our own arrived late and replaced the known version."""
         self._beat += 1
         body = self._render(manifest)
         for _ in range(_TRIES):
@@ -167,24 +169,24 @@ class Lease:
                     return
 
     def check(self) -> None:
-        """Raises StoreError if another process took the claim over."""
+        """Raise StoreError if another process took over the claim."""
         if self.state is LeaseState.LOST:
             raise StoreError(
-                f"{self._subject} was taken over by another process while this one stood still",
-                hint="run the build again: what the other one has published is kept",
+                f"{self._subject} was taken over by another process while this one was suspended",
+                hint="run the build again: the other one's generation is kept",
             )
 
     def decide(self, manifest: bytes, is_published: Callable[[], bool]) -> None:
-        """Decide that ``manifest`` and no other will be published; ends the heartbeat.
+        """Decide that ``manifest`` and no other will be published; end the heartbeat.
 
-        ``is_published`` tells whether it is published already: whoever meets a decision completes it and removes the
-        claim, so a missing claim is no loss then. Raises StoreError, with ``state`` set to what is known.
+        ``is_published`` says whether it is published already: any builder that finds a decision completes it and
+        removes the claim, so a missing claim is then no loss. Raises StoreError, with ``state`` set.
         """
         if (size := len(self._render(manifest))) > MAX_CONDITIONAL_BYTES:
             raise StoreError(
                 f"{self._subject} cannot be published: its manifest takes {size} bytes of the claim, expected at most"
                 f" {MAX_CONDITIONAL_BYTES}",
-                hint="it names every file of the source: let there be fewer",
+                hint="it names every file of the source: use fewer files",
             )
         self.end_heartbeat()
         self.check()
@@ -218,7 +220,7 @@ class Lease:
 
 
 def _read_member(standing: ObjectState, name: str) -> str | None:
-    """A member of the claim; None if it is missing, or if the object is no claim."""
+    """Return a member of the claim; None if it is missing, or if the object is not a claim."""
     try:
         text = standing.body or b"{}"
         check_density(text)
@@ -229,7 +231,7 @@ def _read_member(standing: ObjectState, name: str) -> str | None:
 
 
 def _read_decision(standing: ObjectState) -> bytes | None:
-    """The manifest that the claim's builder decided to publish; None if it has not decided."""
+    """Return the manifest that the claim's builder decided to publish; None if it has not decided."""
     manifest = _read_member(standing, "manifest")
     return None if manifest is None else manifest.encode()
 
@@ -238,7 +240,7 @@ log = logging.getLogger(__name__)
 
 
 class BucketClaim(BuildClaim):
-    """Shard files are written in scratch, then put under the generation's name."""
+    """A claim whose shard files are written in scratch, then put under the generation's name."""
 
     def __init__(self, bucket: Bucket, prefix: str, lease: Lease, scratch: Path) -> None:
         self._bucket = bucket
@@ -247,7 +249,7 @@ class BucketClaim(BuildClaim):
         self._uploads: list[str] = []
         self._is_published = False
         self._store_copies = True
-        """Whether no copy has failed yet."""
+        """True if no copy has failed yet."""
         self.generation = prefix.rpartition("/")[2]
         self.folder = scratch / "generation"
         with folder_errors(f"cannot write to the scratch folder {scratch}"):
@@ -258,8 +260,8 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, lambda shard, entry: self._upload(self.folder / shard.file, entry))
 
     def publish_copy(self, source: StoredDataset, original: str, manifest: Manifest, on_copied: OnCopied) -> Manifest:
-        """The same; the store copies what it has itself, and all else passes through the scratch folder. So does all
-        that follows a copy that failed: a store that takes longer than anybody waits would take as long again."""
+        """Publish files that the store copies itself, if it has them; all others pass through the scratch folder. After
+        a copy that failed, so do the rest: a store that is too slow once would be too slow again."""
 
         def copy(shard: ShardFile, entry: ShardFile) -> None:
             if not self._copy(source.object_path(original, shard, self._bucket.identity), entry):
@@ -270,7 +272,7 @@ class BucketClaim(BuildClaim):
         return self._publish(manifest, copy)
 
     def _publish(self, manifest: Manifest, put: Callable[[ShardFile, ShardFile], None]) -> Manifest:
-        """Publish what ``put`` puts: each shard by its entry in ``manifest``, under the name in its second one."""
+        """Publish the shards that ``put`` puts: each by its entry in ``manifest``, under the name in its second one."""
         shards = manifest.shards
         names = [shard_name.file_name(number, len(shards), self._lease.attempt) for number in range(len(shards))]
         stored_shards = tuple(replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
@@ -300,9 +302,9 @@ class BucketClaim(BuildClaim):
         call_with_retries(put, self._bucket.patience)
 
     def _copy(self, path: str | None, entry: ShardFile) -> bool:
-        """Let the store copy one shard; False if it does not.
+        """Let the store copy one shard; return False if it does not.
 
-        A copy that failed may still take effect, also when this attempt has put the same bytes under that name.
+        A copy that failed may still take effect, even after this attempt has put the same bytes under that name.
         """
         if path is None or not self._store_copies:
             return False
@@ -320,14 +322,15 @@ class BucketClaim(BuildClaim):
         try:
             return call_with_retries(copy, self._bucket.patience)
         except StoreError as error:
-            if self._bucket.objects.size(target) is not None:  # of another size
+            if self._bucket.objects.size(target) is not None:  # it has another size
                 raise
-            log.warning("the store does not copy, the bytes pass through here", extra={"reason": error.message})
+            log.warning("the store cannot copy, so the bytes pass through here", extra={"reason": error.message})
             self._store_copies = False
             return False
 
     def _is_there(self, target: str, size: int) -> bool:
-        """Whether the object exists with this size. Objects appear whole, and nobody else puts one of this name."""
+        """Return whether the object exists with this size. Objects appear whole, and nobody else puts one of this
+        name."""
         try:
             return self._bucket.objects.size(target) == size
         except StoreError:
@@ -338,7 +341,7 @@ class BucketClaim(BuildClaim):
         if missing := describe_missing_files(manifest, {name: entry["size"] for name, entry in files.items()}):
             raise StoreError(
                 f"the store has lost what was put under {self._bucket.url}/{self._prefix}: {missing[0]}",
-                hint="run the build again, and look who else writes there",
+                hint="run the build again, and find out what else writes there",
             )
 
     def _is_published_as(self, manifest: bytes) -> bool:
@@ -372,12 +375,13 @@ def complete_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
 
     if call_with_retries(put, bucket.patience) != manifest:
         raise GenerationExists(
-            f"{bucket.url}/{path} is there already, and another", hint="run the build again for the next generation"
+            f"{bucket.url}/{path} exists already, with other content",
+            hint="run the build again for the next generation",
         )
 
 
 def complete_abandoned_publication(bucket: Bucket, prefix: str, manifest: bytes) -> None:
-    """Complete the publication of a builder that decided and then died or stood still, and delete its claim."""
+    """Complete the publication of a builder that decided and then died or was suspended, and delete its claim."""
     with suppress(GenerationExists):
         complete_publication(bucket, prefix, manifest)
     bucket.delete([f"{prefix}/{CLAIM}"])

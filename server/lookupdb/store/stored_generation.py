@@ -17,7 +17,7 @@ from lookupdb.wording import check_path
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """A manifest, and the place of the files that it describes."""
+    """A manifest, and the place of its files."""
 
     where: str
     manifest: Manifest
@@ -25,15 +25,15 @@ class StoredGeneration:
 
     @contextmanager
     def file(self, shard: ShardFile, scratch: Path) -> Iterator[Path]:
-        """The file of one shard on this machine, as long as the manifest says; a copy, if one is needed, lies in
-        ``scratch`` and is removed afterwards. Raises StoreError, CorruptFile."""
+        """Return the file of one shard on this machine, with the size in the manifest; a copy, if one is needed, is in
+        ``scratch`` and removed afterwards. Raises StoreError, CorruptFile."""
         with self._locate_file(shard, scratch) as path:
             check_shard_size(path, shard)
             yield path
 
     def check_files(self) -> None:
-        """Raises CorruptFile if a shard's file is missing, or not as long as the manifest says; StoreError
-        (GenerationMissing if the generation was removed meanwhile). Reads none."""
+        """Raise CorruptFile if a shard's file is missing or has another size than in the manifest; StoreError
+        (GenerationMissing if the generation was removed meanwhile). Reads no file."""
         try:
             self._check_files()
         except CorruptFile:
@@ -57,7 +57,7 @@ class StoredGeneration:
 
     @contextmanager
     def shards(self, scratch: Path, entries: Sequence[ShardFile] | None = None) -> Iterator[list[ShardReader]]:
-        """Every shard in order, or those of ``entries``, opened. Raises StoreError, CorruptFile."""
+        """Open every shard in order, or those of ``entries``. Raises StoreError, CorruptFile."""
         with ExitStack() as stack:
             shards = [
                 stack.enter_context(open_shard(stack.enter_context(self.file(shard, scratch))))
@@ -68,8 +68,8 @@ class StoredGeneration:
 
 
 def _share_inflaters(shards: Sequence[ShardReader]) -> None:
-    """Let shards with the same dictionary, as all of a generation have, inflate by one copy of it: a processor's cache
-    has no room for hundreds."""
+    """Let shards with the same dictionary, as all of a generation have, share one copy of it: a processor's cache has
+    no room for hundreds."""
     by_dictionary: dict[bytes, ShardReader] = {}
     for shard in shards:
         first = by_dictionary.setdefault(shard.dictionary, shard)
@@ -77,8 +77,8 @@ def _share_inflaters(shards: Sequence[ShardReader]) -> None:
 
 
 def find_in_folder(folder: Path) -> StoredGeneration:
-    """The generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile, and UsageError for a path
-    that is no UTF-8."""
+    """Return the generation whose manifest.json is in ``folder``. Raises StoreError, CorruptFile, and UsageError for a
+    path that is not UTF-8."""
     check_path(folder)
     path = folder / FILE_NAME
     try:
@@ -92,7 +92,7 @@ def find_in_folder(folder: Path) -> StoredGeneration:
 
 
 def find_shard_entry(path: Path) -> ShardFile:
-    """What the manifest.json beside a shard file says of it. Raises StoreError, CorruptFile."""
+    """Return the entry of a shard file in the manifest.json beside it. Raises StoreError, CorruptFile."""
     for shard in find_in_folder(path.parent).manifest.shards:
         if shard.file == path.name:
             return shard
@@ -100,12 +100,12 @@ def find_shard_entry(path: Path) -> ShardFile:
 
 
 def find_in_store(dataset: StoredDataset, generation: str) -> StoredGeneration:
-    """``generation`` of ``dataset``. Raises StoreError, CorruptFile."""
+    """Return ``generation`` of ``dataset``. Raises StoreError, CorruptFile."""
     return StoredGeneration(f"{dataset.url}/{generation}", dataset.manifest(generation), dataset)
 
 
 def open_shard(path: Path) -> ShardReader:
-    """The shard file at ``path``. Raises CorruptFile, StoreError."""
+    """Open the shard file at ``path``. Raises CorruptFile, StoreError."""
     if path.is_file() and path.stat().st_size == 0:
         raise CorruptFile(f"{path} is empty, expected a shard file")
     try:

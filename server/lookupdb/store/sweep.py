@@ -1,18 +1,16 @@
 """The sweep removes from a store the datasets that no longer exist in a cluster, and old generations of live ones.
 
-A dataset that no longer exists is marked first, by a note in its folder, and removed when the mark is older than the
-grace period: a dataset that comes back in time loses its mark and nothing else. Generations whose builder is alive
-stay. The list of live datasets is older than the sweep. So a live dataset loses only generations older than the newest
-protected one, because newer ones may serve by now; and it loses nothing if none is protected, because nobody knows what
-serves. Only whole generations count as kept, and none that a gate has refused; a damaged one (a shard is missing) and a
-refused one are removed once they are as old as that.
-What is announced of a dataset (``announcement``) goes with its last generation.
-The sweep never touches files that it does not know, nor another cluster's.
+A deleted dataset is first marked by a note in its folder, and removed when the mark is older than the grace period: a
+dataset that comes back in time only loses its mark. Generations whose builder is alive stay. The list of live datasets
+is older than the sweep. So a live dataset loses only generations older than the newest protected one, because newer
+ones may serve by now; without a protected one it loses nothing. Only whole generations that passed their gates count as
+kept; damaged and rejected ones are removed at the same age. The announcement of a dataset (``announcement``) goes with
+its last generation. The sweep never touches unknown files, nor another cluster's.
 
 A dataset that is to be retained gets a note in its folder while it lives, or when the list first says that it was
-deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note beside
-which there is nothing goes as a dataset does: marked first. What a live dataset is to adopt, and has not adopted yet,
-is spared without a note: as long as the list says so, and no longer.
+deleted. With the note it is never marked, and its generations stay until somebody deletes the folder. A note without
+generations is removed like a dataset: marked first. A generation that a live dataset is to adopt is spared without a
+note, as long as the list says so.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, read_announcement
 from lookupdb.store.dataset import Inventory, StoredDataset, is_older, sort_generations
 from lookupdb.store.layout import StoreAddress, check_generation
 
-# The list of a cluster's live datasets, written by its operator and read by the sweep. The sweep refuses a list that
-# is incomplete or of another cluster, because it removes what the list does not name.
+# The list of a cluster's live datasets, written by its operator. The sweep rejects an incomplete list or another
+# cluster's, because it removes everything that the list does not name.
 
 
 FORMAT_VERSION: Final = 1
@@ -47,19 +45,18 @@ class LiveDataset:
 
     address: StoreAddress
     keep: int
-    """How many of its newest generations to keep."""
+    """Number of its newest generations to keep."""
     protect: frozenset[str]
     """Generations that serve or are rolled out: these are kept too, and so is everything newer than all of them. If
     there are none, everything is kept."""
     retain: bool = False
-    """Whether its generations stay in the store when it is deleted."""
+    """True if its generations stay in the store when it is deleted."""
     predecessor: StoreAddress | None = None
-    """The earlier dataset whose generation it is to begin with, and does not have yet: what that one has left stays
-    meanwhile."""
+    """The earlier dataset to adopt a generation from, until that is done: its generations stay meanwhile."""
 
 
 def check_age(path: Path, now: float, max_seconds: float) -> None:
-    """Raises UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
+    """Raise UsageError if the list at ``path`` is too old at ``now``, or has no date: an old list lacks datasets that
     were created since, and generations that began to serve since."""
     try:
         written_at = datetime.datetime.fromisoformat(
@@ -69,30 +66,30 @@ def check_age(path: Path, now: float, max_seconds: float) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path} does not say when it was written: {_reason(error)}",
-            hint="its operator writes writtenAt, and the list anew, every ten minutes: look whether it runs",
+            hint="its operator updates the list every ten minutes: check that it runs",
         ) from error
     if not -max_seconds <= age <= max_seconds:
         when = "in the future" if age < 0 else f"{age / 3600:.1f} hours ago"
         raise UsageError(
             f"{path} was written at {written_at.isoformat()}, {when}: "
             f"expected at most {max_seconds / 3600:g} hours ago",
-            hint="its operator writes it anew every ten minutes: look whether it runs, or give --max-age",
+            hint="its operator updates it every ten minutes: check that it runs, or set --max-age",
         )
 
 
 def read_cluster(path: Path) -> str:
-    """The cluster of the list at ``path``. Raises UsageError if the list does not name it."""
+    """Return the cluster of the list at ``path``. Raises UsageError if the list does not name it."""
     try:
         return str(
             _check_type(_check_type(orjson.loads(_read_text(path)), dict, "the list")["cluster"], str, "cluster")
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
+        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
 
 
 def read_namespaces(path: Path) -> frozenset[str] | None:
-    """The namespaces that the list covers; None for all. An operator that sees only some must not make other operators'
-    datasets look deleted. Raises UsageError."""
+    """Return the namespaces that the list covers; None for all. An operator that sees only some must not make other
+    operators' datasets look deleted. Raises UsageError."""
     try:
         found = orjson.loads(_read_text(path)).get("namespaces")
         return (
@@ -101,26 +98,27 @@ def read_namespaces(path: Path) -> frozenset[str] | None:
             else frozenset(_check_type(name, str, "namespaces") for name in _check_type(found, list, ""))
         )
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is not a list of living datasets: {_reason(error)}") from error
+        raise UsageError(f"{path} is not a list of live datasets: {_reason(error)}") from error
 
 
 def read_live_datasets(path: Path, cluster: str) -> dict[StoreAddress, LiveDataset]:
-    """The live datasets in the list at ``path``. Raises UsageError if the list is incomplete or not of ``cluster``."""
+    """Return the live datasets in the list at ``path``. Raises UsageError if the list is incomplete or not of
+    ``cluster``."""
     text = _read_text(path)
     try:
         return _parse(orjson.loads(text), cluster)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
+        raise UsageError(f"{path} is not the list of live datasets of cluster {cluster}: {_reason(error)}") from error
 
 
 def read_retained(path: Path, cluster: str) -> frozenset[StoreAddress]:
-    """The datasets of ``cluster`` that were deleted, and whose generations stay, in the list at ``path``. Raises
+    """Return the deleted datasets of ``cluster`` whose generations stay, from the list at ``path``. Raises
     UsageError."""
     try:
         entries = _check_type(orjson.loads(_read_text(path)).get("retained", []), list, "retained")
         return frozenset(_parse_address(entry, cluster) for entry in entries)
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise UsageError(f"{path} is not the list of living datasets of cluster {cluster}: {_reason(error)}") from error
+        raise UsageError(f"{path} is not the list of live datasets of cluster {cluster}: {_reason(error)}") from error
 
 
 def _read_text(path: Path) -> bytes:
@@ -128,7 +126,7 @@ def _read_text(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"the list of living datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
+            f"the list of live datasets {path} cannot be read: {error.strerror}", hint="without it nothing is swept"
         ) from error
 
 
@@ -136,7 +134,7 @@ def _parse(members: dict[str, Any], cluster: str) -> dict[StoreAddress, LiveData
     if members["formatVersion"] != FORMAT_VERSION:
         raise ValueError(f"format version {members['formatVersion']!r}; this lookupdb reads {FORMAT_VERSION}")
     if members["cluster"] != cluster:
-        raise ValueError(f"it is of cluster {members['cluster']!r}")
+        raise ValueError(f"it belongs to cluster {members['cluster']!r}")
     datasets = _check_type(members["datasets"], list, "datasets")
     found = (_parse_dataset(entry, cluster) for entry in datasets)
     return {dataset.address: dataset for dataset in found}
@@ -162,7 +160,7 @@ def _parse_address(entry: dict[str, Any], cluster: str) -> StoreAddress:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with the list, for whoever wrote it by hand."""
+    """Return what is wrong with the list, for its author."""
     match error:
         case UsageError():
             return error.message
@@ -171,7 +169,7 @@ def _reason(error: Exception) -> str:
         case orjson.JSONDecodeError():
             return f"it is not JSON: {error}"
         case AttributeError():
-            return "it is not a JSON object, or an entry of datasets is none"
+            return "it is not a JSON object, or an entry of datasets is not one"
     return str(error)
 
 
@@ -181,16 +179,15 @@ def _check_type(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-# Which generations of a dataset that lives are superseded, and which are spared: the one place that decides it, for
-# sweeps, builders and `lookupdb up`.
+# Superseded generations of a live dataset, and spared ones, for sweeps, builders and `lookupdb up`.
 #
-# What is announced of a dataset (``announcement``) is spared by whoever removes on its own account: others follow that
-# generation, and would find nothing. A cluster's sweep goes by its operator's list, which names what serves.
+# Builders and `lookupdb up` spare the announced generation (``announcement``), because others follow it. A cluster's
+# sweep goes by its operator's list, which names the generations that serve.
 
 
 def find_superseded(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
-    """The generations that the dataset neither keeps nor protects, and that cannot serve any more: they are older than
-    the newest of ``protect``. Without the ``announced`` one; oldest first."""
+    """Return the generations that are neither kept nor protected nor ``announced``, and can no longer serve: they are
+    older than the newest of ``protect``. Oldest first."""
     newest = max(map(generation_number, protect), default=0)
     candidates = sort_generations([*found.usable[:-keep], *found.damaged, *found.refused])
     older = [generation for generation in candidates if generation_number(generation) < newest]
@@ -198,8 +195,8 @@ def find_superseded(found: Inventory, keep: int, protect: Collection[str], annou
 
 
 def find_prunable(found: Inventory, keep: int, protect: Collection[str], announced: str | None = None) -> list[str]:
-    """All but the newest ``keep`` whole generations, those in ``protect`` and the ``announced`` one: also damaged ones
-    that are older than these, and refused ones that are older than the newest. Oldest first."""
+    """Return all but the newest ``keep`` whole generations, those in ``protect`` and the ``announced`` one, including
+    older damaged ones, and rejected ones that are older than the newest. Oldest first."""
     newest = found.usable[-keep:]
     if not newest:
         return []
@@ -210,22 +207,21 @@ def find_prunable(found: Inventory, keep: int, protect: Collection[str], announc
 
 
 def remove_superseded(dataset: StoredDataset, keep: int, protect: Collection[str]) -> list[str]:
-    """Remove of ``dataset``, which lives, the generations that a sweep would remove: those that are none of the newest
-    ``keep``, not in ``protect``, not announced, and older than the newest of ``protect``. Returns them. Raises
-    StoreError."""
+    """Remove the generations of the live ``dataset`` that a sweep would remove, except the announced one: not among the
+    newest ``keep``, not in ``protect``, and older than the newest of ``protect``. Return them. Raises StoreError."""
     found = dataset.take_inventory()
     return _remove(dataset, find_superseded(found, keep, protect, find_announced(dataset)))
 
 
 def prune(dataset: StoredDataset, keep: int, protect: Collection[str] = ()) -> list[str]:
-    """Remove of ``dataset`` what ``find_prunable`` finds. Returns it. Raises StoreError."""
+    """Remove and return the generations that ``find_prunable`` finds. Raises StoreError."""
     found = dataset.take_inventory()
     return _remove(dataset, find_prunable(found, keep, protect, find_announced(dataset)))
 
 
 def find_announced(dataset: StoredDataset) -> str | None:
-    """The generation that is announced; None where none is, also by a note that is no announcement: nobody follows
-    that. Raises StoreError."""
+    """Return the announced generation; None if there is none, or an invalid note, which nobody follows. Raises
+    StoreError."""
     try:
         standing = read_announcement(dataset)
     except CorruptFile:
@@ -242,26 +238,26 @@ def _remove(dataset: StoredDataset, generations: list[str]) -> list[str]:
 log = logging.getLogger(__name__)
 
 MARK_NOTE: Final = "swept.json"
-"""The note that says since when a dataset has not existed."""
+"""The note with the time since when a dataset has not existed."""
 RETAIN_NOTE: Final = "retained.json"
 """The note that says that a dataset's generations stay when it is deleted."""
 _LEFT_NOTES: Final = (RETAIN_NOTE, ANNOUNCEMENT_NOTE)
-"""What may be left of a dataset that has nothing else; the mark goes after them."""
+"""Notes that may be left without generations; the mark is removed after them."""
 _DEAD_SECONDS: Final = 3600.0
-"""A claim of that age is not watched, because its builder would have renewed it every few seconds. To watch each would
-leave no time for the datasets behind."""
+"""A claim of that age is not watched, because its builder would have renewed it every few seconds. Watching each would
+leave no time for other datasets."""
 _MOST_REMAINS: Final = 200
-"""Of one dataset whose remains one sweep removes: each takes some requests. The next sweep goes on."""
+"""The most remains of one dataset to remove in a sweep: each takes some requests. The next sweep continues."""
 _MAX_MARK_BYTES: Final = 1024
 _RETAINED: Final = orjson.dumps({"formatVersion": 1, "deletionPolicy": "Retain"}, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @dataclass(slots=True)
 class SweepSummary:
-    """What a sweep did, or would have done in a dry run."""
+    """The results of a sweep, or of a dry run."""
 
     datasets: int = 0
-    """How many datasets the sweep looked at."""
+    """Number of datasets that the sweep looked at."""
     marked: int = 0
     unmarked: int = 0
     removed_generations: int = 0
@@ -269,7 +265,7 @@ class SweepSummary:
     """The remains of dead builders and interrupted removals."""
     removed_datasets: int = 0
     retained_datasets: int = 0
-    """Datasets that no longer exist, and whose generations stay."""
+    """Deleted datasets whose generations stay."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -295,9 +291,9 @@ class Sweep:
         self.summary = SweepSummary()
 
     def find(self, store: Store, spanned: Collection[str] | None = None) -> Iterator[StoredDataset]:
-        """Every dataset of ``store``, or of the namespaces ``spanned``. A namespace that cannot be listed becomes a
-        problem in the summary: who writes there must not stop the sweep of others'. Raises StoreError for a store that
-        is not reached at all."""
+        """Yield every dataset of ``store``, or of the namespaces ``spanned``. A namespace that cannot be listed becomes
+        a problem in the summary, and does not stop the sweep of others. Raises StoreError if the store cannot be
+        reached."""
         for namespace in store.namespaces():
             if spanned is not None and namespace not in spanned:
                 continue
@@ -311,7 +307,7 @@ class Sweep:
             yield from map(store.dataset_at, addresses)
 
     def run(self, datasets: Iterator[StoredDataset]) -> Iterator[str]:
-        """Sweep all datasets. One that cannot be swept becomes a problem in the summary, and the sweep goes on."""
+        """Sweep all datasets. One that cannot be swept becomes a problem in the summary, and the sweep continues."""
         for dataset in datasets:
             self.summary.datasets += 1
             try:
@@ -319,8 +315,8 @@ class Sweep:
                 yield from self._sweep_live(dataset, live) if live else self._sweep_absent(dataset)
             except StoreError as error:
                 self.summary.problems.append(f"{dataset.address}: {error.message}")
-            except Exception as error:  # whoever owns the dataset writes its files, and must not stop the sweep
-                log.exception("a dataset cannot be swept, by a defect", extra={"dataset": str(dataset.address)})
+            except Exception as error:  # users write a dataset's files, and must not stop the sweep
+                log.exception("a dataset cannot be swept because of a bug", extra={"dataset": str(dataset.address)})
                 self.summary.problems.append(f"{dataset.address}: {type(error).__name__}: {error}")
 
     def _sweep_live(self, dataset: StoredDataset, live: LiveDataset) -> Iterator[str]:
@@ -356,7 +352,7 @@ class Sweep:
             self._note(dataset, MARK_NOTE, _render_mark(self._now))
         elif self._now - marked_at >= self._grace:
             for generation in published:
-                if self._is_retained(dataset):  # by a copy that has begun since, and takes what it finds for copied
+                if self._is_retained(dataset):  # by a copy that has begun since, and reuses what it finds
                     return
                 yield from self._remove(dataset, generation)
             yield from self._remove_remains(dataset)
@@ -370,7 +366,7 @@ class Sweep:
         return dataset.address in self._retained or dataset.read_note(RETAIN_NOTE) is not None
 
     def _keep_absent(self, dataset: StoredDataset, *, is_marked: bool) -> Iterator[str]:
-        """What a deleted dataset has left that is retained, or is to be adopted, stays, but for remains."""
+        """Keep what a deleted dataset has left, to be retained or adopted, except for remains."""
         self.summary.retained_datasets += 1
         if dataset.address in self._retained and dataset.read_note(RETAIN_NOTE) is None:
             yield f"{_describe_dataset(dataset)}: retained: the dataset no longer exists"
@@ -387,7 +383,7 @@ class Sweep:
             dataset.remove(generation)
 
     def _remove_remains(self, dataset: StoredDataset) -> Iterator[str]:
-        """Claiming a generation and releasing it removes its remains, unless its builder is alive."""
+        """Claim and release a generation, which removes its remains unless its builder is alive."""
         found = dataset.unfinished_generations().items()
         old = [generation for generation, changed in found if self._now - changed >= self._grace]
         for generation in sort_generations(old)[:_MOST_REMAINS]:
@@ -402,13 +398,13 @@ class Sweep:
 
 
 def retain(dataset: StoredDataset) -> None:
-    """Note that the generations of ``dataset`` stay though it does not live. A dataset that lives, or comes to, has the
-    note as its deletionPolicy says."""
+    """Note that the generations of ``dataset`` stay although it is deleted. For a live dataset, its deletionPolicy
+    decides."""
     dataset.write_note(RETAIN_NOTE, _RETAINED)
 
 
 def _reclaim(dataset: StoredDataset, generation: str) -> bool:
-    """Whether the remains were removed: nobody is building ``generation``."""
+    """Return whether the remains were removed: nobody is building ``generation``."""
     with tempfile.TemporaryDirectory(prefix="lookupdb-sweep-") as scratch:
         try:
             dataset.claim(generation, Path(scratch), dead_seconds=_DEAD_SECONDS).release()
@@ -430,8 +426,8 @@ def _render_mark(now: float) -> bytes:
 
 
 def _parse_mark(mark: bytes, now: float) -> float | None:
-    """The time of the mark; None if the note is no mark, and will be written again. No sweep has written one that is
-    of before 1970, or that is yet to come at ``now``: that one would keep the dataset for ever."""
+    """Return the time of the mark; None if the note is invalid and will be written again. No sweep writes a time before
+    1970, or after ``now``: that would keep the dataset indefinitely."""
     if len(mark) > _MAX_MARK_BYTES:
         return None
     try:
