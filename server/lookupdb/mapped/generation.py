@@ -19,8 +19,8 @@ from lookupdb import keys, native, shard_name
 from lookupdb.disk import opening_error
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError
 from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
+from lookupdb.mapped.decoders import JSON, Decoders
 from lookupdb.mapped.location import Identity, Location, unopened_error
-from lookupdb.mapped.python_generation import JSON, Decoders
 
 log = logging.getLogger(__name__)
 

@@ -13,30 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
-import orjson
 
-from lookupdb import exact_json
 from lookupdb.errors import CorruptFile
 from lookupdb.keys import InvalidKey, shard_number
+from lookupdb.mapped.decoders import Decoders
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
-
-# What makes values of stored JSON.
-
-
-class Decoders(NamedTuple):
-    """Functions from JSON to values. Both raise ValueError for what is no JSON."""
-
-    quickly: Callable[[bytes], Any]
-    """For values without long numbers: it rounds integers beyond 64 bits, and refuses exponents beyond a float's."""
-    exactly: Callable[[bytes], Any]
-    """For all values."""
-
-
-JSON: Final = Decoders(orjson.loads, exact_json.decode)
-
 
 _PIECE_BYTES: Final = 1 << 20
 _PIECE_RECORDS: Final = 256
