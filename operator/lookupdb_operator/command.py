@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _STORES: Final = ("s3://", "gs://", "az://")
 _HIGHEST_ID: Final = 2**31 - 1
-"""Of a user or group, as the API server takes it."""
+"""The highest user or group id that the API server accepts."""
 
 
 class _List(click.ParamType[tuple[str, ...]]):
@@ -32,7 +32,7 @@ class _List(click.ParamType[tuple[str, ...]]):
     name = "a,b,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Empty parts are left out."""
+        """Parse ``value`` without empty parts."""
         if isinstance(value, tuple):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -46,7 +46,7 @@ class _Json(click.ParamType[Any]):
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Fails with a usage error for what is not JSON, or of another type."""
+        """Parse ``value``. Fails with a usage error if it is not JSON, or of another type."""
         if not isinstance(value, str):
             return value
         try:
@@ -65,7 +65,7 @@ class _PodSecurity(_Json):
         super().__init__(dict, "a JSON object")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Fails also for other members, and for numbers that no user but root may have."""
+        """Parse ``value``. Fails also for unknown members, and for invalid ids or root's."""
         parsed: dict[str, Any] = super().convert(value, param, ctx)
         for name, number in parsed.items():
             if name not in configuration.POD_SECURITY:
@@ -136,7 +136,7 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--image-pull-policy",
     type=click.Choice(["Always", "IfNotPresent", "Never"]),
     default="IfNotPresent",
-    help="Of all pods.",
+    help="Image pull policy of all pods.",
 )
 @option("--image-pull-secrets", type=_List(), default="", help="Names of pull secrets, present in every namespace.")
 @option("--network-policies/--no-network-policies", default=True, help="Whether to write NetworkPolicies.")
@@ -168,20 +168,20 @@ _PEERS: Final = _Json(list, "a JSON list of NetworkPolicy peers")
     "--resync-seconds",
     type=click.FloatRange(1, 86400),
     default=300,
-    help="How often every dataset is looked at even if nothing happens.",
+    help="How often to reconcile every dataset even if nothing happens.",
 )
-@option("--workers", type=click.IntRange(1, 64), default=4, help="How many datasets are looked at at once.")
+@option("--workers", type=click.IntRange(1, 64), default=4, help="Number of datasets to reconcile at once.")
 @option(
     "--max-concurrent-builds",
     type=click.IntRange(1, 10_000),
     default=turns.DEFAULT_LIMIT,
-    help="How many datasets build at once; the others wait for their turn.",
+    help="Number of build slots; other datasets are queued.",
 )
 @option(
     "--max-concurrent-rollouts",
     type=click.IntRange(1, 10_000),
     default=turns.DEFAULT_LIMIT,
-    help="How many datasets start servers of something new at once: each needs the room of two until it serves.",
+    help="Number of rollout slots. Each needs room for the old and the new servers until the new ones serve.",
 )
 @log_format
 def command(**values: Any) -> None:
@@ -206,7 +206,7 @@ def command(**values: Any) -> None:
 
 
 def options(**values: Any) -> OperatorOptions:
-    """The options in ``values``, checked. Raises UsageError."""
+    """Return the checked options in ``values``. Raises UsageError."""
     from lookupdb_operator.main import OperatorOptions
 
     if not values["store"].startswith(_STORES):
@@ -260,7 +260,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _check_gateway(url: str) -> None:
-    """Raises UsageError for what is no bare URL: a path would be lost, and a password would stand in every pod."""
+    """Raise UsageError unless it is a bare URL: a path would be lost, and a password would be visible in every pod."""
     if not url:
         return
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The settings of an operator that are the same for all datasets, from its command line. Pure data."""
+"""The operator's settings that are the same for all datasets, from its command line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 DEFAULT_IDENTITY: Final = "lookupdb/lookupdb"
 POD_SECURITY: Final[Mapping[str, int]] = {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}
-"""User and groups of every process, as in the image. A cluster that assigns users to each namespace, as OpenShift does,
-accepts no others: there they are left out."""
+"""User and groups of every process, as in the image. OpenShift assigns its own and accepts no others; leave them out
+there."""
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a pod's own addresses
 LISTEN_ADDRESSES: Final = (ANY_ADDRESS, "::")
 
@@ -19,52 +19,52 @@ class Config:
     """Settings of one operator."""
 
     image: str
-    """Of builders, shard servers and routers, unless a dataset names another."""
+    """The image of builders, shard servers and routers, unless a dataset names another."""
     store: str
     """URL of the store: s3://, gs://, az://."""
     cluster: str
-    """This cluster's prefix in the store: the uid of the kube-system namespace, unless another is given."""
+    """This cluster's prefix in the store; the uid of the kube-system namespace by default."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     identity: str = DEFAULT_IDENTITY
-    """``namespace/name`` of this installation; a dataset is acted on by one only."""
+    """``namespace/name`` of this installation; only one acts on a dataset."""
     network_policies: bool = True
     """Whether to write NetworkPolicies."""
     router_resp: bool = True
-    """Whether routers speak the Redis protocol, too, on a port of its own."""
+    """Whether routers also speak the Redis protocol, on a separate port."""
     router_clients: tuple[Mapping[str, Any], ...] = ()
     """NetworkPolicy peers that may send lookups to routers; empty: anyone."""
     admin_clients: tuple[Mapping[str, Any], ...] = ()
-    """NetworkPolicy peers that may read admin ports: the operator, and who scrapes metrics."""
+    """NetworkPolicy peers that may read admin ports: the operator and metric scrapers."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
-    """Further labels of every pod."""
+    """Additional labels of every pod."""
     pod_security: Mapping[str, int] = field(default_factory=lambda: POD_SECURITY)
-    """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses what is left out."""
+    """runAsUser, runAsGroup and fsGroup of every pod; the cluster chooses missing ones."""
     pod_host: str = ANY_ADDRESS
-    """Where shard servers and routers listen: ``::`` where pods have IPv6 addresses."""
+    """Listen address of shard servers and routers; ``::`` for pods with IPv6 addresses."""
     shard_key: bytes = field(default=b"", repr=False)
-    """The release's key, from which the passwords of shard servers are derived; empty: they ask for none. It is secret,
-    and never shown; ``store.shard_key`` reads it from the cluster."""
+    """The release's key, which shard passwords are derived from; empty: no passwords. It is secret and never shown."""
     gateway: str = ""
-    """URL of the gateway before the store, to which builders and fetchers show a token of their namespace. Empty: they
-    reach the store themselves, with its credentials."""
+    """URL of the gateway, which accepts namespace tokens of builders and fetchers. Empty: they reach the store
+    directly,
+    with its credentials."""
 
     announces: bool = False
     """Whether the operator can announce active generations through the gateway."""
 
     @property
     def store_of_pods(self) -> str:
-        """URL of the store as builders and fetchers know it."""
+        """URL of the store for builders and fetchers."""
         return self.gateway or self.store
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The environment in which a builder or fetcher reaches the store, as it is now. Behind a gateway it needs none."""
+    """The environment for reaching the store, as it is now. Empty behind a gateway."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """AWS_ACCESS_KEY_ID and the like, without prefix."""
+    """Variables such as AWS_ACCESS_KEY_ID, without prefix."""
     digest: str = ""
-    """Changes when the environment does; empty when there is none."""
+    """Changes with the environment; empty if there is none."""
     problem: str | None = None
-    """Why there is none, as a sentence."""
+    """Why there is no access, as a sentence."""

@@ -1,8 +1,8 @@
-"""Whether the cluster's CustomResourceDefinition has all that this operator reads and writes.
+"""Check that the cluster's CustomResourceDefinition has everything that this operator reads and writes.
 
-What an older one does not know is pruned from every status that is written, or refused: the operator would forget what
-it claimed. So it does not start beside one. It compares the CRD file of its package with the OpenAPI document that the
-API server publishes, which every service account may read. A newer CRD has more, and that is fine.
+An older CRD would prune or reject parts of the status, and the operator would forget what it claimed. So it does not
+start with one. It compares its packaged CRD with the API server's OpenAPI document, which every service account may
+read. A newer CRD is fine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _PATH: Final = f"/openapi/v3/apis/{names.DATASET_KIND.api_version}"
 _PATIENCE: Final = 10.0
-"""Seconds that the document may lag behind a CRD that was applied just now: two or so."""
+"""Seconds that the document may lag behind a new CRD; usually about two."""
 _RETRY_SECONDS: Final = 1.0
 _NAMED_AT_MOST: Final = 5
 
@@ -37,8 +37,9 @@ class OutdatedCrd(UsageError):
 
 
 async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
-    """Return when the API server publishes a schema of LookupDatasets that has all this operator needs. Raises
-    OutdatedCrd if a published one still lacks something after ``patience`` seconds."""
+    """Return once the published schema of LookupDatasets has everything that this operator needs. Raises OutdatedCrd if
+    it
+    still lacks something after ``patience`` seconds."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -57,14 +58,14 @@ async def wait_for_crd(api: Api, patience: float = _PATIENCE) -> None:
 
 
 def _find_schema(document: Schema) -> Schema | None:
-    """Return the schema of one LookupDataset; None where ``document`` has none."""
+    """Return the schema of one LookupDataset; None if ``document`` has none."""
     kind = {"group": names.DATASET_KIND.group, "version": names.DATASET_KIND.version, "kind": names.DATASET_KIND.name}
     schemas = document.get("components", {}).get("schemas", {}).values()
     return next((item for item in schemas if kind in item.get("x-kubernetes-group-version-kind", ())), None)
 
 
 def find_missing(expected: Schema, found: Schema) -> Iterator[str]:
-    """Yield what ``found`` lacks of ``expected``, schemas of one LookupDataset, as ``status.rollouts[].push``."""
+    """Yield the parts of ``expected`` that ``found`` lacks, for example ``status.rollouts[].push``."""
     for part in ("spec", "status"):
         yield from _find_missing(expected["properties"][part], found.get("properties", {}).get(part, {}), part)
 

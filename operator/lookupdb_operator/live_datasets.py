@@ -1,7 +1,7 @@
-"""Writes what is announced of datasets through the gateway, as the operator's own service account.
+"""The list of live datasets for the store's sweep, and announcements through the gateway.
 
-It reads what stands there first, and replaces that very version: a write that comes late, of an operator that was
-stopped or has stood still, changes nothing.
+The announcer, with the operator's service account, reads the stored announcement and replaces exactly that version, so
+a late write of a stopped or suspended operator changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.cluster.parse import read_labels
 from lookupdb_operator.model import Manifest, ObservedDataset
 
-# The list of live datasets: the store's sweep removes nothing that it names.
+# The list of live datasets: the store's sweep keeps everything that it names.
 
 
 log = logging.getLogger(__name__)
@@ -55,20 +55,19 @@ WRITTEN_AT: Final = "writtenAt"
 _ADDRESS: Final = ("namespace", "name", "uid")
 RETAIN: Final = "Retain"
 MOST_RETAINED: Final = 2000
-"""Deleted datasets that the list names: the sweep, which runs every night, notes in the store that they are retained.
-Some 200 KB."""
+"""Limit of deleted datasets in the list, about 200 KB. The nightly sweep notes in the store that they are retained."""
 _SHORT_UID: Final = re.compile(r"[A-Za-z0-9]{1,8}")
-"""As a folder in the store ends with it. The sweep refuses a list with another one."""
+"""The end of a folder's name in the store. The sweep rejects a list with any other form."""
 _DEFAULT_KEEP: Final = 3
-"""keepGenerations of a dataset whose spec cannot be read."""
+"""keepGenerations if a dataset's spec cannot be read."""
 REFRESH_SECONDS: Final = 600.0
-"""Age at which a list is written anew though nothing has changed: the sweep refuses one that is older than an hour."""
+"""Age at which an unchanged list is rewritten: the sweep rejects one older than an hour."""
 
 
 class LiveDatasetsWriter:
-    """Writes the list when it changes, and every ten minutes, because it carries its age.
+    """Writes the list when it changes, and every ten minutes because it carries its age.
 
-    ``write`` must not be called before the cache holds every dataset.
+    Do not call ``write`` before the cache has every dataset.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class LiveDatasetsWriter:
         self._written: Mapping[str, Any] | None = None
 
     async def write(self) -> None:
-        """Write the list if the cluster has another one, or an old one. Raises what ``api`` raises."""
+        """Write the list if it has changed or is old. Raises what ``Api`` raises."""
         datasets = sorted(self._cache.datasets(), key=lambda dataset: dataset.key)
         if self._written is None:
             self._written = await self._read()
@@ -103,7 +102,7 @@ class LiveDatasetsWriter:
             self._written = desired
 
     async def _read(self) -> Mapping[str, Any] | None:
-        """The list that the cluster has; None when there is none. Raises Refused when the ConfigMap is not ours."""
+        """Return the cluster's list; None if there is none. Raises Refused if the ConfigMap is not the operator's."""
         found = await self._cluster.get(names.CONFIG_MAP, self._namespace, self._name)
         if found is None:
             return None
@@ -116,7 +115,7 @@ class LiveDatasetsWriter:
         return _parse((found.get("data") or {}).get(DATA_KEY))
 
     def _render_config_map(self, desired: Mapping[str, Any]) -> Manifest:
-        text = orjson.dumps(desired).decode()  # not indented: a ConfigMap takes 1 MiB, 6,000 datasets instead of 4,000
+        text = orjson.dumps(desired).decode()  # not indented: 1 MiB holds 6,000 datasets instead of 4,000
         return {
             "apiVersion": names.CONFIG_MAP.api_version,
             "kind": names.CONFIG_MAP.name,
@@ -126,7 +125,7 @@ class LiveDatasetsWriter:
 
 
 def _parse(text: str | None) -> Mapping[str, Any] | None:
-    """The list that the cluster has; None when ``text`` is no list."""
+    """Return the list in ``text``; None if it is not one."""
     try:
         members = orjson.loads(text or "")
     except ValueError:
@@ -145,8 +144,9 @@ def _needs_writing(desired: Mapping[str, Any], existing: Mapping[str, Any] | Non
 
 
 def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[ObservedDataset]) -> list[dict[str, str]]:
-    """The deleted datasets whose generations stay in the store: those that the previous list named as such, and those
-    that lived by it, and are gone. Oldest first."""
+    """Return deleted datasets whose generations stay in the store, oldest first: those that the previous list retained,
+    and
+    those that it called live but are gone."""
     alive = {dataset.uid for dataset in datasets}
     known = _list_entries(previous or {}, "retained")
     known += [entry for entry in _list_entries(previous or {}, "datasets") if entry.get("retain")]
@@ -155,7 +155,7 @@ def find_retained(previous: Mapping[str, Any] | None, datasets: Iterable[Observe
 
 
 def _list_entries(members: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The datasets that ``members`` list under ``name``, and that have an address."""
+    """Return the datasets that ``members`` list under ``name`` with an address."""
     entries = members.get(name)
     return [
         entry
@@ -171,7 +171,7 @@ def render_live_datasets(
     now: float,
     retained: Sequence[Mapping[str, str]] = (),
 ) -> Mapping[str, Any]:
-    """The list as of ``now``. It is complete for ``namespaces``; empty means all."""
+    """Return the list as of ``now``. It is complete for ``namespaces``, or for all if empty."""
     return {
         "formatVersion": FORMAT_VERSION,
         "cluster": cluster_id,
@@ -198,7 +198,7 @@ def _pinned(dataset: ObservedDataset) -> str:
 
 
 def _find_predecessor(dataset: ObservedDataset) -> str:
-    """The short uid of the earlier dataset that builders are told to adopt, as long as they are; else empty."""
+    """Return the short uid of the earlier dataset that builders adopt, while they do; else empty."""
     adopt = dataset.spec.get("adopt")
     uid = adopt.get("uid") if isinstance(adopt, dict) else None
     if not isinstance(uid, str) or not dataset.status.has_nothing_of_its_own:
@@ -220,11 +220,11 @@ _MAX_ANSWER_BYTES: Final = 64 << 10
 
 
 class NotAnnounced(Exception):
-    """The store does not have it, or nobody knows; it may succeed later."""
+    """The store does not have the announcement, or its state is unknown; a retry may succeed."""
 
 
 class GatewayAnnouncer:
-    """Announces to the gateway at ``url``, with the token in ``token_file``, which is read anew each time."""
+    """Announces to the gateway at ``url`` with the token in ``token_file``, which is read for each request."""
 
     def __init__(self, url: str, cluster: str, token_file: Path) -> None:
         self._url = url.rstrip("/")
@@ -233,7 +233,7 @@ class GatewayAnnouncer:
         self._session: aiohttp.ClientSession | None = None
 
     async def announce(self, announcement: Announcement) -> None:
-        """Return when the store has ``announcement``, or a later one of the same generation. Raises NotAnnounced."""
+        """Return once the store has ``announcement``, or a later one of the same generation. Raises NotAnnounced."""
         try:
             address = StoreAddress(self._cluster, announcement.namespace, announcement.name, announcement.uid)
         except UsageError as error:
@@ -255,8 +255,8 @@ class GatewayAnnouncer:
             ) from error
 
     async def _read(self, target: str) -> tuple[Announcement | None, str]:
-        """What stands there, and the mode of a put that replaces it and nothing else. What is no announcement, or of
-        another dataset, is replaced."""
+        """Return the stored announcement, and the put mode that replaces exactly it. Invalid ones, and those of another
+        dataset, are replaced."""
         status, headers, body = await self._ask("GET", target, expected=(200, 404))
         if status == 404:
             return None, CREATE
@@ -274,7 +274,7 @@ class GatewayAnnouncer:
         headers: Mapping[str, str] | None = None,
         expected: tuple[int, ...] = (200,),
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body of an answer. Raises NotAnnounced for one that is not expected."""
+        """Return status, headers and body of an answer. Raises NotAnnounced if the status is not expected."""
         shown = {"Authorization": f"Bearer {self._read_token()}", **(headers or {})}
         request = self._open().request(
             method, f"{self._url}{target}", data=body, headers=shown, timeout=_SECONDS, allow_redirects=False
@@ -295,7 +295,7 @@ class GatewayAnnouncer:
         return self._session
 
     def _read_token(self) -> str:
-        """The token of this moment. Raises NotAnnounced."""
+        """Return the current token. Raises NotAnnounced."""
         try:
             with self._token_file.open("rb") as file:
                 token = file.read(MAX_ACCOUNT_TOKEN_BYTES + 1).strip()

@@ -1,4 +1,4 @@
-"""The operator as a whole: what it is made of, started and stopped in order, in kopf's event loop."""
+"""Start, connect and stop the parts of the operator, in kopf's event loop."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SYSTEM: Final = "kube-system"
-"""The namespace whose uid identifies a cluster: every cluster has it, and never loses it."""
+"""The namespace whose uid identifies a cluster. Every cluster has it, and it cannot be deleted."""
 _RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorOptions:
-    """The options of the command line; those that are the same for all datasets are its ``config``."""
+    """The command-line options. ``config`` holds those that are the same for all datasets."""
 
     config: Config
-    """Its ``cluster`` may be empty: the uid of the kube-system namespace then."""
+    """If its ``cluster`` is empty, the uid of the kube-system namespace is used."""
     namespace: str
-    """Where the operator itself lives: the store's Secret and the living list are there."""
+    """The operator's own namespace, with the store's Secret and the list of live datasets."""
     namespaces: tuple[str, ...] = ()
-    """Those that are watched; none given: all."""
+    """The namespaces to watch; all if empty."""
     store_secret: str = ""
     create_store_secret: bool = False
     shard_key_secret: str = ""
-    """Of the release's key; empty: shard servers ask for no password."""
+    """The Secret with the release's shard key. If empty, shard servers require no password."""
     gateway_token: Path | None = None
-    """The file of the token with which active generations are announced to the gateway; None: they are not."""
+    """The file with the token for announcing active generations to the gateway; None: nothing is announced."""
     store_environment: Mapping[str, str] = field(default_factory=dict)
     living_list: str = ""
-    host: str = "0.0.0.0"  # noqa: S104 - a pod's probes come from outside of it
+    host: str = "0.0.0.0"  # noqa: S104 - probes come from outside the pod
     port: int = names.OPERATOR_PORT
     resync_seconds: float = 300.0
     workers: int = 4
     max_concurrent_builds: int = turns.DEFAULT_LIMIT
     max_concurrent_rollouts: int = turns.DEFAULT_LIMIT
     admin_port: int = names.ADMIN_PORT
-    """Where routers are asked."""
+    """The port on which routers are asked for reports."""
 
 
 async def run(options: OperatorOptions, *, stop: threading.Event | None = None, decide: Decide = plan) -> None:
-    """Operate until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is configured, and LookupdbError when
-    the operator cannot start."""
+    """Run the operator until SIGTERM, SIGINT or ``stop``. Raises ApiError when no cluster is configured, and
+    LookupdbError when the operator cannot start."""
     operator = _Operator(options, await Api.connect(os.environ.get("KUBECONFIG")), decide)
     try:
         registry = operator.informers.make_registry(start=operator.start, stop=operator.stop)
@@ -85,7 +85,7 @@ async def run(options: OperatorOptions, *, stop: threading.Event | None = None, 
 
 
 class _Operator:
-    """All that lives as long as the operator does."""
+    """The parts that live as long as the operator."""
 
     def __init__(self, options: OperatorOptions, api: Api, decide: Decide) -> None:
         self._options = options
@@ -111,9 +111,9 @@ class _Operator:
         )
 
     async def start(self) -> None:
-        """Start all that a look needs, then the workers, who wait for the first key: before kopf lists anything.
+        """Start everything that a reconcile pass needs, then the workers. kopf lists objects only afterwards.
 
-        No probe is answered before the CustomResourceDefinition has all that is needed: a pod that waits is not ready.
+        Probes are answered once the CustomResourceDefinition is complete; until then the pod is not ready.
         """
         options = self._options
         await wait_for_crd(self._api)
@@ -129,7 +129,7 @@ class _Operator:
         if options.create_store_secret:
             await _retry_until_done(lambda: ensure_credentials(self._cluster, options.namespace, options.store_secret))
         shard_key = self._shard_key_reader()
-        if shard_key:  # without it nothing is planned: a rollout would have no password
+        if shard_key:  # before any plan: a rollout needs its password
             await _retry_until_done(shard_key.refresh)
             config = replace(config, shard_key=self._shard_key)
         store = self._store_access_reader(config)
@@ -185,12 +185,12 @@ class _Operator:
 
     def _is_alive(self) -> bool:
         if self._workers is None or self._resync is None or self._reflecting is None:
-            return True  # starting; that it takes too long shows in the age of the last success
+            return True  # starting; a slow start shows in the age of the last success
         return self._workers.alive and not self._resync.done() and not self._reflecting.done()
 
     def _store_access_reader(self, config: Config) -> StoreAccessReader | None:
         if config.gateway:
-            return None  # which has the credentials, and nobody else
+            return None  # only the gateway has the credentials
         return StoreAccessReader(
             self._cluster,
             namespace=self._options.namespace,
@@ -225,7 +225,7 @@ class _Operator:
         return self._options.config.cluster or await self._cluster.namespace_uid(_SYSTEM)
 
     async def stop(self) -> None:
-        """End what ``start`` began. May be called again."""
+        """Stop what ``start`` started. May be called more than once."""
         for task in filter(None, (self._resync, self._reflecting)):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -241,18 +241,18 @@ class _Operator:
             await self._health_server.close()
 
     async def close(self) -> None:
-        """Stop, and close all connections; also when kopf was cut off before it could say that it ends."""
+        """Stop, and close all connections, even if kopf was cancelled before it called ``stop``."""
         await self.stop()
         await self._cluster.close()
 
 
 def _log_defect(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        log.error("the %s ended, by a defect", task.get_name(), exc_info=error)
+        log.error("%s stopped by a defect", task.get_name(), exc_info=error)
 
 
 async def _retry_until_done(step: Callable[[], Awaitable[T]]) -> T:
-    """Try ``step`` until it succeeds, and return what it returns: a cluster's parts start in any order."""
+    """Retry ``step`` until it succeeds, and return its result: a cluster's parts start in any order."""
     while True:
         try:
             return await step()

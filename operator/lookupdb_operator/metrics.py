@@ -1,4 +1,4 @@
-"""The operator's own metrics: what it does, and the state of every dataset as it last saw it."""
+"""The operator's metrics, its health, and the port that serves both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """All metrics, in a registry of their own: a process may hold several operators, as tests do."""
+    """All metrics, in their own registry: a process may hold several operators, as in tests."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,88 +41,85 @@ class Metrics:
         )
         self.reconciles = Counter(
             "lookupdb_operator_reconciles_total",
-            "Datasets looked at, by outcome.",
+            "Reconcile passes, by outcome.",
             ["outcome"],
             registry=self._registry,
         )
         self.errors = Counter(
             "lookupdb_operator_reconcile_errors_total",
-            "Looks at a dataset that could not end, and will be repeated.",
+            "Failed reconcile passes, which are retried.",
             registry=self._registry,
         )
         self.seconds = Histogram(
             "lookupdb_operator_reconcile_seconds",
-            "How long a look at a dataset took.",
+            "Duration of a reconcile pass.",
             buckets=_BUCKETS,
             registry=self._registry,
         )
         self._writes = Counter(
             "lookupdb_operator_api_writes_total",
-            "Requests to the API server that write.",
+            "Write requests to the API server.",
             ["verb", "kind"],
             registry=self._registry,
         )
-        self._depth = Gauge(
-            "lookupdb_operator_queue_depth", "Datasets that wait for a worker.", registry=self._registry
-        )
+        self._depth = Gauge("lookupdb_operator_queue_depth", "Datasets waiting for a worker.", registry=self._registry)
         Gauge(
             "lookupdb_operator_last_success_age_seconds",
-            "Seconds since a look at a dataset last succeeded; where there is no dataset, since a resync did.",
+            "Seconds since the last successful reconcile pass; without datasets, since the last resync.",
             registry=self._registry,
         ).set_function(self.success_age)
 
     def count_write(self, verb: str, kind: str) -> None:
-        """Count a request that writes."""
+        """Count a write request."""
         self._writes.labels(verb, kind).inc()
 
     def set_depth_source(self, depth: Callable[[], int]) -> None:
-        """Read the queue's depth from ``depth`` at each scrape."""
+        """Read the queue depth from ``depth`` at each scrape."""
         self._depth.set_function(depth)
 
     def note_success(self) -> None:
-        """Note that a look has succeeded; where there is nothing to look at, that a resync has."""
+        """Note a successful reconcile pass or, without datasets, resync."""
         self._last_success = self._clock()
 
     def note_progress(self) -> None:
-        """Note that a start is a step nearer to its first look: something was listed."""
+        """Note progress at startup: something was listed."""
         self._last_progress = self._clock()
 
     def progress_age(self) -> float:
-        """Seconds since ``note_success`` or ``note_progress``, or since the start."""
+        """Return seconds since ``note_success`` or ``note_progress``, or since startup."""
         return self._clock() - max(self._last_success, self._last_progress)
 
     def success_age(self) -> float:
-        """Seconds since ``note_success``, or since the start."""
+        """Return seconds since ``note_success``, or since startup."""
         return self._clock() - self._last_success
 
     def set_status(self, namespace: str, name: str, status: DatasetStatus, *, stale_after: int | None = None) -> None:
-        """Show ``status`` as the state of a dataset that is acted on, and after how many seconds its data are too
-        old."""
+        """Show ``status`` as a dataset's state, and the age in seconds beyond which its data are stale."""
         self._datasets.unattended.pop((namespace, name), None)
         self._datasets.statuses[namespace, name] = status
         self._datasets.limits[namespace, name] = stale_after
 
     def set_unattended(self, namespace: str, name: str, why: Unattended) -> None:
-        """Show that nothing is done about a dataset, and why."""
+        """Show that a dataset is left alone, and why."""
         self._datasets.unattended[namespace, name] = why
 
     def set_identity(self, identity: str) -> None:
-        """Show which operator this is."""
+        """Show the operator's identity."""
         self._identity.labels(identity).set(1)
 
     def forget(self, namespace: str, name: str) -> None:
-        """Show nothing of a dataset that is gone, or is not acted on."""
+        """Remove a dataset that is gone or not acted on."""
         self._datasets.statuses.pop((namespace, name), None)
         self._datasets.limits.pop((namespace, name), None)
         self._datasets.unattended.pop((namespace, name), None)
 
     def render(self) -> bytes:
-        """All metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class _DatasetCollector(Collector):
-    """Gauges of datasets, made from their statuses when somebody scrapes."""
+    """Gauges of datasets, computed from their statuses at each scrape."""
 
     def __init__(self) -> None:
         self.statuses: dict[tuple[str, str], DatasetStatus] = {}
@@ -135,7 +132,7 @@ class _DatasetCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "lookupdb_operator_dataset_info",
-            "What a dataset serves: its active generation and rollout.",
+            "Active generation and rollout of a dataset.",
             labels=["namespace", "dataset", "generation", "rollout"],
         )
         records = GaugeMetricFamily(
@@ -145,7 +142,7 @@ class _DatasetCollector(Collector):
         )
         conditions = GaugeMetricFamily(
             "lookupdb_operator_dataset_condition",
-            "1 for the status that a condition has, 0 for those it has not.",
+            "1 for the current status of a condition, 0 for its other statuses.",
             labels=["namespace", "dataset", "condition", "status"],
         )
         for key, status in sorted(self.statuses.items()):
@@ -156,7 +153,7 @@ class _DatasetCollector(Collector):
                     conditions.add_metric([*key, condition.type, truth], float(condition.status == truth))
         unattended = GaugeMetricFamily(
             "lookupdb_operator_dataset_unattended",
-            "1 for a dataset that this operator does nothing about, though it asks for something.",
+            "1 for a dataset that needs action but that this operator leaves alone.",
             labels=["namespace", "dataset", "reason", "operator"],
         )
         for key, why in sorted(self.unattended.items()):
@@ -164,20 +161,20 @@ class _DatasetCollector(Collector):
         yield from (info, records, conditions, unattended, *self._collect_ages())
 
     def _collect_ages(self) -> Iterator[Metric]:
-        """When the data were built and refreshed that serve, and how old they may become."""
+        """Yield when the served data were built and refreshed, and when they become stale."""
         built = GaugeMetricFamily(
             "lookupdb_dataset_built_timestamp_seconds",
-            "When the active generation was built, by the builder's clock.",
+            "Build time of the active generation, by the builder's clock.",
             labels=["namespace", "dataset"],
         )
         refreshed = GaugeMetricFamily(
             "lookupdb_dataset_refreshed_timestamp_seconds",
-            "When the last refresh began after which the data that serve were as their source.",
+            "Start of the last refresh after which the served data matched their source.",
             labels=["namespace", "dataset"],
         )
         limits = GaugeMetricFamily(
             "lookupdb_dataset_stale_after_seconds",
-            "How old the data may become (refresh.staleAfterSeconds).",
+            "Age at which the data are stale (refresh.staleAfterSeconds).",
             labels=["namespace", "dataset"],
         )
         for key, status in sorted(self.statuses.items()):
@@ -190,21 +187,21 @@ class _DatasetCollector(Collector):
         yield from (built, refreshed, limits)
 
 
-# Whether the operator does its work, and the port that answers ``/healthz`` and ``/metrics``.
+# Health, and the server for ``/healthz`` and ``/metrics``.
 
 
 _PATIENCE: Final = 900.0
-"""Seconds at least: three resyncs of the default, and an API server that is away for a while, fail no probe."""
+"""Minimum seconds before a probe fails: three default resyncs, or an outage of the API server."""
 _RESYNCS: Final = 3
 
 
 class Health:
-    """What ``/healthz`` answers."""
+    """The answer of ``/healthz``."""
 
     def __init__(
         self, metrics: Metrics, *, resync: float, is_alive: Callable[[], bool], longest_look: Callable[[], float]
     ) -> None:
-        """``longest_look`` returns for how many seconds some dataset has been looked at by now."""
+        """``longest_look`` returns the age of the longest running reconcile pass in seconds."""
         self._metrics = metrics
         self._longest_look = longest_look
         self._patience = max(_RESYNCS * resync, _PATIENCE)
@@ -212,11 +209,11 @@ class Health:
         self._failure: str | None = None
 
     def report_failure(self, why: str) -> None:
-        """Fail from now on: only a new process can mend what ``why`` says."""
+        """Fail permanently: only a restart can fix ``why``."""
         self._failure = why
 
     def find_problem(self) -> str | None:
-        """Why the operator should be restarted, as a sentence; None while it should not."""
+        """Return why the operator should be restarted, as a sentence; None if it should not."""
         if self._failure:
             return self._failure
         if not self._is_alive():
@@ -240,11 +237,11 @@ class HealthServer:
 
     @property
     def bound_port(self) -> int:
-        """The port that it listens on: the one asked for, or the one found free when that was 0."""
+        """The listening port; a free one if 0 was requested."""
         return int(self._runner.addresses[0][1]) if self._runner else self._port
 
     async def open(self) -> None:
-        """Listen; on ``::`` for IPv4 too. Raises UsageError when the port is taken."""
+        """Listen; ``::`` includes IPv4. Raises UsageError if the port is taken."""
         listener = listeners.bind(self._host, self._port)
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)

@@ -1,6 +1,6 @@
-"""What is observed and what is planned: the vocabulary of ``plan()``. Frozen dataclasses, no decisions, no I/O.
+"""The input and output of ``plan()``: frozen dataclasses, no decisions, no I/O.
 
-Observed is one dataset with all that belongs to it, as the informers hold it now; Plan is what to do about it.
+Observed is one dataset with everything that belongs to it, as the informers hold it now. Plan is what to do about it.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ class ObservedDataset:
     uid: str
     resource_version: str
     generation: int
-    """metadata.generation: grows with every change of the spec."""
+    """``metadata.generation``, which grows with every change of the spec."""
     spec: Mapping[str, Any]
-    """The completed spec, as JSON: what only pods are made from is read from here."""
+    """The completed spec, as JSON; fields that only pods use are read from here."""
     parsed: DatasetSpec | None
-    """The same for builder, server and router; None when it cannot be used."""
+    """The part of the spec for builder, server and router; None if it cannot be used."""
     problem: str | None = None
     """Why ``parsed`` is None, as a sentence."""
     status: DatasetStatus = field(default_factory=DatasetStatus)
     status_problem: str | None = None
-    """Why the status cannot be read: then nothing is done, so that nothing is claimed twice."""
+    """Why the status cannot be read. Nothing is done then, so that no number is claimed twice."""
     refresh: str = ""
-    """The value of the refresh annotation, or its hash when it is long."""
+    """The value of the refresh annotation, or its hash if it is long."""
     override_gates: str = ""
-    """The value of the annotation that overrides gates: a generation's name; empty for none."""
+    """The value of the override-gates annotation: a generation's name, or empty."""
     promote: str = ""
     """The value of the promote annotation: the generation that may take effect."""
     reject: str = ""
-    """The value of the reject annotation: the generation that is not to be served."""
+    """The value of the reject annotation: the generation that must not be served."""
     assigned: str = ""
-    """The value of the operator annotation: the identity that may act; empty for whoever comes first."""
+    """The value of the operator annotation: the identity that may act; empty: any operator."""
     deleting: bool = False
     renderings: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What ``plan.situation`` has made of the spec: a cache, shared by all versions of the dataset with that spec."""
+    """A cache of what ``plan.situation`` derives from the spec, shared by all versions of the dataset with that
+    spec."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -60,58 +61,58 @@ class ObservedDataset:
 
     @property
     def own_store(self) -> Mapping[str, Any] | None:
-        """``spec.store``; None when its generations are in the store of the release."""
+        """``spec.store``; None if the generations are in the release's store."""
         return self.spec.get("store")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """One object that exists. Deleted only if it still has this uid."""
+    """One existing object. It is deleted only if it still has this uid."""
 
     kind: str
     name: str
     uid: str
     by_force: bool = False
-    """Of a pod: not even its kubelet is waited for."""
+    """For a pod: delete without waiting for its kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingObject:
-    """One object of the dataset's, of a kind whose content matters only in that it is as we wrote it."""
+    """One object of the dataset for which it only matters that it is as the operator wrote it."""
 
     ref: ObjectRef
     digest: str
-    """The digest annotation; empty when there is none."""
+    """The digest annotation; empty if absent."""
     rollout: str = ""
-    """The rollout label, where there is one."""
+    """The rollout label, if any."""
     generation: str = ""
-    """The generation label, where there is one."""
+    """The generation label, if any."""
     table_version: int = 0
-    """The table-version annotation: of the routing table."""
+    """The table-version annotation of the routing table."""
     text_version: int = 0
-    """Of the routing table: the version that its text says, which routers read."""
+    """For the routing table: the version in its text, which routers read."""
     content: str = ""
-    """What tells contents apart that routers read of the routing table (``manifests.content_mark``)."""
+    """For the routing table: a mark that identifies the content that routers read (``manifests.content_mark``)."""
     replicas: int = 0
-    """Of a Deployment: how many pods its spec asks for, whoever has written that."""
+    """For a Deployment: the number of pods in its spec, whoever set it."""
     nodes: int = 0
-    """Of a DaemonSet: on how many nodes it is to run."""
+    """For a DaemonSet: the number of nodes it should run on."""
     ready_nodes: int = 0
-    """Of a DaemonSet: on how many it is ready."""
+    """For a DaemonSet: the number of nodes on which it is ready."""
     changed: str = ""
-    """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
+    """Hash of the operator's fields after somebody else changed one; empty if nobody did."""
     changed_by: str = ""
-    """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
+    """The other manager that set the number of pods or last changed the object; empty if none."""
     deleting: bool = False
     trouble: Trouble | None = None
-    """Of a Deployment, or of a rollout's push: why its pods cannot be made (quota), or why the push has failed."""
+    """For a Deployment: why its pods cannot be created (quota). For a rollout's push: why it failed."""
     push_state: JobState | None = None
-    """Of a rollout's push: whether it has ended. Not when: that would be the moment of another machine's clock."""
+    """For a rollout's push: whether it ended. The time is left out, because it is from another clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a pod, or what should make pods, does not get on. ``reason`` is one of ``plan.reasons``."""
+    """Why a pod, or what should create pods, is stuck. ``reason`` is one of ``plan.reasons``."""
 
     reason: str
     message: str
@@ -135,24 +136,24 @@ class BuildResult:
     success_file: str = ""
     """The identity of the success file, if the spec names one."""
     adopted_from: str = ""
-    """``uid/gN`` of the earlier dataset whose generation was copied; empty when none was."""
+    """``uid/gN`` of the earlier dataset whose generation was copied; empty if none."""
     next_free: str = ""
-    """With the reason GenerationExists: the generation to build instead."""
+    """With reason GenerationExists: the generation to build instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The deletion of an object, which has begun."""
+    """The deletion of an object that has begun."""
 
     due: datetime
-    """When its grace is over."""
+    """End of its grace period."""
     finalizers: tuple[str, ...] = ()
-    """What keeps it beyond that: the first ones, cut."""
+    """The first finalizers that delay it further, shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """For how many seconds a pod is not ready, and is being deleted."""
+    """Seconds for which a pod has been unready, and has been being deleted."""
 
     unready: float = 0.0
     deleting: float = 0.0
@@ -160,7 +161,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod of the dataset's."""
+    """One pod of the dataset."""
 
     name: str
     uid: str
@@ -169,41 +170,41 @@ class Pod:
     rollout: str = ""
     shard: int = -1
     generation: str = ""
-    """The generation label: of builders and shard servers."""
+    """The generation label of builders and shard servers."""
     table_version: str = ""
-    """The table-version annotation: of routers."""
+    """The table-version annotation of routers."""
     phase: str = "Pending"
     ready: bool = False
     deleting: bool = False
     unready_since: str = ""
-    """While it is not ready: since when, as another machine's clock says, which is compared with nothing but itself."""
+    """Since when the pod is unready, by another machine's clock; compared only with itself. Empty: ready."""
     lost_after: Absence | None = None
-    """While it is being deleted and is not ready: how long the operator must have seen that, until it does not wait any
-    more for its kubelet to end it."""
+    """For an unready pod that is being deleted: how long the operator must see that before it stops waiting for the
+    kubelet."""
     trouble: Trouble | None = None
-    """What keeps it from getting on, from its own status or from Warning events about it."""
+    """What blocks it, from its status or from Warning events."""
     result: BuildResult | None = None
-    """Of a builder that has ended and could tell."""
+    """The result of a builder that has ended and reported one."""
     deletion: Deletion | None = None
-    """While it is being deleted."""
+    """Its deletion, if under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """A build's Job."""
+    """The Job of a build."""
 
     ref: ObjectRef
     generation: str
     digest: str
     state: JobState
     failure: Trouble | None = None
-    """Why Kubernetes gave it up (deadline), or cannot start its pod (quota)."""
+    """Why Kubernetes gave up (deadline), or cannot start its pod (quota)."""
     deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """A shard's StatefulSet."""
+    """The StatefulSet of a shard."""
 
     ref: ObjectRef
     rollout: str
@@ -211,104 +212,104 @@ class ShardSet:
     shard: int
     digest: str
     replicas: int
-    """Wanted, by its spec."""
+    """The number in its spec."""
     ready: int
-    """Ready pods, as of its status; 0 while its controller has not seen the newest spec."""
+    """Ready pods in its status; 0 until its controller has seen the newest spec."""
     changed: str = ""
-    """What our fields of it hash to when somebody else has changed one since; empty when nobody has."""
+    """Hash of the operator's fields after somebody else changed one; empty if nobody did."""
     changed_by: str = ""
-    """Which other manager has set its number of pods, or changed it last; empty when nobody has."""
+    """The other manager that set the number of pods or last changed the object; empty if none."""
     trouble: Trouble | None = None
-    """Why its pods cannot be made (quota)."""
+    """Why its pods cannot be created (quota)."""
     deleting: bool = False
     password_key: str = ""
     """The password-key label."""
     deletion: Deletion | None = None
-    """While it is being deleted."""
+    """Its deletion, if under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterReport:
-    """What a router's admin port reports."""
+    """The report of a router's admin port."""
 
     table_version: int | None
-    """The lowest that any of its workers answers from; None when one has none, or nothing was reported."""
+    """The lowest version that any worker uses; None if a worker has no table or nothing was reported."""
     problem: str = ""
-    """Why the table that it is given is not in effect, or why the admin port could not be asked."""
+    """Why the current table is not in effect, or why the admin port could not be asked."""
     newest: int = 0
-    """The highest that any of its workers answers from; 0 when none reports one."""
+    """The highest version that any worker uses; 0 if none reports one."""
     is_empty: bool = False
-    """Whether it reports that none of its workers has a table: it answers nobody."""
+    """Whether no worker has a table: the router answers nobody."""
     generations: frozenset[str] = frozenset()
-    """The active generations of the tables that its workers answer from."""
+    """The active generations in its workers' tables."""
     digests: frozenset[str] = frozenset()
-    """Those of the texts of the tables that its workers answer from (``digest_table``); older routers report none."""
+    """Digests of its workers' tables (``digest_table``); older routers report none."""
     missing_keys: frozenset[str] = frozenset()
-    """Fingerprints of keys that it needs, and that are not mounted or are not what they are called."""
+    """Fingerprints of required keys that are not mounted or do not match their name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """An object of an earlier dataset of the same name, which Kubernetes has not collected yet. Pods are none: by
-    their labels nothing of ours finds them."""
+    """An object of an earlier dataset of the same name that Kubernetes has not collected yet. Never a pod: their labels
+    keep them apart."""
 
     kind: str
     name: str
     uid: str
-    """Of that dataset."""
+    """The uid of that dataset."""
     orphaned: bool = False
-    """Whether it stays until somebody deletes it: it has no owner any more whose end would be its own."""
+    """Whether it stays until somebody deletes it, because it has no owner left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unattended:
-    """Why this operator does nothing about a dataset that asks for something, and what to do when nobody else does."""
+    """Why this operator leaves a dataset alone, and what to do if no other operator takes it."""
 
     reason: str
     """One of ``plan.reasons``."""
     message: str
     operator: str = ""
-    """The identity of the one that should; empty when no other one could."""
+    """The identity of the operator that should act; empty if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """An object that somebody changes back, or deletes, whenever it is written."""
+    """An object that somebody changes back or deletes whenever it is written."""
 
     kind: str
     name: str
     mark: str
-    """Of what was written (``manifests.write_mark``)."""
+    """Mark of the written manifest (``manifests.write_mark``)."""
     is_held: bool
-    """Whether the same is not to be written now."""
+    """Whether the same manifest must not be written now."""
     by: str = ""
-    """Which manager changes it; empty when it is deleted, or nobody says."""
+    """The manager that changes it; empty if it is deleted or unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncementReport:
-    """What has become of what was to be announced in the store."""
+    """The result of an announcement."""
 
     written: Announcement | None = None
-    """What the store was seen to have."""
+    """The announcement that the store has."""
     problem: str = ""
-    """Why it does not have what is due, when that has lasted; empty before, and when nothing is due."""
+    """Why the store still lacks what is due after a long time; empty before that, or if nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whether a dataset may build, or roll out, now: ``plan.turn.turn_queues`` says so, which knows all datasets."""
+    """Whether a dataset has a build or rollout slot now, as decided with knowledge of all datasets."""
 
     is_granted: bool = True
     ahead: int = 0
-    """How many others come before it."""
+    """The number of datasets ahead of it."""
     must_yield: bool = False
-    """Whether it has its turn and is to give it up, because it does not get on and others wait."""
+    """Whether it must give up its slot, because it is stuck and others wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A dataset's turns."""
+    """A dataset's build and rollout slots."""
 
     build: Turn = Turn()
     rollout: Turn = Turn()
@@ -316,7 +317,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One dataset and all that belongs to it (by its uid: what another owner has is not here)."""
+    """One dataset and everything that belongs to it, by its uid."""
 
     dataset: ObservedDataset
     jobs: tuple[BuildJob, ...] = ()
@@ -325,29 +326,27 @@ class Observed:
     other_objects: tuple[ExistingObject, ...] = ()
     """Service, ConfigMap, Deployment, DaemonSet, PodDisruptionBudget, HorizontalPodAutoscaler, NetworkPolicy."""
     routers: Mapping[str, RouterReport] = field(default_factory=dict)
-    """By pod uid; empty when they were not asked for this look."""
+    """Reports by pod uid; empty if routers were not asked in this pass."""
     predecessors: tuple[Predecessor, ...] = ()
-    """What an earlier dataset of this name has left: nothing of it is this one's, least of all what it serves."""
+    """Objects of an earlier dataset of this name. They do not belong to this one."""
     refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(kind, name) → why the API server refused our last write of it."""
+    """(kind, name) → why the API server refused the last write."""
     store: StoreAccess = field(default_factory=StoreAccess)
     account_keys: str = ""
-    """The public keys of the cluster's service accounts, as routers read them; empty while they are not known."""
+    """The public keys of the cluster's service accounts, as routers read them; empty if unknown."""
     turns: Turns = field(default_factory=Turns)
     contests: tuple[Contest, ...] = ()
     lacks_image_volumes: bool = False
-    """Whether servers are to have their shards from images, and the API server keeps no such volume."""
+    """Whether servers need shards from images, but the API server does not keep image volumes."""
     announcement: AnnouncementReport = field(default_factory=AnnouncementReport)
     seconds_confirmed: float = 0.0
-    """For how long this operator has seen the dataset's routing table confirmed, by a clock that nobody sets
-    (``loop.confirmations``)."""
+    """How long this operator has seen the routing table confirmed, by a monotonic clock (``loop.observe``)."""
     absences: Mapping[str, Absence] = field(default_factory=dict)
-    """By the uid of each pod that is not ready: for how long this operator has seen that, by the same clock
-    (``loop.absences``)."""
+    """How long this operator has seen each unready pod unready, by pod uid and the same clock."""
 
     @property
     def object_names(self) -> frozenset[tuple[str, str]]:
-        """Kind and name of all that belongs to the dataset."""
+        """Kind and name of everything that belongs to the dataset."""
         objects: tuple[BuildJob | ShardSet | ExistingObject, ...] = (*self.jobs, *self.shard_sets, *self.other_objects)
         return frozenset(
             {(item.ref.kind, item.ref.name) for item in objects} | {("Pod", pod.name) for pod in self.pods}
@@ -356,20 +355,20 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now. ``status`` is written first (under the resourceVersion observed), then objects are applied in
-    order, then others deleted; each step may be the last that is done.
+    """What to do now: first write ``status``, under the observed resourceVersion, then apply objects in order, then
+    delete others. Work may stop after any step.
 
-    That first write is also the fence: when there is anything to apply or delete, it is done even if the status is as
-    observed, so that nothing is ever decided from a dataset that has changed since."""
+    The write of the status is also the fence. It happens before any apply or delete even if the status is unchanged, so
+    that nothing is done for a dataset that has changed since."""
 
     status: DatasetStatus
     apply: tuple[Manifest, ...] = ()
     delete: tuple[ObjectRef, ...] = ()
     ask_routers: bool = False
-    """Whether the routers' admin ports need to be asked at the next look."""
+    """Whether the next pass must ask the routers."""
     next_look_in: float | None = None
-    """Seconds until the next look, if nothing happens before; None: when something happens."""
+    """Seconds until the next pass if nothing happens before; None: wait for a change."""
     announce: Announcement | None = None
-    """What is to be announced in the store, once ``status`` is written; None: nothing."""
+    """What to announce in the store once ``status`` is written; None: nothing."""
     idle_reason: str = ""
-    """Why nothing is done at all (another operator's, being deleted, unreadable status); empty otherwise."""
+    """Why nothing is done (another operator's dataset, being deleted, unreadable status); else empty."""

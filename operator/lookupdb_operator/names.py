@@ -23,74 +23,73 @@ FIELD_MANAGER: Final = "lookupdb-operator"
 # Labels. Every object that the operator makes carries DATASET, and is watched by it.
 DATASET: Final = f"{GROUP}/dataset"
 DATASET_UID: Final = f"{GROUP}/dataset-uid"
-"""Of the very dataset: one that was deleted and one made anew have the same name, and must not share a pod."""
+"""The dataset's uid: a recreated dataset has the same name, and must not share pods with the deleted one."""
 GENERATION: Final = f"{GROUP}/generation"
 ROLLOUT: Final = f"{GROUP}/rollout"
 SHARD: Final = f"{GROUP}/shard"
 PASSWORD_KEY: Final = f"{GROUP}/password-key"
-"""On a StatefulSet: the fingerprint of the key from which the password of its servers is derived."""
+"""On a StatefulSet: the fingerprint of the key that its servers' passwords are derived from."""
 APP: Final = "app.kubernetes.io/name"
 INSTANCE: Final = "app.kubernetes.io/instance"
 COMPONENT: Final = "app.kubernetes.io/component"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SYNC_LABEL: Final = f"{GROUP}/sync"
-"""Of pods with a `lookupdb sync`, also of a person's own: the gateway's NetworkPolicy lets them in."""
+"""On pods that run `lookupdb sync`, including a user's own: the gateway's NetworkPolicy admits them."""
 OPERATOR_LABELS: Final[Mapping[str, str]] = {APP: "lookupdb", MANAGED_BY: FIELD_MANAGER}
-"""Of the operator's own objects, which belong to no dataset."""
+"""Labels of the operator's own objects, which belong to no dataset."""
 
 BUILDER: Final = "builder"
 SHARDS: Final = "shard"
 ROUTER: Final = "router"
 PUSHER: Final = "pusher"
-"""What pushes the images of a rollout."""
+"""The component that pushes a rollout's images."""
 SYNC: Final = "sync"
-"""What keeps the active generation in a folder of each node."""
+"""The component that keeps the active generation in a folder of each node."""
 DIFF: Final = "diff"
-"""A comparison of two generations, which a person has asked for. No part of a dataset, and the operator does not know
-it."""
+"""A comparison of two generations, started by a person. The operator does not manage it."""
 LOAD: Final = "load"
-"""A load on the routers, which a person has asked for; the same of it."""
+"""A load test of the routers, started by a person. The operator does not manage it."""
 
 # Annotations.
 DIGEST: Final = f"{GROUP}/digest"
-"""Of the object as the operator wrote it: equal digests need no write."""
+"""Digest of the object as the operator wrote it: an equal digest needs no write."""
 FIELDS: Final = f"{GROUP}/fields"
-"""Of the same as the API server should hold it: what somebody else has changed since hashes to something else."""
+"""Hash of the operator's fields as the API server should hold them: it differs after somebody else's change."""
 TABLE_VERSION: Final = f"{GROUP}/table-version"
-"""On the routing table, for the operator to read. On router pods: a change makes the kubelet sync the table at once."""
+"""On the routing table, read by the operator. On router pods: a change makes the kubelet sync the table at once."""
 REFRESH: Final = f"{GROUP}/refresh"
-"""On a dataset, by its user: a new value asks for a build from the source as it is now."""
+"""Set by the user on a dataset: a new value requests a build from the current source."""
 OVERRIDE_GATES: Final = f"{GROUP}/override-gates"
-"""On a dataset, by its user: the one generation that is rolled out though a gate has refused it."""
+"""Set by the user on a dataset: the generation to roll out although a gate failed."""
 PROMOTE: Final = f"{GROUP}/promote"
-"""On a dataset, by its user: the generation that may take effect. Any other one waits, with promotion Manual."""
+"""Set by the user on a dataset: the generation that may take effect. With promotion Manual, any other waits."""
 REJECT: Final = f"{GROUP}/reject"
-"""On a dataset, by its user: the generation that is not to be served."""
+"""Set by the user on a dataset: the generation that must not be served."""
 OPERATOR: Final = f"{GROUP}/operator"
-"""On a dataset, by its user: the identity of the one operator that may act on it."""
+"""Set by the user on a dataset: the identity of the only operator that may act on it."""
 
-# Ports, as lookupdb's own defaults.
+# Ports; equal to the defaults of lookupdb itself.
 ROUTER_PORT: Final = 8080
 RESP_PORT: Final = 6379
-"""Where routers speak the Redis protocol: Redis' own, on pods and Services."""
+"""The routers' Redis port, on pods and Services; the default of Redis."""
 RESP: Final = "redis"
-"""How that port is called."""
+"""The name of that port."""
 HTTP_PORT: Final = 80
-"""Which a URL of http:// leaves out."""
+"""The default port of http URLs."""
 HTTPS_PORT: Final = 443
-"""Which one of https:// does."""
+"""The default port of https URLs."""
 SHARD_PORT: Final = 7000
-"""Of the first worker; worker i listens on it + i."""
+"""The port of the first worker; worker i listens on it + i."""
 ADMIN_PORT: Final = 9090
 OPERATOR_PORT: Final = 8081
-"""The operator's own health and metrics."""
+"""The port of the operator's own health and metrics."""
 
 _UID_DIGITS: Final = 8
-"""Of a uid in a name: 32 random bits."""
+"""Digits of a uid in a name: 32 random bits."""
 _NUMBER_DIGITS: Final = 9
-"""Of a generation or a rollout, at most, as status and the store have them: a label may hold more."""
+"""Most digits of a generation or rollout number in a status and the store; a label may hold more."""
 _LARGEST_RECOVERED: Final = 10**8
-"""Numbers beyond are claimed by nobody before long. A label that says one is somebody's own, and would use them up."""
+"""Ignore larger numbers in labels: somebody else wrote them, and they would use up the numbers."""
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{8}")
 _OF_ROLLOUT: Final = re.compile(r"-(r[1-9][0-9]{0,8})(?:-s[0-9]+|-push)?\Z")
@@ -98,11 +97,11 @@ _OF_BUILD: Final = re.compile(r"-(g[1-9][0-9]{0,8})-build\Z")
 
 # Paths in pods.
 DATA_PATH: Final = "/data"
-"""In a shard server: the generation's folder, fetched by its init container; or a volume that shows the store."""
+"""In a shard server: the generation's folder, from its init container or a volume that shows the store."""
 DATA_VOLUME: Final = "data"
-"""The volume that is mounted there."""
+"""The volume mounted there."""
 SYNC_PATH: Final = "/lookups"
-"""In pods with a `lookupdb sync`: the root of the folders that it keeps."""
+"""In pods that run `lookupdb sync`: the root of its folders."""
 SCRATCH_PATH: Final = "/scratch"
 SOURCE_PATH: Final = "/source"
 """In a builder: spec.source.volume, read-only."""
@@ -111,11 +110,11 @@ DATASET_FILE: Final = "dataset.yaml"
 TABLE_PATH: Final = "/etc/lookupdb/table"
 TABLE_FILE: Final = "routing-table.json"
 PASSWORD_KEYS_PATH: Final = "/etc/lookupdb/password-keys"  # noqa: S105 - the name of a folder
-"""In routers: keys from which the passwords of shard servers are derived, each in a file called by its fingerprint."""
+"""In routers: keys that shard passwords are derived from, each in a file named by its fingerprint."""
 TLS_PATH: Final = "/etc/lookupdb/tls"
 TLS_CERTIFICATE: Final = "tls.crt"
 TLS_KEY: Final = "tls.key"
-"""In routers: a Secret of type kubernetes.io/tls, whose members these are."""
+"""In routers: the members of a Secret of type kubernetes.io/tls."""
 TLS_CLIENT_CA_PATH: Final = "/etc/lookupdb/tls-client-ca"
 TOKENS_PATH: Final = "/etc/lookupdb/tokens"
 """In routers: the Secret with the hashes of clients' tokens."""
@@ -124,12 +123,12 @@ KEYS_PATH: Final = "/etc/lookupdb/keys"
 KEYS_FILE: Final = "jwks.json"
 REGISTRY_PATH: Final = "/etc/lookupdb/registry"
 REGISTRY_FILE: Final = "config.json"
-"""In what pushes images: the credentials for their registry, as Docker has them."""
+"""In image pushers: the registry's credentials, in Docker's format."""
 REGISTRY_CA_PATH: Final = "/etc/lookupdb/registry-ca"
 REGISTRY_CA_FILE: Final = "ca.crt"
-"""In what pushes images: authorities whose certificates of registries are believed."""
+"""In image pushers: trusted authorities for registries' certificates."""
 STORE_TOKEN_PATH: Final = f"/var/run/secrets/{GROUP}/store"
-"""In builders and fetchers, when the store is behind a gateway: the folder of the token that they show to it."""
+"""In builders and fetchers behind a gateway: the folder of their token for it."""
 STORE_TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
 STORE_TOKEN_VOLUME: Final = "store-token"  # noqa: S105 - the name of a volume
 
@@ -165,20 +164,20 @@ def push(dataset: str, rollout: str) -> str:
 
 
 def read_rollout(name: str) -> str:
-    """``r34`` for ``airports-r34`` and ``airports-r34-s3``; empty for what is no object of a rollout. A name says what
-    an object is for good: its labels may be edited."""
+    """Return ``r34`` for ``airports-r34`` and ``airports-r34-s3``; empty if the name is not of a rollout. Names, unlike
+    labels, cannot be edited."""
     found = _OF_ROLLOUT.search(name)
     return found[1] if found else ""
 
 
 def read_build(name: str) -> str:
-    """``g12`` for ``airports-g12-build``; empty for what is no object of a build."""
+    """Return ``g12`` for ``airports-g12-build``; empty if the name is not of a build."""
     found = _OF_BUILD.search(name)
     return found[1] if found else ""
 
 
 def read_shard(name: str) -> int | None:
-    """3 for ``airports-r34-s3``; None for what is no such name."""
+    """Return 3 for ``airports-r34-s3``; None if the name is not of a shard."""
     _, mark, digits = name.rpartition("-s")
     return int(digits) if mark and digits.isascii() and digits.isdigit() else None
 
@@ -199,75 +198,79 @@ def routing_table(dataset: str) -> str:
 
 
 def router_keys(dataset: str) -> str:
-    """The ConfigMap with the keys by which routers judge service accounts: ``airports-router-keys``."""
+    """The ConfigMap with the keys that verify service accounts on routers: ``airports-router-keys``."""
     return f"{dataset}-router-keys"
 
 
 def store_secret(dataset: str, uid: str) -> str:
-    """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. Nobody may look whether it is
-    there, and whose it is: a name with part of the dataset's uid is nobody else's."""
+    """The Secret with the store's address and credentials: ``airports-store-8d3f6b1a``. The operator may not read it to
+    see
+    whose it is, so part of the dataset's uid makes the name unique."""
     return f"{dataset}-store-{uid[:_UID_DIGITS]}"
 
 
 def password_key_secret(dataset: str, fingerprint: str) -> str:
-    """The Secret with the key of the dataset's shard servers' passwords: ``airports-router-8d3f6b1a``. Nobody may look
-    whether it is there: of one name there is one content, because the name has the key's fingerprint."""
+    """The Secret with the dataset's shard password key: ``airports-router-8d3f6b1a``. The operator may not read it, so
+    the
+    fingerprint in the name ensures one content for each name."""
     return f"{dataset}-router-{fingerprint}"
 
 
 def store_audience(identity: str) -> str:
-    """Of the tokens that the gateway of one installation takes: ``lookupdb-store:lookupdb/lookupdb``. To another
-    installation's, or to the API server, they are worth nothing."""
+    """The audience of tokens for one installation's gateway: ``lookupdb-store:lookupdb/lookupdb``. Other installations
+    and
+    the API server reject them."""
     return f"lookupdb-store:{identity}"
 
 
 def network_policy(dataset: str, component: str) -> str:
-    """Of the pods of one component: ``airports-shard``."""
+    """The NetworkPolicy for pods of one component: ``airports-shard``."""
     return f"{dataset}-{component}"
 
 
 def pod_host(dataset: str, rollout_name: str, shard: int, replica: int, namespace: str) -> str:
-    """What a routing table calls a shard pod. Absolute but for the last dot, which not every resolver takes."""
+    """The host of a shard pod in a routing table: absolute, but without the last dot, which some resolvers reject."""
     return f"{shard_set(dataset, rollout_name, shard)}-{replica}.{rollout(dataset, rollout_name)}.{namespace}.svc"
 
 
 def endpoint(dataset: str, namespace: str, port: int = HTTP_PORT, *, is_encrypted: bool = False) -> str:
-    """The URL at which a dataset's router Service answers."""
+    """The URL of a dataset's router Service."""
     scheme, usual = ("https", HTTPS_PORT) if is_encrypted else ("http", HTTP_PORT)
     return f"{scheme}://{router(dataset)}.{namespace}.svc" + ("" if port == usual else f":{port}")
 
 
 def generation_name(number: int) -> str:
-    """``g12`` for 12."""
+    """Return ``g12`` for 12."""
     return f"g{number}"
 
 
 def rollout_name(number: int) -> str:
-    """``r34`` for 34."""
+    """Return ``r34`` for 34."""
     return f"r{number}"
 
 
 @lru_cache(maxsize=1024)
 def read_number(name: str) -> int:
-    """12 for ``g12``, 34 for ``r34``; 0 for what is no such name."""
+    """Return 12 for ``g12``, 34 for ``r34``; 0 if the name is not one of these."""
     digits = name[1:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _NUMBER_DIGITS else 0
 
 
 def recover_number(label: str) -> int:
-    """``read_number`` of an object's label, for a status that does not know it; 0, too, when it is so large that it
-    would leave too few numbers to come."""
+    """Return ``read_number`` of an object's label, to restore a lost status; 0 if it is so large that too few numbers
+    would
+    remain."""
     number = read_number(label)
     return number if number <= _LARGEST_RECOVERED else 0
 
 
 def recover_password_key(label: str) -> str:
-    """The fingerprint that an object's label says; empty for what is none."""
+    """Return the fingerprint in an object's label; empty if it is none."""
     return label if _FINGERPRINT.fullmatch(label) else ""
 
 
 def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, str]:
-    """Of every object that belongs to ``dataset``; with ``component``, of those that are part of one."""
+    """Return the labels of objects of ``dataset``, or of its ``component``."""
     common = {APP: "lookupdb", INSTANCE: dataset, MANAGED_BY: FIELD_MANAGER, DATASET: dataset, DATASET_UID: uid}
     return common | ({COMPONENT: component} if component else {})
 
@@ -275,7 +278,7 @@ def labels(dataset: str, uid: str, component: str | None = None) -> dict[str, st
 def selector(
     dataset: str, uid: str, component: str, rollout: str | None = None, shard: int | None = None
 ) -> dict[str, str]:
-    """What selects the pods of a component, of one rollout, of one shard."""
+    """Return the label selector of a component, a rollout, or a shard."""
     chosen = {DATASET: dataset, DATASET_UID: uid, COMPONENT: component}
     if rollout is not None:
         chosen[ROLLOUT] = rollout
@@ -284,24 +287,24 @@ def selector(
     return chosen
 
 
-# Every kind of object that is written, watched or read, and where the API server has it. Fixed: nothing is discovered,
-# so that an unavailable aggregated API cannot stop the operator.
+# The kinds of objects that are written, watched or read, and their API paths. They are fixed: discovery could fail when
+# an aggregated API is unavailable, and would stop the operator.
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind."""
+    """One kind of object."""
 
     name: str
     api_version: str
     plural: str
     watched: bool = False
-    """Whether objects of this kind with the label ``names.DATASET`` are watched."""
+    """Whether objects of this kind with the label DATASET are watched."""
     namespaced: bool = True
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core's."""
+        """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
@@ -310,7 +313,7 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of the collection in ``namespace`` (or in all), of one object, or of its subresource."""
+        """Return the path of the collection in ``namespace`` (or in all), of one object, or of its subresource."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         rest = "".join(f"/{quote(part, safe='')}" for part in (self.plural, name, subresource) if part)
@@ -350,13 +353,13 @@ ALL: Final = (
     NAMESPACE,
 )
 WATCHED: Final = tuple(kind for kind in ALL if kind.watched)
-"""By label, in addition to DATASET, all of which are watched."""
+"""Kinds watched by label, besides DATASET, which is always watched."""
 OTHERS: Final = tuple(kind for kind in WATCHED if kind not in (JOB, STATEFUL_SET, POD))
-"""Those of which only existence and digest are observed (``model.ExistingObject``)."""
+"""Kinds of which only existence and digest are observed (``model.ExistingObject``)."""
 
 _BY_NAME: Final = {kind.name: kind for kind in ALL}
 
 
 def find_kind(name: str) -> Kind:
-    """The kind ``name``. Raises KeyError for one that the operator has nothing to do with."""
+    """Return the kind ``name``. Raises KeyError if the operator does not use it."""
     return _BY_NAME[name]

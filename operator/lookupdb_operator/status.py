@@ -1,4 +1,4 @@
-"""All of the status, and its JSON."""
+"""The status of a dataset, and its JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lookupdb.dataset.schema import to_camel_case
 from lookupdb.manifest import GENERATION
 from lookupdb_operator import names
 
-# The conditions of a LookupDataset: what people and `kubectl wait` read.
+# Conditions of a LookupDataset, for people and `kubectl wait`.
 
 
 READY: Final = "Ready"
@@ -32,51 +32,51 @@ Truth = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of CONDITIONS, as KEP-1623 has them."""
+    """One of CONDITIONS, in the form of KEP-1623."""
 
     type: str
     status: Truth
     reason: str
-    """CamelCase, of ``plan.reasons``."""
+    """CamelCase; one of ``plan.reasons``."""
     message: str
-    """A sentence for people, with what to do when there is something."""
+    """A sentence for people, with advice if there is any."""
     observed_generation: int = 0
     last_transition_time: str = ""
     """When ``status`` last changed."""
 
 
-# Generations, as the status remembers them: in the store, refused, rolled back from, lost.
+# Generations in the status: in the store, rejected, rolled back, lost.
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltGeneration:
-    """A whole generation in the store, as its builder reported it, refused or not."""
+    """A complete generation in the store, as its builder reported it, rejected or not."""
 
     generation: str
     content: str
-    """``DatasetSpec.content_hash()`` of the spec it was built to."""
+    """``DatasetSpec.content_hash()`` of its spec."""
     fingerprint: str
-    """Of the source as it was read."""
+    """Fingerprint of the source as it was read."""
     records: int
     bytes: int
-    """Of all shard files."""
+    """Size of all shard files."""
     largest_shard_bytes: int
     shards: int
     normalize: tuple[str, ...]
     value_format: Literal["json", "raw"]
     built_at: str
     refresh: str = ""
-    """The last value of the refresh annotation that it answers: it was built for it, or found to be as new."""
+    """The last refresh annotation that it answers: it was built for it, or found up to date."""
     verified_by: int = 0
-    """The number of the last build that read the source and found it unchanged; 0: none but its own."""
+    """The number of the last build that found the source unchanged; 0: none since its own."""
     success_file: str = ""
-    """The identity of the success file before its source was last read; empty where the spec named none."""
+    """The identity of the success file before the source was last read; empty if the spec names none."""
     refreshed_at: str = ""
-    """When the last build began that read its source, or found it unchanged."""
+    """Start of the last build that read its source or found it unchanged."""
     premature_promotion: str = ""
-    """The annotation that promotes it, if it did so before it was built: then it does nothing. Else empty."""
+    """The promote annotation that named it before it was built, which has no effect; else empty."""
     adopted_from: str = ""
-    """``uid/gN`` of the earlier dataset that it is a copy of; empty: it was built."""
+    """``uid/gN`` of the earlier dataset that it was copied from; empty if it was built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,140 +84,139 @@ class GenerationStatus(BuiltGeneration):
     """A generation that may be rolled out."""
 
     overridden: str = ""
-    """Which gate was closed for it, and was overridden; empty when it passed all."""
+    """The failed gate that was overridden; empty if all passed."""
     served_by: int = 0
-    """The version of the newest routing table with which every router answered from it; 0: it never took effect."""
+    """Version of the newest routing table with which every router served it; 0: it never took effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedGeneration(BuiltGeneration):
-    """A generation that a gate has refused."""
+    """A generation that a gate rejected."""
 
     message: str = ""
-    """Which gate is closed."""
+    """The gate that failed."""
     slot: str = ""
-    """The slot of the schedule whose check it was built for; empty for none."""
+    """The schedule slot it was built for; empty if none."""
     premature_override: str = ""
-    """The annotation that names it, if it did so before it was refused: then it does nothing. Else empty."""
+    """The override annotation that named it before it was rejected, which has no effect; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What was rolled back from: it is not rolled out again before the source changes
-    (``plan.generation.rollback``)."""
+    """A generation that was rolled back from: it is not rolled out again until the source changes."""
 
     generation: str
     fingerprint: str
-    """Of its source."""
+    """Fingerprint of its source."""
     content: str
-    """``DatasetSpec.content_hash()`` of the spec it was built to."""
+    """``DatasetSpec.content_hash()`` of its spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostGeneration:
-    """The last generation that servers could not fetch as it was published (``plan.generation.losses``)."""
+    """The last generation that servers could not fetch as published."""
 
     generation: str
     reason: str
     """One of ``plan.reasons.DAMAGE_REASONS``."""
     message: str
     count: int
-    """How many were lost in a row: soon after they were built, with no build between that something else asked for."""
+    """Number of generations lost in a row: each soon after its build, with no other build requested in between."""
     retry_at: str = ""
-    """From when on it is built again. Empty: the store has it again."""
+    """When it is built again. Empty: the store has it again."""
 
 
-# The routing table that was last written, and what the store was told of it.
+# The last routing table, and its announcement in the store.
 
 
 @dataclass(frozen=True, slots=True)
 class TableCandidate:
-    """What a routing table references beside its active generation, for those who ask for it by name."""
+    """What a routing table references beside its active generation, for clients that name it."""
 
     rollout: str
     generation: str
     replicas: int
     workers: int
     password_key: str = ""
-    """As its rollout has it."""
+    """The password key of its rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """Shards that another rollout than the table's serves."""
+    """Shards that are served by a rollout other than the table's."""
 
     rollout: str
     generation: str
     workers: int
     shard_ranges: str
     password_key: str = ""
-    """As its rollout has it."""
+    """The password key of its rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """The routing table that was last written."""
+    """The last routing table that was written."""
 
     version: int
     rollout: str
     generation: str
     replicas: int
-    """Endpoints of each shard that it names: pods 0 to replicas-1."""
+    """Endpoints of each shard: pods 0 to replicas-1."""
     workers: int
     written_at: str
-    """Or when a router was found that had come up with an older one, and is to take this one up."""
+    """Time of the write, or when a router was found that started with an older table and must load this one."""
     confirmed_at: str = ""
-    """When every router had confirmed it; from then on the drain time runs. Empty: not yet."""
+    """When every router had confirmed it, which starts the drain time. Empty: not yet."""
     candidate: TableCandidate | None = None
     parts: tuple[TablePart, ...] = ()
-    """Which shards other rollouts serve, while ``rollout`` replaces them shard by shard; by number of the rollout."""
+    """Shards that other rollouts serve while ``rollout`` replaces them one by one; by rollout number."""
     password_key: str = ""
-    """As its rollout has it."""
+    """The password key of its rollout."""
 
     @property
     def is_mixed(self) -> bool:
-        """Whether shards of several generations are routed to."""
+        """Whether it routes to shards of several generations."""
         return any(part.generation != self.generation for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedStatus:
-    """What the store was last seen to have been told of the active generation."""
+    """The last announcement of the active generation that the store was seen to have."""
 
     generation: str
     version: int
-    """Of the routing table that every router had confirmed."""
+    """Version of the routing table that every router had confirmed."""
 
 
-# What waits for a turn to build or to roll out, and what keeps it from getting on when it has one.
+# Queues for build and rollout slots, and what blocks a dataset that has one.
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What keeps a build or a rollout that has its turn from getting on."""
+    """What blocks a build or rollout that has its slot."""
 
     reason: str
     """One of ``plan.reasons``."""
     since: str
-    """Since when something has, whatever it was at first."""
+    """Since when it is blocked, whatever the first cause was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The dataset's place in the queue for a turn to build, or to roll out. There is none while it asks for none."""
+    """The dataset's place in the queue for a build or rollout slot. None if it requests no slot."""
 
     since: str = ""
-    """From when on it waits: a moment that is ahead while it backs off. Empty: it has its turn."""
+    """Waiting since; in the future while it backs off. Empty: it has its slot."""
     given_up: int = 0
-    """How many turns in a row it gave up, because it did not get on and others waited."""
+    """How many slots in a row it gave up, because it was stuck and others waited."""
     reason: str = ""
-    """Why it gave up the last one."""
+    """Why it gave up the last slot."""
     message: str = ""
     digest: str = ""
-    """Of what it gave up: something else that is asked for does not back off."""
+    """Digest of what it gave up; a different request does not back off."""
 
 
-# The schedule, the build under way, and how the last ones ended.
+# The schedule, the build under way, and the results of the last builds.
 
 
 BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed", "failed", "overridden"]
@@ -225,14 +224,14 @@ BuildOutcome = Literal["built", "adopted", "unchanged", "waiting", "gateClosed",
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """Where the dataset is in its schedule."""
+    """The dataset's position in its schedule."""
 
     expression: str
     """The schedule and its time zone, to which ``nextCheck`` belongs."""
     slot: str
-    """The last slot that passed; at first the moment from which on slots count."""
+    """The last slot that passed; at first the time from which slots count."""
     due: str = ""
-    """The slot whose check is asked for; empty once it was made."""
+    """The slot whose check is due; empty once it was made."""
     skipped: str = ""
     """The last slot that was missed by more than startingDeadlineSeconds."""
 
@@ -244,80 +243,82 @@ class BuildStatus:
     generation: str
     content: str
     refresh: str
-    """The value of the refresh annotation that it answers; empty when there was none."""
+    """The refresh annotation that it answers; empty if there was none."""
     digest: str
-    """Of everything that its Job is made from: another one holds from the next build on, or at once when this one does
-    not get on."""
+    """Digest of everything that its Job is made from. A different one applies to the next build, or at once if this one
+    is
+    stuck."""
     started_at: str
     slot: str = ""
-    """The slot of the schedule whose check it is; empty for none."""
+    """The schedule slot that it checks; empty if none."""
     unless_fingerprint: str = ""
-    """Of the source of the generation that it compares with: what finds it again verifies that one. Empty: none."""
+    """Source fingerprint of the generation to compare with: if the source still has it, that generation is verified.
+    Empty:
+    none."""
     unless_success_file: str = ""
     active: str = ""
-    """The generation that gates compare with; empty for none."""
+    """The generation that gates compare with; empty if none."""
     stall: Stall | None = None
     active_records: int = 0
-    """How many the generation has that gates compare with."""
+    """Number of records of the generation that gates compare with."""
     unless_refused: str = ""
-    """The generation that a gate has refused: what would come to the same is not built again. Empty for none."""
+    """The generation that a gate rejected; an equal one is not built again. Empty if none."""
     adopt: str = ""
-    """``uid`` or ``uid/gN`` of what an earlier dataset has left, which is adopted in place of a build; empty for
-    none."""
+    """``uid`` or ``uid/gN`` of an earlier dataset's generation to adopt instead of building; empty if none."""
     protect: tuple[str, ...] = ()
-    """With a store of the dataset's own: the generations there that its builder does not remove."""
+    """With the dataset's own store: generations that the builder must keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """How the last attempt to build ended, when it is to be repeated: it failed, or the success file was not there."""
+    """The result of the last build attempt if it must be retried: it failed, or the success file was missing."""
 
     reason: str
     message: str
     generation: str
     content: str
-    """Of the spec that failed: another one is acted on at once."""
+    """Content hash of the spec that failed; a different one is tried at once."""
     refresh: str
     count: int
-    """In a row, for this very content and refresh."""
+    """Failures in a row, for the same content and refresh."""
     retry_at: str
     digest: str = ""
-    """Of everything that its Job was made from: another one is acted on at once, too."""
+    """Digest of everything that its Job was made from; a different one is also tried at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """How a build ended, or that somebody has let through what its gates had refused, for people; of several that ended
-    alike one after the other, the last one."""
+    """The result of a build, or the override of a failed gate, for people. Of several equal results in a row, the last
+    one is kept."""
 
     generation: str
-    """The number that it had claimed."""
+    """The number that it claimed."""
     outcome: BuildOutcome
     reason: str
-    """One of ``plan.reasons`` if it failed, else the builder's word."""
+    """One of ``plan.reasons`` if it failed; otherwise the builder's word."""
     started_at: str
     finished_at: str
-    """When its end was seen."""
+    """When the operator saw its end."""
     records: int = 0
     seconds: int = 0
     message: str = ""
     count: int = 1
-    """How many in a row have ended so."""
+    """Number of equal results in a row."""
 
 
-# Shards as ranges of text in a status: ``0-3,8`` is five of them. So a thousand shards need no thousand members.
+# Shards as ranges of text: ``0-3,8`` means five shards. A thousand shards need no thousand members.
 
 
 ALL: Final = ""
-"""The text for all shards, however many there are."""
+"""The text for all shards, whatever their number."""
 MAX_SHARDS: Final = 1024
-"""Of a dataset: no shard has a higher number."""
+"""The largest number of shards of a dataset."""
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_shards(text: str) -> frozenset[int]:
-    """The shards that ``text`` names: none for an empty one. Raises ValueError when it is not as ``format_shards``
-    writes it."""
+    """Return the shards in ``text``; none if it is empty. Raises ValueError if ``format_shards`` would write it
+    differently."""
     shards = frozenset(shard for part in text.split(",") for shard in _parse_range(part)) if text else frozenset()
     if format_shards(shards) != text:
         raise ValueError(f"expected ranges of shards such as 0-3,8, found {text[:40]!r}")
@@ -333,7 +334,7 @@ def _parse_range(part: str) -> range:
 
 
 def format_shards(shards: Iterable[int]) -> str:
-    """``shards`` as text, in order of number; empty for none."""
+    """Return ``shards`` as text, in order; empty if there are none."""
     return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in _list_ranges(shards))
 
 
@@ -347,69 +348,69 @@ def _list_ranges(shards: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def select_shards(text: str, count: int) -> tuple[int, ...]:
-    """Those of ``count`` shards that ``text`` names, or all (``ALL``), in order."""
+    """Return the shards in ``text``, or all ``count`` shards for ``ALL``, in order."""
     if text == ALL:
         return tuple(range(count))
     return tuple(shard for shard in sorted(parse_shards(text)) if shard < count)
 
 
 def shorten_shards(shards: Iterable[int], count: int) -> str:
-    """``shards`` as text; ``ALL`` when they are all of ``count``."""
+    """Return ``shards`` as text, or ``ALL`` if they are all of ``count``."""
     chosen = frozenset(shards)
     return ALL if len(chosen) == count else format_shards(chosen)
 
 
-# Sets of shard servers, and the one that waits for promotion.
+# Sets of shard servers, including the one that waits for promotion.
 
 
 @dataclass(frozen=True, slots=True)
 class PushStatus:
-    """The last end of a push of a rollout's images that was seen: from it on runs the pause before another one
-    (``plan.rollout.pushes``)."""
+    """The last push of a rollout's images that was seen to end. The pause before the next push starts here."""
 
     job: str
     """The uid of the Job."""
     finished_at: str
-    """When its end was seen: by the clock of the operator, as all moments that it compares."""
+    """When its end was seen, by the operator's clock."""
     count: int
-    """How many in a row, up to this one, have failed for good or brought back nothing that servers miss."""
+    """Pushes in a row that failed for good or brought back nothing that servers miss."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """One set of shard servers that exists or is about to."""
+    """One set of shard servers that exists or is about to be created."""
 
     rollout: str
     generation: str
     template: str
-    """Digest of the pod template and what else cannot change within a rollout."""
+    """Digest of the pod template and of everything else that cannot change within a rollout."""
     started_at: str
     referenced_replicas: int = field(default=0, metadata={"json": "named"})
-    """The most servers a shard that a routing table which may still be in effect somewhere references: so many stay.
-    0: no table references this rollout."""
+    """The most servers per shard in any routing table that may still be in effect; so many stay. 0: no table references
+    this rollout."""
     stall: Stall | None = None
     workers: int = 0
-    """Of each server; 0: nobody knows."""
+    """Workers of each server; 0: unknown."""
     kept_since: str = ""
-    """When it had drained: its servers stay for a while, to go back to. Empty: it is not kept for that."""
+    """When it had drained: its servers stay for a while, for a rollback. Empty: they do not."""
     offered_replicas: int = field(default=0, metadata={"json": "offered"})
-    """The same of the tables that reference it beside an active one, for those who ask for its generation by name; at
-    least 1 while it waits for promotion."""
+    """The same for tables that reference it beside an active generation, for clients that name it; at least 1 while it
+    waits for promotion."""
     shard_ranges: str = ALL
-    """The shards that it has servers of; empty: all."""
+    """The shards for which it has servers; empty: all."""
     window: str = ""
-    """Those of them, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
+    """The shards, as ranges, that no routing table has referenced since they were claimed; empty: none, or all of a
     candidate."""
     overtaken_by: str = ""
-    """The generation that came before the rest of it, because a window of it was stuck: it keeps the shards that it
-    has, and does not go on. Empty: none did."""
+    """The generation that replaced the rest of it because a window was stuck: it keeps its shards and stops. Empty:
+    none."""
     password_key: str = ""
-    """Fingerprint of the key from which the password of its servers is derived; empty: they ask for none."""
+    """Fingerprint of the key that its servers' passwords are derived from; empty: no password."""
     lost_template: str = ""
-    """The digest of the pod template from which its generation could not be rolled out anew, because the store has lost
-    it: what waits for promotion does not wait for that as well. Empty: none."""
+    """Digest of the pod template that it could not be rolled out with, because the store lost the generation; a
+    candidate
+    does not wait for that. Empty: none."""
     push: PushStatus | None = None
-    """None: no end of a push was seen."""
+    """None: no push was seen to end."""
 
     @property
     def is_candidate(self) -> bool:
@@ -418,25 +419,25 @@ class RolloutStatus:
 
     @property
     def is_starting(self) -> bool:
-        """Whether servers of it start that no routing table references."""
+        """Whether servers are starting that no routing table references."""
         return self.is_candidate or bool(self.window)
 
     @property
     def minimum_replicas(self) -> int:
-        """How many servers a shard some router may send lookups to: so many stay."""
+        """Servers per shard that must stay, because routers may send lookups to them."""
         return max(self.referenced_replicas, self.offered_replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateStatus:
-    """The rollout that waits for promotion: its servers were ready."""
+    """The rollout that waits for promotion; its servers were ready."""
 
     generation: str
     rollout: str
     since: str
 
 
-# The dataclasses of a status as JSON, and back: names in camelCase, what is empty left out, each of its type.
+# Status dataclasses to JSON and back: camelCase names, no empty members, checked types.
 
 
 MOMENTS: Final = frozenset(
@@ -454,22 +455,22 @@ MOMENTS: Final = frozenset(
         *("slot", "due", "skipped"),
     }
 )
-"""Members that hold a moment, or nothing."""
+"""Members that hold a time or nothing."""
 _SHARDS: Final = frozenset({"shard_ranges", "window"})
-"""Members that hold ranges of shards, or nothing."""
+"""Members that hold shard ranges or nothing."""
 _YEARS: Final = range(1970, 9000)
-"""Of moments: those from which every duration of a spec leads to another moment."""
+"""Valid years of a time, so that adding any duration of a spec stays valid."""
 _KEPT: Final = frozenset(
     {"observed_generation", "conditions", "count", "version", "replicas", "records", "bytes", "seconds"}
 )
-"""Members that are written even when they are zero or empty."""
+"""Members written even if zero or empty."""
 
 _BOUNDS: Final = {int: ("minimum", "maximum"), str: ("minLength", "maxLength")}
-"""By type, where the CRD says how large or how long."""
+"""By type: the CRD's limits of value or length."""
 
 
 def to_json(record: Any) -> dict[str, Any]:
-    """The members of the dataclass ``record``, but for empty ones that may be left out."""
+    """Return the members of the dataclass ``record``, without optional empty ones."""
     members: dict[str, Any] = {}
     for member in dataclasses.fields(record):
         value = getattr(record, member.name)
@@ -488,8 +489,8 @@ def _json(value: Any) -> Any:
 
 
 def from_json(kind: type, members: Mapping[str, Any]) -> Any:
-    """The dataclass ``kind`` that ``members`` are of. Raises KeyError, TypeError, AttributeError or ValueError when a
-    member is not what it must be."""
+    """Return the dataclass ``kind`` made of ``members``. Raises KeyError, TypeError, AttributeError or ValueError if a
+    member is invalid."""
     values = {
         member.name: _parse(member.hint, members[member.json])
         for member in _members(kind)
@@ -504,7 +505,7 @@ def from_json(kind: type, members: Mapping[str, Any]) -> Any:
 
 
 def is_moment(text: str) -> bool:
-    """Whether ``text`` is one that can be calculated with: ISO 8601."""
+    """Return whether ``text`` is an ISO 8601 time in the valid years."""
     try:
         return datetime.fromisoformat(text).year in _YEARS
     except ValueError:
@@ -512,9 +513,8 @@ def is_moment(text: str) -> bool:
 
 
 def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") -> None:
-    """Raises ValueError when ``value``, whose types are right, is beyond what ``fields``, its part of the CRD, allows:
-    a number of shards is the size of sets, and nobody can calculate with an empty moment. An API server checks what is
-    written, not what it has from before."""
+    """Check ``value``, whose types are right, against its part ``fields`` of the CRD. Raises ValueError if it is out of
+    bounds. An API server checks only what is written, not what it stored before."""
     if isinstance(value, Mapping):
         properties = fields.get("properties", {})
         for member, inner in value.items():
@@ -534,7 +534,7 @@ def check_bounds(value: Any, fields: Mapping[str, Any], name: str = "status") ->
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What JSON must hold for one field of a dataclass."""
+    """The JSON form of one field of a dataclass."""
 
     name: str
     json: str
@@ -545,7 +545,7 @@ class _Member:
 
 @functools.cache
 def _members(kind: type) -> tuple[_Member, ...]:
-    """Of the dataclass ``kind``, once: to evaluate its hints takes longer than to read a status."""
+    """Return the fields of the dataclass ``kind``, cached: evaluating type hints takes longer than reading a status."""
     hints = typing.get_type_hints(kind)
     return tuple(
         _Member(
@@ -574,89 +574,90 @@ def _parse(hint: Any, value: Any) -> Any:
 
 
 def json_name(member: dataclasses.Field[Any]) -> str:
-    """What ``member`` is called in JSON."""
+    """Return the JSON name of ``member``."""
     return str(member.metadata.get("json") or to_camel_case(member.name))
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatus:
-    """All of ``.status``."""
+    """The dataset's ``.status``."""
 
     observed_generation: int = 0
     operator: str = ""
     """Identity of the operator that acts on this dataset."""
     conditions: tuple[Condition, ...] = ()
     phase: str = ""
-    """The same in one word, for people (``plan.phase``)."""
+    """A one-word summary for people (``plan.lifecycle``)."""
     endpoint: str = ""
     generation: str = ""
-    """The active one: what routers answer from; while a rollout goes on shard by shard, the last one that they all
-    answered from."""
+    """The active generation, which routers serve. During a shard-by-shard rollout, the last one that they all
+    served."""
     records: int = 0
     bytes: int = 0
     built_at: str = ""
     """When the active generation was built."""
     last_refreshed: str = ""
-    """When the oldest data that serve were last known to be as their source: how old the data are."""
+    """When the oldest served data were last known to match their source: the age of the data."""
     shards: str = ""
-    """Of the active rollout, for people: ``3/4`` shards with a ready server."""
+    """For people: ``3/4`` shards of the active rollout have a ready server."""
     synced_nodes: str = ""
-    """Of spec.sync, for people: on ``3/4`` nodes there is a generation."""
+    """For people: ``3/4`` nodes of spec.sync have a generation."""
     replicas: int = 0
     """Servers of each shard, for the scale subresource."""
     selector: str = ""
-    """Of the active rollout's pods, for the scale subresource."""
+    """Label selector of the active rollout's pods, for the scale subresource."""
     generations: tuple[GenerationStatus, ...] = ()
-    """Those in the store, oldest first, at most keepGenerations and what is active or rolled out."""
+    """Generations in the store, oldest first: keepGenerations, and what is active or rolled out."""
     refused: RefusedGeneration | None = None
-    """The newest generation that a gate has refused, until a newer one is built."""
+    """The newest generation that a gate rejected, until a newer one is built."""
     rolled_back: tuple[RolledBack, ...] = ()
-    """By number, oldest first; at most ``plan.generation.rollback.MOST_MARKS``."""
+    """Generations rolled back from, by number, oldest first; limited in number."""
     rejected: tuple[RolledBack, ...] = ()
-    """The same of what was rejected before it took effect (``plan.generation.promotion``)."""
+    """Generations rejected before they took effect."""
     last_generation: int = 0
-    """The highest number claimed; also by builds that failed."""
+    """The highest number claimed, including failed builds."""
     last_rollout: int = 0
     last_table: int = 0
-    """The highest version claimed for a routing table, also when ``table`` is not known any more."""
+    """The highest version claimed for a routing table, even if ``table`` is lost."""
     refreshed: str = ""
-    """The last value of the refresh annotation that was answered."""
+    """The last refresh annotation that was answered."""
     refreshed_by: int = 0
-    """The number of the build that was the first to answer it: what was read before that is older than the answer."""
+    """The number of the first build that answered it: anything read earlier is older than the answer."""
     build_ticket: Ticket | None = None
     rollout_ticket: Ticket | None = None
     build: BuildStatus | None = None
     failure: BuildFailure | None = None
     lost: LostGeneration | None = None
     builds: tuple[BuildRecord, ...] = ()
-    """The last ones that ended, newest last."""
+    """The last builds that ended, newest last."""
     last_checked: str = ""
-    """When a builder last said how the source is."""
+    """When a builder last checked the source."""
     next_check: str = ""
-    """When the next check of the schedule is due."""
+    """When the next scheduled check is due."""
     schedule: ScheduleStatus | None = None
     rollouts: tuple[RolloutStatus, ...] = ()
-    """Oldest first; those not yet gone are here."""
+    """Rollouts that still exist, oldest first."""
     table: TableStatus | None = None
     candidate: CandidateStatus | None = None
     announced: AnnouncedStatus | None = None
     store_digest: str = ""
-    """Of the store's address and credentials, as last written to the dataset's Secret."""
+    """Digest of the store's address and credentials last written to the dataset's Secret."""
     store_written_at: str = ""
-    """When that was."""
+    """Time of that write."""
     password_key: str = ""
-    """Fingerprint of the key of shard servers' passwords whose Secret was last made; empty: none."""
+    """Fingerprint of the shard password key whose Secret was created last; empty: none."""
     password_key_written_at: str = ""
-    """When that was."""
+    """Time of that creation."""
 
     def to_json(self) -> dict[str, Any]:
-        """camelCase; what is empty is left out, conditions and counters stay."""
+        """Return camelCase JSON without empty members, except conditions and counters."""
         return to_json(self)
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any] | None) -> Self:
-        """What the API server holds. Unknown members are ignored. Raises ValueError when a member is not what it
-        must be, so that nothing is claimed again by mistake."""
+        """Parse the status that the API server holds, ignoring unknown members. Raises ValueError if a member is
+        invalid, so
+        that nothing is claimed twice."""
         members = members or {}
         try:
             status = typing.cast(Self, from_json(cls, members))
@@ -666,14 +667,14 @@ class DatasetStatus:
         return status
 
     def condition(self, kind: str) -> Condition | None:
-        """The condition of type ``kind``."""
+        """Return the condition of type ``kind``."""
         for condition in self.conditions:
             if condition.type == kind:
                 return condition
         return None
 
     def find_generation(self, name: str) -> GenerationStatus | None:
-        """The whole generation ``name``."""
+        """Return the complete generation ``name``."""
         for generation in self.generations:
             if generation.generation == name:
                 return generation
@@ -681,14 +682,14 @@ class DatasetStatus:
 
     @property
     def has_nothing_of_its_own(self) -> bool:
-        """Whether the dataset has never had a generation that could serve, as far as this and its objects tell; its
-        builder looks into the store, too. Adopting would go back to older data else."""
+        """Whether the dataset never had a generation that could serve, as far as its status and objects show; otherwise
+        adopting would go back to older data. The builder checks the store, too."""
         return not (self.generations or self.rollouts or self.generation or self.table or self.last_table)
 
     def protected_generations(self, pinned: str = "") -> frozenset[str]:
-        """The generations that something serves, fetches or writes, and those that this refers to; and the one that the
-        spec pins, if that is older. No generation older than the newest of these is safe, so a pin alone, of a status
-        that tells nothing, or of a number yet to come must not be the newest."""
+        """Return the generations that are served, fetched, written or referenced here, and the pinned one if it is
+        older. A
+        pin alone never counts as newest, because nothing older than the newest of these is safe from removal."""
         found = {generation.generation for generation in self.generations}
         found.update(rollout.generation for rollout in self.rollouts)
         if self.refused:
@@ -704,7 +705,7 @@ class DatasetStatus:
         return frozenset(found | {pinned} if is_older else found)
 
     def find_rollout(self, name: str) -> RolloutStatus | None:
-        """The rollout ``name``."""
+        """Return the rollout ``name``."""
         for rollout in self.rollouts:
             if rollout.rollout == name:
                 return rollout

@@ -1,6 +1,8 @@
-"""The release's key, from which the passwords of all shard servers are derived: made once, at random, in a Secret of
-the release's namespace, and read at each resync. Who deletes that Secret has all passwords changed: by a new rollout of
-each dataset.
+"""Access to the store, the credentials of the chart's own store, and the release's shard key.
+
+All shard passwords are derived from that key. It is created once, at random, in a Secret in the release's namespace,
+and
+read at each resync. Deleting the Secret changes all passwords, by a new rollout of each dataset.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from lookupdb_operator.cluster.client import Refused
 from lookupdb_operator.cluster.cluster import Cluster
 from lookupdb_operator.config import StoreAccess
 
-# How builders and fetchers reach the store: by the operator's settings and Secret, which is read at each resync.
+# The store's environment for builders and fetchers: settings and a Secret, which is read at each resync.
 
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCRYPT_ROUNDS: Final = 1 << 14
 _SCRYPT_MAX_BYTES: Final = 32 << 20
-"""Twice what it needs."""
+"""Twice what scrypt needs."""
 _DIGEST_BYTES: Final = 8
 
 
 class StoreAccessReader:
-    """The store's environment as it was when last read."""
+    """The store's environment as last read."""
 
     def __init__(
         self, cluster: Cluster, *, namespace: str, secret: str, environment: Mapping[str, str], salt: str
     ) -> None:
-        """``salt``: what tells this store from others, and stays when the operator starts anew."""
+        """``salt`` identifies the store and stays the same across restarts of the operator."""
         self._cluster = cluster
         self._namespace = namespace
         self._secret = secret
@@ -47,7 +49,7 @@ class StoreAccessReader:
         self.access = StoreAccess(problem="the store's credentials have not been read yet")
 
     async def refresh(self) -> bool:
-        """Read the Secret. Returns whether anything has changed. Raises Unreachable, and then ``access`` stays."""
+        """Read the Secret and return whether anything changed. If it raises Unreachable, ``access`` stays."""
         before = self.access
         if not self._secret:
             self.access = make_access(self._environment, self._salt)
@@ -67,23 +69,25 @@ class StoreAccessReader:
 
 
 def make_access(environment: Mapping[str, str], salt: str) -> StoreAccess:
-    """Access by ``environment``, with its digest."""
+    """Return access by ``environment``, with its digest."""
     text = json.dumps(dict(environment), sort_keys=True)
     return StoreAccess(environment=dict(environment), digest=_digest(text, salt))
 
 
 @functools.lru_cache(maxsize=1)
 def _digest(text: str, salt: str) -> str:
-    """Of ``text``, slow to compute and not the same elsewhere: whoever may read a dataset sees it in its status, and
-    could tell by a fast one whether he has guessed a secret key. It blocks for some 40 ms, once for each change."""
+    """Return a slow, salted digest of ``text``. It is visible in statuses, where a fast one would allow guessing the
+    secret
+    key. It blocks for about 40 ms at each change."""
     return hashlib.scrypt(
         text.encode(), salt=salt.encode(), n=_SCRYPT_ROUNDS, r=8, p=1, maxmem=_SCRYPT_MAX_BYTES, dklen=_DIGEST_BYTES
     ).hex()
 
 
 def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where: str, salt: str) -> StoreAccess:
-    """Access by ``environment`` and a Secret's ``data``, which takes precedence. A key that cannot name an environment
-    variable is a problem."""
+    """Return access by ``environment`` and a Secret's ``data``, which takes precedence. A key that is not a valid
+    variable
+    name is a problem."""
     merged = dict(environment)
     for key, value in data.items():
         if not _VARIABLE.fullmatch(key):
@@ -103,12 +107,12 @@ def merge_secret(environment: Mapping[str, str], data: Mapping[str, Any], where:
 
 log = logging.getLogger(__name__)
 
-_ID_BYTES: Final = 10  # hex: 20 characters, as AWS has them
-_SECRET_BYTES: Final = 20  # hex: 40
+_ID_BYTES: Final = 10  # 20 characters in hex, as in AWS
+_SECRET_BYTES: Final = 20  # 40 characters in hex
 
 
 async def ensure_credentials(cluster: Cluster, namespace: str, name: str) -> None:
-    """Create the Secret ``name`` if there is none. Store and operator read it; nobody else knows the credentials."""
+    """Create the Secret ``name`` if absent. Only the store and the operator read it."""
     if await cluster.get_secret(namespace, name) is not None:
         return
     if await cluster.create_secret(_credentials(namespace, name)):
@@ -136,10 +140,10 @@ _DATA_KEY: Final = "key"
 
 
 class ShardKeyReader:
-    """The key as it was when last read; empty before that."""
+    """The key as last read; empty before that."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, on_change: Callable[[bytes], None]) -> None:
-        """``on_change`` is called with each key that is not as it was read before."""
+        """``on_change`` is called with each new key."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -147,13 +151,14 @@ class ShardKeyReader:
         self._key = b""
 
     async def refresh(self) -> bool:
-        """Read the Secret, or make it if there is none. Returns whether the key has changed. Raises what ``api``
-        raises, also when the Secret holds no key, and then the key stays."""
+        """Read the Secret, or create it if absent. Return whether the key changed. Raises what ``Api`` raises, also if
+        the
+        Secret holds no key; the last key stays then."""
         found = await self._cluster.get_secret(self._namespace, self._name)
         if found is None:
             await self._cluster.create_secret(_render(self._namespace, self._name))
             log.info("created Secret %s/%s with the key of shard servers' passwords", self._namespace, self._name)
-            # Read, because somebody else may have been faster.
+            # Read it back, because somebody else may have created it first.
             found = await self._cluster.get_secret(self._namespace, self._name)
         key = _read_key(found or {}, f"Secret {self._namespace}/{self._name}")
         if key == self._key:
@@ -164,7 +169,7 @@ class ShardKeyReader:
 
 
 def _read_key(secret: Mapping[str, Any], where: str) -> bytes:
-    """The key that ``secret`` holds. Raises Refused, and shows nothing of what it holds instead."""
+    """Return the key in ``secret``. Raises Refused without showing the content."""
     try:
         key = base64.b64decode((secret.get("data") or {}).get(_DATA_KEY) or "", validate=True)
     except (binascii.Error, TypeError, ValueError):

@@ -316,8 +316,8 @@ def test_health_fails_when_looks_stop_or_a_worker_ends() -> None:
     alive[0] = False
     assert "worker" in (health.find_problem() or "")
     alive[0] = True
-    health.report_failure("no watch has told of 1 of kind Pod")
-    assert health.find_problem() == "no watch has told of 1 of kind Pod"
+    health.report_failure("no watch has reported 1 of kind Pod")
+    assert health.find_problem() == "no watch has reported 1 of kind Pod"
 
 
 def _see(bench: Bench, operator: str = "old/release", **members: Any) -> None:

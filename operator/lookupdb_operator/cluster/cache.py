@@ -1,6 +1,6 @@
-"""The objects of all datasets as small records, parsed as they arrive: the API server's bodies are never kept.
+"""All datasets' objects as small records, parsed on arrival; the API server's bodies are not kept.
 
-What one look at a dataset costs depends on the objects of this dataset alone, never on how many datasets there are.
+The cost of one reconcile pass depends only on the objects of its dataset, not on the number of datasets.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Observed
 Key = tuple[str, str]
 """Namespace and name of a dataset."""
 Body = Mapping[str, Any]
-"""An object as the API server writes it."""
+"""An object as the API server sends it."""
 
 _DELETED_UIDS_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """What decisions depend on, of one object of the cluster."""
+    """The part of an object that decisions depend on."""
 
     header: Header
     item: ObservedDataset | BuildJob | ShardSet | Pod | ExistingObject
     awaits_images: bool = False
-    """Of a pod: whether the kubelet has not come as far as its images; why not is in events alone."""
+    """For a pod: whether the kubelet has not reached its images; only events say why."""
     accepted: str = ""
-    """The hash of our fields in the API server's answer to our own write, when it was not that of what we wrote: a
-    mutating webhook changes them on the way, and would change them again if they were written again."""
+    """Hash of the operator's fields in the API server's answer to its write, if a mutating webhook changed them.
+    Writing
+    them again would not help."""
     drift: Drift | None = None
-    """How the object differs from what we wrote, accepted or not; None when it is not compared."""
+    """How the object differs from what was written, accepted or not; None: not compared."""
 
 
 @dataclass(slots=True)
 class _DatasetObjects:
-    """The objects that carry the name of one dataset."""
+    """The objects labelled with the name of one dataset."""
 
     dataset: CachedObject | None = None
     children: dict[tuple[str, str], CachedObject] = field(default_factory=dict)
@@ -58,19 +59,21 @@ class _DatasetObjects:
 
 
 class ObjectCache:
-    """All objects of all datasets, by dataset. Informers put them here, and so does the reconciler after a write. A
-    version older than the cached one, or one of an object that is known to be deleted, is ignored."""
+    """All objects of all datasets. Informers fill it, and the reconciler after each write. Versions older than the
+    cached
+    one, and versions of deleted objects, are ignored."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, _DatasetObjects] = {}
         self._keys: dict[str, dict[Key, Key]] = {kind.name: {} for kind in (names.DATASET_KIND, *names.WATCHED)}
-        """Kind → namespace and name of each object → the dataset that it belongs to."""
+        """Kind → namespace and name of each object → its dataset."""
         self._deleted: OrderedDict[str, str] = OrderedDict()
-        """uid → the version in which the object was last deleted."""
+        """uid → resource version of the deletion."""
 
     def put(self, kind: str, body: Body, *, is_own_write: bool = False) -> Key | None:
-        """Cache the object ``body`` of ``kind``. Returns the dataset to look at; None when the object belongs to no
-        dataset, or when nothing that matters has changed. ``is_own_write``: ``body`` is the answer to our own write."""
+        """Cache the object ``body`` of ``kind``. Return the dataset to reconcile; None if the object belongs to none or
+        nothing
+        relevant changed. ``is_own_write``: ``body`` answers the operator's own write."""
         header = parse_header(body)
         location = (header.namespace, header.name)
         key = location if kind == names.DATASET_KIND.name else (header.namespace, header.dataset)
@@ -80,12 +83,12 @@ class ObjectCache:
             # A watch by label reports an object that loses its label as deleted, and as added when it gets it back.
             del self._deleted[header.uid]
         if not key[1] or self._keys[kind].get(location, key) != key:
-            self.drop(kind, *location)  # its label was changed, or taken away
+            self.drop(kind, *location)  # its label was changed or removed
         if not key[1]:
             return None
         before = self._find(kind, key, header.name)
         if before is not None and not _is_newer(header, before.header):
-            if is_own_write:  # its watch was faster
+            if is_own_write:  # the watch was faster
                 self._store(kind, key, _accept(before, _changed_fields(_parse(kind, header, body, before))))
             return None
         after = _parse(kind, header, body, before)
@@ -95,8 +98,9 @@ class ObjectCache:
         return None if before is not None and _is_alike(before, after) else key
 
     def drop(self, kind: str, namespace: str, name: str, uid: str = "", version: str = "") -> Key | None:
-        """Forget an object; with its ``uid``, only that one, and for good, unless a later version than the ``version``
-        that it was deleted in arrives. Returns the dataset to look at; None when nothing was forgotten."""
+        """Forget an object; with ``uid``, only that one, and permanently unless a version later than the deletion's
+        ``version``
+        arrives. Return the dataset to reconcile; None if nothing was forgotten."""
         if uid:
             self._deleted[uid] = version
             if len(self._deleted) > _DELETED_UIDS_REMEMBERED:
@@ -118,29 +122,29 @@ class ObjectCache:
         return key
 
     def headers(self, kind: str) -> Iterator[Header]:
-        """The header of every object of ``kind``. The cache must not be changed meanwhile."""
+        """Return the header of every object of ``kind``. Do not change the cache while iterating."""
         for (_, name), key in self._keys[kind].items():
             if cached := self._find(kind, key, name):
                 yield cached.header
 
     def dataset_keys(self) -> Collection[Key]:
-        """The key of every dataset. The cache must not be changed while this is iterated over."""
+        """Return the key of every dataset. Do not change the cache while iterating."""
         return self._keys[names.DATASET_KIND.name].keys()
 
     def datasets(self) -> Iterator[ObservedDataset]:
-        """Every dataset, without the objects that belong to it. The cache must not be changed meanwhile."""
+        """Return every dataset without its objects. Do not change the cache while iterating."""
         for key in self.dataset_keys():
             if dataset := self.dataset(key):
                 yield dataset
 
     def dataset(self, key: Key) -> ObservedDataset | None:
-        """The dataset ``key``, without the objects that belong to it; None when there is no such dataset."""
+        """Return the dataset ``key`` without its objects; None if there is none."""
         objects = self._objects.get(key)
         cached = None if objects is None else objects.dataset
         return cached.item if cached is not None and isinstance(cached.item, ObservedDataset) else None
 
     def observed(self, key: Key) -> Observed | None:
-        """The dataset ``key`` with all objects that belong to it; None when there is no such dataset."""
+        """Return the dataset ``key`` with all its objects; None if there is none."""
         dataset = self.dataset(key)
         if dataset is None:
             return None
@@ -155,8 +159,9 @@ class ObjectCache:
         )
 
     def owned_objects(self, key: Key) -> Iterator[CachedObject]:
-        """The objects that belong to the dataset ``key`` by its uid, in order of kind and name; not those of an earlier
-        dataset of its name."""
+        """Return the objects owned by the dataset ``key``, by kind and name, without those of an earlier dataset of
+        this
+        name."""
         dataset = self.dataset(key)
         if dataset is None:
             return
@@ -207,7 +212,7 @@ def _is_later(version: str, deleted: str) -> bool:
 
 
 def _accept(cached: CachedObject, accepted: str) -> CachedObject:
-    """``cached``, where fields of ours that hash to ``accepted`` count as unchanged."""
+    """Return ``cached``; the operator's fields count as unchanged if they hash to ``accepted``."""
     item = cached.item
     if not isinstance(item, ShardSet | ExistingObject):
         return cached
@@ -220,8 +225,9 @@ def _changed_fields(cached: CachedObject) -> str:
 
 
 def _is_newer(header: Header, cached: Header) -> bool:
-    """Whether ``header`` is not an earlier version of the object ``cached``. Versions of one object are decimal and
-    grow (KEP-5504); those of an API server that has others are all taken."""
+    """Return whether ``header`` is not older than ``cached``. Versions of an object are growing decimals (KEP-5504);
+    other
+    versions are always accepted."""
     new, old = header.resource_version, cached.resource_version
     if header.uid != cached.uid or not new.isdecimal() or not old.isdecimal():
         return True
@@ -229,7 +235,7 @@ def _is_newer(header: Header, cached: Header) -> bool:
 
 
 def _is_alike(before: CachedObject, after: CachedObject) -> bool:
-    """Whether nothing that a decision depends on has changed between two versions of an object."""
+    """Return whether nothing relevant for decisions changed between two versions."""
     if isinstance(after.item, ObservedDataset) or before.header.uid != after.header.uid:
         return False
     owners = before.header.owner_uid == after.header.owner_uid
@@ -237,8 +243,9 @@ def _is_alike(before: CachedObject, after: CachedObject) -> bool:
 
 
 def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[str]) -> bool:
-    """Whether a pod is of one of our Jobs or StatefulSets, or of our Deployment: its ReplicaSets are not watched. There
-    may be thousands of nodes, and nothing is decided by what their pods do: those of our DaemonSet are left out."""
+    """Return whether a pod is of the dataset's Jobs, StatefulSets or Deployment (ReplicaSets are not watched). Pods of
+    the
+    DaemonSet are left out: there may be thousands, and no decision depends on them."""
     if header.dataset_uid != dataset.uid or header.owner_kind == names.DAEMON_SET.name:
         return False
     if header.owner_kind == "ReplicaSet":
@@ -247,15 +254,14 @@ def _is_dataset_pod(header: Header, dataset: ObservedDataset, owned: Collection[
 
 
 def _is_left_server(header: Header, dataset: ObservedDataset, children: Collection[tuple[str, str]]) -> bool:
-    """Whether a pod is a shard server whose StatefulSet is gone: it has its memory and disk until it has ended."""
+    """Return whether a pod is a shard server without a StatefulSet: it uses memory and disk until it ends."""
     if header.dataset_uid != dataset.uid or header.owner_kind != names.STATEFUL_SET.name:
         return False
     return header.owner_name.startswith(f"{dataset.name}-") and (header.owner_kind, header.owner_name) not in children
 
 
 def _predecessors(children: Mapping[tuple[str, str], CachedObject], dataset: ObservedDataset) -> Iterable[Predecessor]:
-    """The objects that were made for an earlier dataset of the name of ``dataset``. An object without a uid label is
-    not ours."""
+    """Return the objects of an earlier dataset of the same name. Objects without a uid label do not count."""
     for kind, name in sorted(location for location, child in children.items() if _is_foreign(child.header, dataset)):
         header = children[kind, name].header
         if kind != names.POD.name:

@@ -1,4 +1,4 @@
-"""The public keys of the cluster's service accounts, which the operator hands to routers: these ask no API server."""
+"""The connection to the API server, and the public keys of service accounts for routers, which use no API server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from lookupdb import __version__
 from lookupdb.account_tokens import parse_keys
 from lookupdb_operator import names
 
-# One connection to the API server: requests by path, and what can go wrong with them.
-#
-# Credentials, certificates and kubeconfig are the kubernetes client's (a service account's token is read again every
-# minute, as the kubelet rotates it). Nothing is repeated here: the caller looks again, later. While the API server asks
-# to be left alone (``Retry-After``), no request is sent, whoever the caller is.
+# The kubernetes client provides credentials, certificates and kubeconfig; it rereads a rotated service account token
+# every minute. Nothing is retried here. After a ``Retry-After``, all requests wait.
 
 
 JSON: Final = "application/json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-"""Of a list: names, uids and owners, without the objects, at a hundredth of the bytes."""
+"""For lists: names, uids and owners only, at a hundredth of the size."""
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 _CONNECTIONS: Final = 16
@@ -39,13 +36,13 @@ _RETRY_AFTER_AT_MOST: Final = 60.0
 _JITTER: Final = 0.2
 _MESSAGE_AT_MOST: Final = 1 << 16
 _LINE_AT_MOST: Final = 1 << 25
-"""Bytes of one event: etcd takes objects of 1.5 MiB, of which JSON may make a few times as many."""
+"""Most bytes of one event: etcd takes objects of 1.5 MiB, which can be a few times larger as JSON."""
 _AUTHENTICATION: Final = ["BearerToken"]
 _NO_ANSWER: Final = (aiohttp.ClientError, config.ConfigException, TimeoutError, OSError)
 
 
 class ApiError(Exception):
-    """The API server did not do what was asked of it. ``subject`` names the object, ``message`` is the server's."""
+    """A failed request. ``subject`` names the object, ``message`` is the server's."""
 
     def __init__(self, subject: str, message: str) -> None:
         super().__init__(f"{subject}: {message}")
@@ -54,11 +51,11 @@ class ApiError(Exception):
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such namespace."""
+    """The object or its namespace does not exist."""
 
 
 class Conflict(ApiError):
-    """Somebody else wrote it, or it is another object of that name now."""
+    """Somebody else wrote the object, or another object has its name."""
 
 
 class AlreadyExists(Conflict):
@@ -66,62 +63,60 @@ class AlreadyExists(Conflict):
 
 
 class Refused(ApiError):
-    """The API server will not take it, now or as it is: quota, permissions, admission, validation."""
+    """The API server rejects the request: quota, permissions, admission, validation."""
 
 
 class NamespaceTerminating(Refused):
-    """The object's namespace is being deleted: nothing is created in it any more."""
+    """The namespace is being deleted: nothing can be created in it."""
 
 
 class Unreachable(ApiError):
-    """The API server cannot be asked, or cannot answer, at the moment."""
+    """The API server cannot be reached, or cannot answer at the moment."""
 
     def __init__(self, subject: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(subject, message)
         self.retry_after = retry_after
-        """Seconds that the server asks us to wait."""
+        """Seconds to wait, if the server names them."""
 
 
 class Unauthorized(Unreachable):
-    """It does not accept these credentials. A pod's are replaced now and then: the operator asks again."""
+    """The credentials are rejected. A pod's token is replaced now and then, so the operator retries."""
 
 
 class Expired(Unreachable):
-    """A list or a watch cannot go on from where it was: it has to begin anew."""
+    """A list or watch cannot be continued and must be restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as it came: of what the API server is a proxy for, or its own."""
+    """An unparsed answer, from the API server or from what it is a proxy for."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def make_error(self, subject: str) -> ApiError:
-        """The error that it means, taken for the API server's own."""
+        """Return the error that it means if it is from the API server itself."""
         return _make_error(subject, self.status, self.headers, self.body)
 
 
 class Api:
-    """Sends requests; the whole operator shares one."""
+    """Sends requests; the operator shares one."""
 
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = _CONNECTIONS
         self._client = _make_client(configuration)
         streaming = copy.copy(configuration)
-        streaming.connection_pool_maxsize = 0  # each watch keeps its connection: their number is that of kinds
+        streaming.connection_pool_maxsize = 0  # each watch keeps a connection; there is one for each kind
         self._streaming = _make_client(streaming)
         self._allowed_at = 0.0
-        """When the API server takes requests again, by the event loop's clock."""
+        """When the API server accepts requests again, by the event loop's clock."""
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """As the pod's service account, or as a kubeconfig says (``kubeconfig``, $KUBECONFIG, ~/.kube/config), in its
-        current context or ``context``.
-
-        Raises Unreachable when there are neither.
-        """
+        """Connect as the pod's service account, or by a kubeconfig (``kubeconfig``, $KUBECONFIG, ~/.kube/config) in its
+        current
+        context or ``context``. Raises Unreachable if there is neither."""
         configuration = Configuration()
         try:
             if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -148,7 +143,7 @@ class Api:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Any:
-        """The JSON that the API server answers to ``method`` on ``path``. ``subject`` names the object in errors.
+        """Return the JSON answer to ``method`` on ``path``. ``subject`` names the object in errors.
 
         Raises NotFound, Conflict, Refused or Unreachable.
         """
@@ -169,7 +164,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """What is answered to GET ``path``, whatever it is. Raises Unreachable when nothing is."""
+        """Return any answer to GET ``path``. Raises Unreachable if there is none."""
         return await self._exchange("GET", path, subject, query or {}, {"Accept": "*/*", **(headers or {})}, None)
 
     async def _exchange(
@@ -185,8 +180,9 @@ class Api:
     async def stream(
         self, path: str, *, subject: str, query: Mapping[str, str], accept: str = JSON, silence_at_most: float
     ) -> AsyncGenerator[list[bytes], None]:
-        """The lines that the API server sends as they come, until it ends. Raises what ``request`` raises, and
-        Unreachable when nothing comes for ``silence_at_most`` seconds."""
+        """Yield the lines of the answer as they arrive. Raises like ``request``, and Unreachable after
+        ``silence_at_most``
+        seconds without data."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT.sock_connect, sock_read=silence_at_most)
         await self._wait_until_allowed()
         response = None
@@ -214,8 +210,7 @@ class Api:
             await asyncio.sleep(seconds)
 
     def _note_retry_after(self, error: ApiError) -> ApiError:
-        """``error``. When it says how long the API server is to be left alone, all requests wait for so long, plus some
-        jitter."""
+        """Return ``error``. If it has a ``Retry-After``, all requests wait for that time plus jitter."""
         if isinstance(error, Unreachable) and error.retry_after:
             seconds = error.retry_after * random.uniform(1, 1 + _JITTER)  # noqa: S311 - not a secret
             self._allowed_at = max(self._allowed_at, asyncio.get_running_loop().time() + seconds)
@@ -260,7 +255,7 @@ def _unreachable(subject: str, error: Exception) -> Unreachable:
 
 
 def _parse_members(text: bytes) -> Mapping[str, Any]:
-    """The JSON object of an error response; any other text counts as its message."""
+    """Return the JSON object of an error response; any other text becomes its message."""
     try:
         answer = orjson.loads(text) if text else {}
     except ValueError:
@@ -269,7 +264,7 @@ def _parse_members(text: bytes) -> Mapping[str, Any]:
 
 
 def _make_error(subject: str, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
-    """The error that an answer with the body ``text`` means."""
+    """Return the error for an answer with the body ``text``."""
     answer = _parse_members(text)
     retry_after = _parse_retry_after(headers.get("Retry-After"))
     message = str(answer.get("message") or f"the API server answers {status}")
@@ -286,14 +281,14 @@ def _make_error(subject: str, status: int, headers: Mapping[str, str], text: byt
             return Expired(subject, message)
         case 408 | 429:
             return Unreachable(subject, message, retry_after)
-        # An apply whose fields are of the wrong type: the API server calls that its own fault (seen with 1.34).
+        # The API server reports an apply with wrongly typed fields as its own fault (seen with 1.34).
         case _ if status >= 500 and not message.startswith("failed to create typed patch object"):
             return Unreachable(subject, message, retry_after)
     return NamespaceTerminating(subject, message) if _is_terminating(answer) else Refused(subject, message)
 
 
 def _is_terminating(answer: Mapping[str, Any]) -> bool:
-    """Whether the error response ``answer`` says that the namespace is being deleted."""
+    """Return whether the error response ``answer`` says that the namespace is being deleted."""
     details = answer.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     if not isinstance(causes, list):
@@ -307,7 +302,7 @@ def _parse_retry_after(retry_after: str | None) -> float | None:
     return min(float(retry_after), _RETRY_AFTER_AT_MOST)
 
 
-# The public keys of the cluster's service accounts, at the API server: any service account may read them.
+# The public keys of the cluster's service accounts, which any service account may read.
 
 
 JWKS_PATH: Final = "/openid/v1/jwks"
@@ -315,7 +310,7 @@ SUBJECT: Final = "the keys of service accounts"
 
 
 async def fetch_account_keys(api: Api) -> Answer:
-    """What the API server answers. Raises Unreachable."""
+    """Return the API server's answer. Raises Unreachable."""
     return await api.fetch(JWKS_PATH, subject=SUBJECT)
 
 
@@ -323,17 +318,17 @@ log = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 60.0
 MAX_BYTES: Final = 256 << 10
-"""Of the keys: a ConfigMap takes four times as much."""
+"""Most bytes of the keys: a quarter of what a ConfigMap takes."""
 
 
 class AccountKeys:
-    """The keys as they were when last read. What cannot be read leaves the last ones."""
+    """The keys as last read; if reading fails, the last ones are kept."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Answer]]) -> None:
         self._fetch = fetch
         self._problem = ""
         self.text = ""
-        """A JWKS, always written the same way; empty until it has been read."""
+        """A JWKS in canonical form; empty until read."""
 
     @classmethod
     def of_cluster(cls, api: Api) -> Self:
@@ -341,7 +336,7 @@ class AccountKeys:
         return cls(lambda: fetch_account_keys(api))
 
     async def refresh(self) -> bool:
-        """Read them. Returns whether they have changed."""
+        """Read the keys. Return whether they changed."""
         try:
             text = await self._read()
         except (ApiError, ValueError) as error:

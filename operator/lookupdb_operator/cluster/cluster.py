@@ -1,7 +1,6 @@
-"""The uids of all objects by the API server's own list, with which the cache is compared.
-
-An informer that has to list again does not learn what was deleted meanwhile; this comparison shows it.
-"""
+"""All writes to the cluster, reads of single objects, and the lists of uids that the cache is compared with: an
+informer
+that lists again does not learn what was deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -32,9 +31,7 @@ from lookupdb_operator.names import Kind
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import DatasetStatus
 
-# Every write to the cluster, and every read of single objects: the only I/O beside the informers.
-#
-# Methods raise what ``api`` raises: NotFound, Conflict, Refused, Unreachable.
+# Reads and writes; the only I/O besides the informers. Methods raise NotFound, Conflict, Refused or Unreachable.
 
 
 _ROUTER_TIMEOUT: Final = aiohttp.ClientTimeout(total=2.0)
@@ -44,8 +41,8 @@ _EVENT_MESSAGE_AT_MOST: Final = 1024
 _EVENTS_A_PAGE: Final = 500
 _PAGES_OF_EVENTS: Final = 4
 _MERGED_SILENTLY: Final = (names.CONFIG_MAP, names.SERVICE, names.AUTOSCALER)
-"""Kinds of which two managers' fields can stand side by side in one object, so that an apply without force would take
-somebody else's for ours. Of all other kinds, selector or template belongs to one manager as a whole, and conflicts."""
+"""Kinds in which the fields of two managers can be combined, so that an apply without force could change somebody
+else's object. In all other kinds the selector or template conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +50,12 @@ class WarningEvent:
     """The latest Warning event about an object."""
 
     reason: str
-    """Kubernetes's own: FailedCreate, FailedMount, …"""
+    """The reason that Kubernetes gives: FailedCreate, FailedMount, …"""
     message: str
 
 
 class Cluster:
-    """One cluster, through its API server and its routers' admin ports."""
+    """One cluster: its API server and its routers' admin ports."""
 
     def __init__(
         self,
@@ -67,15 +64,16 @@ class Cluster:
         admin_port: int = names.ADMIN_PORT,
         on_write: Callable[[str, str], None] = lambda verb, kind: None,
     ) -> None:
-        """``on_write`` is called with verb and kind of every request that writes, before it is sent."""
+        """``on_write`` is called with verb and kind before each write request."""
         self._api = api
         self._on_write = on_write
         self._admin_port = admin_port
         self._routers: aiohttp.ClientSession | None = None
 
     async def apply(self, manifest: Manifest, *, force: bool = True) -> Manifest:
-        """Server-side apply ``manifest``; what the API server holds then. Without ``force``, Conflict when another
-        manager owns a field, or when the object is there and is not of the same owner."""
+        """Server-side apply ``manifest`` and return the result. Without ``force``, raises Conflict if another manager
+        owns a
+        field or the object has another owner."""
         kind, meta = names.find_kind(manifest["kind"]), manifest["metadata"]
         if not force and kind in _MERGED_SILENTLY:
             await self._check_absent(kind, manifest)
@@ -91,8 +89,9 @@ class Cluster:
         return dict(answer)
 
     async def keeps_image_volumes(self, namespace: str) -> bool | None:
-        """Whether the API server would keep a volume of an image in ``namespace``: a dry run, of which nothing stays.
-        None if it says something else, that tells nothing of other namespaces, either."""
+        """Return whether the API server would keep an image volume in ``namespace``, by a dry run. None if its answer
+        does not
+        say so, which says nothing about other namespaces."""
         probe = manifests.render_image_probe(namespace)
         name = probe["metadata"]["name"]
         try:
@@ -109,8 +108,9 @@ class Cluster:
         return manifests.has_image_volume(answer)
 
     async def _check_absent(self, kind: Kind, manifest: Manifest) -> None:
-        """Conflict when there is an object of this name that ``manifest``'s owner does not own. By a list, because
-        the operator may get no single object."""
+        """Raise Conflict if an object of this name has another owner. Uses a list, because the operator may not get
+        single
+        objects."""
         meta = manifest["metadata"]
         page = await self._api.request(
             "GET",
@@ -128,7 +128,7 @@ class Cluster:
                 )
 
     async def delete(self, ref: ObjectRef, namespace: str) -> None:
-        """Delete the very object ``ref`` names, its dependents afterwards. Fine when it is gone already."""
+        """Delete exactly the object of ``ref``, then its dependents. No error if it is already gone."""
         kind = names.find_kind(ref.kind)
         options: dict[str, Any] = {
             "apiVersion": "v1",
@@ -145,8 +145,9 @@ class Cluster:
             )
 
     async def write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> Manifest:
-        """Replace ``dataset``'s status, if nothing was written since it was observed; what the API server holds then.
-        Conflict when something was, or when it is another dataset of that name."""
+        """Replace ``dataset``'s status and return the result. Raises Conflict if it was written since it was observed,
+        or is
+        another dataset of that name."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,
@@ -156,7 +157,7 @@ class Cluster:
                 "uid": dataset.uid,
                 "resourceVersion": dataset.resource_version,
             },
-            # The API server keeps the spec that it has, but looks at this one before: it must be of its type.
+            # The API server ignores this spec but validates it.
             "spec": dict(dataset.spec),
             "status": status.to_json(),
         }
@@ -173,7 +174,7 @@ class Cluster:
     async def post_event(
         self, dataset: ObservedDataset, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
-        """Write a core/v1 Event about ``dataset``, which people see when they describe it."""
+        """Write a core/v1 Event about ``dataset``."""
         now = _format_time(datetime.now(UTC))
         body = {
             "apiVersion": names.EVENT.api_version,
@@ -205,7 +206,8 @@ class Cluster:
         )
 
     async def list_warnings(self, namespace: str) -> Mapping[str, WarningEvent]:
-        """The latest Warning event about each object of the namespace, by its uid, among as many events as are read."""
+        """Return the latest Warning event about each object in the namespace, by uid, among the events that are
+        read."""
         latest: dict[str, tuple[str, WarningEvent]] = {}
         query = {"fieldSelector": "type=Warning", "limit": str(_EVENTS_A_PAGE)}
         for _ in range(_PAGES_OF_EVENTS):
@@ -225,8 +227,8 @@ class Cluster:
         return {uid: warned for uid, (_, warned) in latest.items()}
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
-        """What the router at ``ip`` answers from. A router that cannot be asked is a report with a problem, and so is
-        one with the routing table of another dataset than ``dataset_uid``."""
+        """Return the report of the router at ``ip``. If it cannot be asked, or has the table of a dataset other than
+        ``dataset_uid``, the report names the problem."""
         if self._routers is None:
             self._routers = aiohttp.ClientSession(timeout=_ROUTER_TIMEOUT, auto_decompress=False)
         host = f"[{ip}]" if ":" in ip else ip
@@ -240,18 +242,18 @@ class Cluster:
             return RouterReport(None, f"{url} does not answer: {str(error) or type(error).__name__}")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """One object as it is now; None when there is none."""
+        """Return one object; None if there is none."""
         try:
             return dict(await self._api.request("GET", kind.path(namespace, name), subject=_describe(kind, name)))
         except NotFound:
             return None
 
     async def get_secret(self, namespace: str, name: str) -> Manifest | None:
-        """A Secret (``data`` is base64); None when there is none."""
+        """Return a Secret (``data`` is base64); None if there is none."""
         return await self.get(names.SECRET, namespace, name)
 
     async def create_secret(self, manifest: Manifest) -> bool:
-        """Create a Secret. False when there is one of that name: it stays as it is."""
+        """Create a Secret. Return False if one of that name exists; it is not changed."""
         meta = manifest["metadata"]
         self._on_write("create", names.SECRET.name)
         try:
@@ -267,7 +269,7 @@ class Cluster:
         return True
 
     async def namespace_uid(self, name: str) -> str:
-        """The uid of a namespace."""
+        """Return the uid of a namespace."""
         answer = await self._api.request(
             "GET", names.NAMESPACE.path(name=name), subject=_describe(names.NAMESPACE, name)
         )
@@ -285,7 +287,7 @@ def _owner_uids(manifest: Manifest) -> set[str]:
 
 
 def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
-    """The report of a router is that of its slowest worker: requests reach any of them."""
+    """Return a router's report, as its slowest worker has it: requests reach any worker."""
     try:
         workers = orjson.loads(text)["workers"]
         reports = [worker["report"] or {} for worker in workers]
@@ -297,7 +299,7 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
         problems = [str(report["error"]) for report in reports if report.get("error")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return RouterReport(None, f"{url} does not answer as a router does")
-    # Other problems end by themselves, this one when the operator writes another version.
+    # Other problems end by themselves; this one only when the operator writes another version.
     problem = max(problems, key=tells_contradiction, default="")
     if foreign:
         return RouterReport(None, f"it answers from the routing table of another dataset, {foreign[0]['datasetUid']}")
@@ -309,8 +311,8 @@ def _parse_report(url: str, text: bytes, dataset_uid: str) -> RouterReport:
 
 
 def _read_digest(report: Mapping[str, Any]) -> str:
-    """The digest of the table that a worker answers from. Raises ValueError when it is none: such a router has not
-    confirmed anything."""
+    """Return the digest of a worker's table. Raises ValueError if it is not one: the router has confirmed nothing
+    then."""
     digest = report["tableDigest"]
     if not isinstance(digest, str) or not _TABLE_DIGEST.fullmatch(digest):
         raise ValueError("tableDigest is no digest")
@@ -325,7 +327,7 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _last_seen(event: Mapping[str, Any]) -> str:
-    """When ``event`` was last seen, as ISO 8601 in UTC: a later time is greater."""
+    """Return when ``event`` was last seen, as ISO 8601 in UTC, which sorts by time."""
     series = (event.get("series") or {}).get("lastObservedTime")
     created = (event.get("metadata") or {}).get("creationTimestamp")
     return str(series or event.get("lastTimestamp") or event.get("eventTime") or created or "")
@@ -347,14 +349,15 @@ _PAGE: Final = 500
 
 
 class Listing:
-    """Lists what is watched, in ``namespaces`` or, when there are none, everywhere."""
+    """Lists watched objects in ``namespaces``, or everywhere if there are none."""
 
     def __init__(self, api: Api, namespaces: tuple[str, ...] = ()) -> None:
         self._api = api
         self._namespaces = namespaces or ("",)
 
     async def list_uids(self, kind: Kind) -> frozenset[str]:
-        """The uid of every watched object of ``kind``. Raises what ``api`` raises; NotFound for an unknown kind."""
+        """Return the uid of every watched object of ``kind``. Raises what ``Api`` raises; NotFound for an unknown
+        kind."""
         found: set[str] = set()
         for namespace in self._namespaces:
             query = {"limit": str(_PAGE)}
@@ -376,8 +379,9 @@ class Listing:
         return frozenset(found)
 
     async def is_discovered(self, kind: Kind) -> bool:
-        """Whether the API server names ``kind`` among what it has: some time after a CustomResourceDefinition was
-        made. Raises what ``api`` raises."""
+        """Return whether the API server lists ``kind`` in its discovery, which lags behind a new
+        CustomResourceDefinition.
+        Raises what ``Api`` raises."""
         groups = await self._api.request("GET", "/apis", subject="the groups of the API")
         versions = {version["groupVersion"] for group in groups["groups"] for version in group["versions"]}
         if kind.api_version not in versions:

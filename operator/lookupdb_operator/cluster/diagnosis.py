@@ -1,8 +1,8 @@
-"""Why a pod does not get on, by what its own status says: the first cause that is found, in this order.
+"""Diagnose why a pod is stuck, from its status. The first cause in this order counts:
 
-ended by Kubernetes      its deadline, an eviction, a lost node
-not placed               what the scheduler says
-a container              its image, its start, how it ended; init containers first
+ended by Kubernetes      a deadline, an eviction, a lost node
+not placed               the scheduler's message
+a container              its image, its start, its exit; init containers first
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from lookupdb_operator.cluster.parse import Body, find_condition, is_deleting, m
 from lookupdb_operator.model import BuildResult, Trouble
 from lookupdb_operator.plan import reasons
 
-# Every cause that keeps something from getting on, with the sentence that people read: the one table of them.
+# All causes with their sentences for people.
 #
 # A sentence says what was found, where, and what to do. It holds nothing that changes by itself (back-off times,
-# counts, random names of pods that were never made), because each new sentence is a write of the status.
+# counts, random pod names), because each new sentence is a write of the status.
 
 
 RESOURCE_FIELDS: Final = {
     names.BUILDER: "spec.build.resources",
     names.SHARDS: "spec.serving.resources",
     names.ROUTER: "spec.router.resources",
-    names.PUSHER: "spec.serving.resources",  # but for its memory
-    names.DIFF: "spec.serving.resources",  # its Job is made from a shard server's template
+    names.PUSHER: "spec.serving.resources",  # except memory
+    names.DIFF: "spec.serving.resources",  # based on a shard server's template
     names.LOAD: "--processes",
 }
-"""By component, the field, or the option, that says what its pods need."""
+"""The field or option for each component's resources."""
 VOLUME_FIELDS: Final = {
     names.BUILDER: "spec.source.volume",
     names.SHARDS: "spec.serving.storageClassName or spec.serving.delivery.volume",
 }
-"""By component, the field that says which volumes its pods have."""
+"""The field for each component's volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One cause: its reason, and its sentence with places for the facts."""
+    """A reason, and a sentence with placeholders for facts."""
 
     reason: str
     sentence: str
 
     def trouble(self, **facts: str) -> Trouble:
-        """The cause as it was found, with its ``facts`` in place."""
+        """Return the trouble with ``facts`` filled in."""
         return Trouble(self.reason, self.sentence.format(**facts))
 
 
-# A workload may not make its pods.
+# Pods cannot be created.
 QUOTA_EXCEEDED: Final = Cause(reasons.QUOTA_EXCEEDED, "{workload} may not make its pods: {why}; {remedy}")
 PODS_REFUSED: Final = Cause(
     reasons.APPLY_REFUSED, "{workload} may not make its pods: {why}; see what the namespace's policies allow"
@@ -70,7 +70,7 @@ CLAIM_UNBOUND: Final = Cause(
     "pod {pod} waits for its volume: {why}; create what it names, or correct {field}",
 )
 
-# A pod is placed, and lacks something to start with.
+# A placed pod lacks something that it needs to start.
 SECRET_MISSING: Final = Cause(reasons.SECRET_MISSING, "pod {pod} needs {missing}; create it")
 VOLUME_MISSING: Final = Cause(
     reasons.VOLUME_MISSING,
@@ -133,15 +133,15 @@ FETCH_FAILURES: Final = {
         reasons.CORRUPT_FILE,
     )
 }
-"""By the reason that the fetcher gives itself."""
+"""By the reason in a fetcher's termination message."""
 _NOT_SERVED: Final = "pod {pod} cannot serve its shard from its volume ({how}); it tries again"
 SERVING_FAILURES: Final = {
     reasons.NOT_ON_VOLUME: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
     reasons.STORE_UNAVAILABLE: Cause(reasons.NOT_ON_VOLUME, _NOT_SERVED),
     reasons.CORRUPT_FILE: Cause(reasons.CORRUPT_FILE, _NOT_SERVED),
 }
-"""By the reason that a server gives itself that serves from a volume which somebody else fills. What cannot be read
-there is no fault of the store's, which other datasets share."""
+"""By the reason in the termination message of a server with a volume that somebody else fills. A read failure there is
+not the store's, which other datasets share."""
 PUSH_FAILED: Final = Cause(
     reasons.PUSH_FAILED, "pod {pod} cannot push the images of its rollout ({how}); it tries again"
 )
@@ -159,11 +159,10 @@ PUSH_FAILURES: Final = {
     reason: Cause(reason, PUSH_FAILED.sentence)
     for reason in (*FETCH_FAILURES, reasons.REGISTRY_UNAVAILABLE, reasons.REGISTRY_DENIED)
 }
-"""By the reason that what pushes gives itself."""
+"""By the reason in a pusher's termination message."""
 
 
-# What Kubernetes says in words, in events and conditions, told apart by pattern: each diagnosis is a cause of
-# ``causes``.
+# Messages of Kubernetes in events and conditions, matched by patterns.
 
 
 _MAX_CHARACTERS: Final = 600
@@ -172,37 +171,37 @@ _REFUSED_POD: Final = re.compile(
     r"^(Error creating: )?(create Pod \S+ in StatefulSet \S+ failed error: )?"
     r"(pods \"[^\"]*\" is forbidden: |Pod \"[^\"]*\" is invalid: )?"
 )
-"""How a controller begins to say that it may not make a pod."""
+"""The beginning of a controller's message that it cannot create a pod."""
 _QUOTA: Final = re.compile(r"exceeded quota|must specify|(maximum|minimum) \S+ usage per|limit to request ratio|quota")
 _LACKING: Final = re.compile(r"serviceaccount \"[^\"]*\" not found|no PriorityClass with name")
 _AMOUNT: Final = re.compile(r"(?:(?:limits|requests)\.)?(?:cpu|memory|ephemeral-storage|hugepages-\w+)\b")
 _COMPONENTS: Final = {"Job": names.BUILDER, "StatefulSet": names.SHARDS, "Deployment": names.ROUTER}
-"""By the kind that makes pods, what they are."""
+"""Component by the kind of its workload."""
 _MISSING: Final = re.compile(r"(?P<kind>secret|configmap|persistentvolumeclaim) \"(?P<name>[^\"\s]+)\" not found", re.I)
 _MISSING_KEY: Final = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) (?P<name>\S+)")
 _NO_HELP: Final = re.compile(
     r"(?:[.,]? *(?:no new claims to deallocate|preemption: .*|(?<=not found\.) not found))+$", re.S
 )
-"""What the scheduler tried instead."""
+"""The scheduler's notes on what it tried instead."""
 _PASSING: Final = re.compile(r"failed to sync (configmap|secret) cache|object \"[^\"]*\"/\"[^\"]*\" not registered")
 _KINDS: Final = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "PersistentVolumeClaim"}
 _NOT_FOUND: Final = re.compile(r"code = NotFound|: not found\b|(manifest|name) unknown", re.I)
-"""How containerd and CRI-O say that a registry has no such image, or lacks a part of it."""
+"""How containerd and CRI-O report that a registry lacks an image or a part of it."""
 _OF_NODE: Final = re.compile(r"no match for platform|parent snapshot|no processor for", re.I)
-"""What a node does not find: no push helps."""
+"""What a node does not find; pushing again does not help."""
 _PULL_PREFIX: Final = re.compile(
     r"^Back-off pulling image \"[^\"]*\"(: )?|ErrImagePull: |rpc error: code = \w+ desc = "
 )
 _VOLATILE: Final = re.compile(
     r" \(pod: \"[^\"]*\", container: \S+\)|\"?\b[0-9a-f]{64}\b\"?|(?<=[0-9\]]):[0-9]{4,5}(?=->)"
 )
-"""Uids of pods, names of sandboxes, and the ports that a failed connection came from."""
+"""Uids of pods, names of sandboxes, and source ports of failed connections."""
 
 
 def diagnose_warning(kind: str, name: str, reason: str, message: str, *, component: str = "") -> Trouble | None:
-    """What a Warning event, or a condition, says about the object ``name``; None when that is nothing to act upon, or
-    when the object's own status tells it better. ``component`` is what its pods are, if not what the operator's own of
-    this kind are."""
+    """Diagnose a Warning event or condition of the object ``name``; None if it needs no action or the object's own
+    status
+    says more. ``component`` is that of its pods, if not the usual one for this kind."""
     match reason:
         case "FailedCreate":
             return _diagnose_refused_pods(kind, name, message, component or _COMPONENTS.get(kind, ""))
@@ -214,7 +213,7 @@ def diagnose_warning(kind: str, name: str, reason: str, message: str, *, compone
 
 
 def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
-    """What the scheduler says of a pod that it has not placed."""
+    """Diagnose the scheduler's message about a pod that is not placed."""
     is_claim_unbound = "unbound immediate PersistentVolumeClaims" in message or any(_find_missing(message))
     why = flatten(_NO_HELP.sub("", message))
     if is_claim_unbound:
@@ -223,7 +222,7 @@ def diagnose_scheduling(pod: str, component: str, message: str) -> Trouble:
 
 
 def diagnose_mount(pod: str, message: str) -> Trouble:
-    """What the kubelet says of a Secret, ConfigMap or claim that it cannot mount into a pod."""
+    """Diagnose the kubelet's message about a Secret, ConfigMap or claim that it cannot mount."""
     missing, is_secret = next(_find_missing(message), ("", False))
     if not missing:
         return MOUNT_FAILED.trouble(pod=pod, why=flatten(message))
@@ -232,15 +231,15 @@ def diagnose_mount(pod: str, message: str) -> Trouble:
 
 
 def diagnose_start(pod: str, container: str, message: str) -> Trouble:
-    """What the kubelet says of a container that it cannot create or start."""
+    """Diagnose the kubelet's message about a container that it cannot create or start."""
     if any(_find_missing(message)):
         return diagnose_mount(pod, message)
     return START_FAILED.trouble(pod=pod, container=container, why=_flatten_stable(message))
 
 
 def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] = ()) -> Trouble:
-    """What the kubelet says of an image that it cannot pull: ``image``, the container's, or one of those that are
-    ``mounted`` as volumes, of which no container tells."""
+    """Diagnose the kubelet's message about an image that it cannot pull: the container's ``image``, or one of those
+    ``mounted`` as volumes."""
     why = _flatten_stable(_PULL_PREFIX.sub("", message))
     why = f": {why}" if why else ""
     shown = next((reference for reference in mounted if reference in message), "")
@@ -250,13 +249,13 @@ def diagnose_pull(pod: str, image: str, message: str, mounted: Collection[str] =
 
 
 def flatten(message: str) -> str:
-    """``message`` on one line, of bounded length, without its last full stop."""
+    """Return ``message`` as one line of limited length, without its last full stop."""
     line = "; ".join(part.strip() for part in message.splitlines() if part.strip())
     return reasons.shorten(line, _MAX_CHARACTERS).removesuffix(".")
 
 
 def _flatten_stable(message: str) -> str:
-    """``message`` flattened, without what is another in each attempt."""
+    """Return ``message`` flattened, without parts that differ in each attempt."""
     return flatten(_VOLATILE.sub("", message))
 
 
@@ -269,18 +268,18 @@ def _diagnose_refused_pods(kind: str, name: str, message: str, component: str) -
 
 
 def _quota_remedy(component: str, message: str) -> str:
-    """What to do about a quota, or a limit range, that does not let pods of ``component`` in."""
+    """Return what to do about a quota or limit range that rejects pods of ``component``."""
     field = RESOURCE_FIELDS.get(component, "resources")
     unspecified = dict.fromkeys(_AMOUNT.findall(message.partition("must specify ")[2]))
     if unspecified:
-        # A quota calls requests.cpu cpu, too.
+        # Quotas call requests.cpu just cpu, too.
         members = (name if name.startswith(("limits.", "requests.")) else f"requests.{name}" for name in unspecified)
         return "set " + " and ".join(f"{field}.{member}" for member in members)
     return f"raise the namespace's quota or lower {field}"
 
 
 def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
-    """Each object that ``message`` says is missing, in words, and whether it is a Secret."""
+    """Yield each object that ``message`` calls missing, in words, and whether it is a Secret."""
     for found in _MISSING.finditer(message):
         kind = found["kind"].lower()
         yield f"{_KINDS[kind]} {found['name']}, which does not exist", kind == "secret"
@@ -292,7 +291,7 @@ def _find_missing(message: str) -> Iterator[tuple[str, bool]]:
 FETCH: Final = "fetch"
 """The init container of a shard server."""
 _WITHOUT_PROBES: Final = (names.BUILDER, names.PUSHER, names.DIFF, names.LOAD)
-"""Components."""
+"""Components without probes."""
 
 _PULLING: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -303,7 +302,7 @@ _STARTING: Final = frozenset(
 )
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
-"""What the kubelet says of a container that is not there any more, as after a reboot."""
+"""The kubelet's reasons for a container that is gone, for example after a reboot."""
 _SIGKILL: Final = 137
 
 Container = Mapping[str, Any]
@@ -312,12 +311,12 @@ Container = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """The pod that is diagnosed."""
+    """The pod to diagnose."""
 
     body: Body
     component: str
     result: BuildResult | None
-    """Of a builder that has ended and could tell."""
+    """The result of a builder that has ended and reported one."""
 
     @property
     def name(self) -> str:
@@ -325,7 +324,7 @@ class _Pod:
 
 
 def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trouble | None:
-    """Why the pod ``body`` does not get on; None when it does, or when its status does not say."""
+    """Return why the pod ``body`` is stuck; None if it is not, or its status does not say."""
     if read_status(body).get("phase") == "Succeeded" or find_condition(body, "Ready").get("status") == "True":
         return None
     pod = _Pod(body, component, result)
@@ -333,7 +332,7 @@ def diagnose_pod(body: Body, component: str, result: BuildResult | None) -> Trou
 
 
 def container_statuses(body: Body) -> Iterator[Container]:
-    """The status of each container, those that run first first."""
+    """Yield the status of each container, in the order in which they run."""
     pod_status = read_status(body)
     yield from pod_status.get("initContainerStatuses") or ()
     yield from pod_status.get("containerStatuses") or ()
@@ -365,7 +364,7 @@ def _diagnose_end_by_kubernetes(pod: _Pod) -> Trouble | None:
 
 
 def _is_about_disk(why: str) -> bool:
-    """Whether a pod was evicted because it has written more than it may."""
+    """Return whether a pod was evicted because it wrote too much."""
     return "exceeds the" in why and "limit" in why and ("torage" in why or "EmptyDir" in why)
 
 
@@ -377,7 +376,7 @@ def _diagnose_placement(pod: _Pod) -> Trouble | None:
 
 
 def _diagnose_waiting(pod: _Pod, container: Container) -> Trouble | None:
-    """Of a container that the kubelet waits with: its image, or that it cannot be created."""
+    """Diagnose a waiting container: its image, or an error at its creation."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     if reason in _PULLING:
@@ -393,8 +392,9 @@ def _list_mounted_images(body: Body) -> tuple[str, ...]:
 
 
 def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
-    """Of a container that has ended, or has been started again since: one that is started again and again is at times
-    waiting, running and terminated, and all along it is one trouble."""
+    """Diagnose a container that has ended or restarted. In a crash loop it is waiting, running or terminated at times,
+    but
+    the trouble stays the same."""
     state, last_state = container.get("state") or {}, container.get("lastState") or {}
     terminated = state.get("terminated") or last_state.get("terminated")
     if not terminated or not terminated.get("exitCode"):
@@ -410,13 +410,14 @@ def _diagnose_end(pod: _Pod, container: Container) -> Trouble | None:
 
 
 def _is_killed_silently(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> bool:
-    """Whether a container was killed that has no probes and said nothing: for its memory, though nobody says so."""
+    """Return whether a container without probes was killed without a message: for its memory, although nothing says
+    so."""
     has_no_probes = pod.component in _WITHOUT_PROBES or container == FETCH
     return bool(terminated["exitCode"] == _SIGKILL and pod.result is None and has_no_probes)
 
 
 def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> Trouble:
-    """Of a container that ended by itself, in its own last words."""
+    """Diagnose a container that ended by itself, by its termination message."""
     message = terminated.get("message") or ""
     members = message_members(message)
     sentence = flatten(str(members.get("message") or ("" if members else message)))
@@ -434,8 +435,9 @@ def _diagnose_exit(pod: _Pod, container: str, terminated: Mapping[str, Any]) -> 
 
 
 def _diagnose_out_of_memory(pod: _Pod, container: str, *, is_certain: bool) -> Trouble:
-    """Where the kernel's word does not reach the kubelet, a container without probes that was killed leaves no other
-    cause."""
+    """Diagnose a kill for memory. If the kernel's report does not reach the kubelet, a killed container without probes
+    has
+    no other cause."""
     limit = _memory_limit(pod.body, container)
     return OUT_OF_MEMORY.trouble(
         container=container,

@@ -1,4 +1,4 @@
-"""A builder's result: the JSON line of its termination message."""
+"""Parse metadata, LookupDatasets and builders' results from the API server's JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lookupdb_operator import names
 from lookupdb_operator.model import BuildResult, Deletion, ObservedDataset
 from lookupdb_operator.status import DatasetStatus, is_moment
 
-# What every object has: its metadata.
+# Metadata of every object.
 
 
 Body = Mapping[str, Any]
-"""An object as the API server writes it."""
+"""An object as the API server sends it."""
 
 _MAX_FINALIZERS: Final = 3
 _MAX_FINALIZER_CHARACTERS: Final = 100
@@ -43,12 +43,12 @@ class Header:
     owner_kind: str
     owner_name: str
     owner_uid: str
-    """Of its controller; empty when it has none."""
+    """The uid of its controller; empty if none."""
     created: datetime
 
 
 def parse_header(body: Body) -> Header:
-    """The header of any object. Raises KeyError when ``body`` has no name or no uid: then it is no object."""
+    """Parse the header of an object. Raises KeyError if ``body`` has no name or no uid."""
     meta = body["metadata"]
     owners = meta.get("ownerReferences") or ()
     owner: Mapping[str, Any] = next((reference for reference in owners if reference.get("controller")), {})
@@ -77,12 +77,12 @@ def read_annotations(body: Body) -> Mapping[str, str]:
 
 
 def is_deleting(body: Body) -> bool:
-    """Whether the object's deletion has begun."""
+    """Return whether the object is being deleted."""
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
 def parse_deletion(body: Body) -> Deletion | None:
-    """The object's deletion; None when it has not begun."""
+    """Return the object's deletion; None if it has not begun."""
     if not is_deleting(body):
         return None
     finalizers = (body["metadata"].get("finalizers") or ())[:_MAX_FINALIZERS]
@@ -91,45 +91,45 @@ def parse_deletion(body: Body) -> Deletion | None:
 
 
 def read_status(body: Body) -> Mapping[str, Any]:
-    """The object's status; empty when it has none."""
+    """Return the object's status; empty if none."""
     return body.get("status") or {}
 
 
 def find_condition(body: Body, kind: str) -> Mapping[str, Any]:
-    """The condition of type ``kind`` in the object's status; empty when there is none."""
+    """Return the condition of type ``kind``; empty if there is none."""
     conditions = read_status(body).get("conditions") or ()
     return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 def parse_number(text: str | None) -> int:
-    """The number that a label says; -1 when it says none, or one of more than 15 digits."""
+    """Return the number in a label; -1 if there is none, or it has more than 15 digits."""
     return int(text) if text and len(text) <= 15 and text.isdecimal() else -1
 
 
 def parse_time(text: str | None) -> datetime:
-    """A time as the API server writes it; long ago when there is none."""
+    """Parse a time from the API server; very old if there is none."""
     try:
         return datetime.fromisoformat(text or "")
     except ValueError:
         return _LONG_AGO
 
 
-# A LookupDataset, completed and checked as a laptop would, so that builder and operator cannot differ.
+# LookupDatasets are completed and checked as on a laptop, so that builder and operator agree.
 
 
 _MAX_NAME_CHARACTERS: Final = 32
-"""Of an annotation that names a generation: more than any name has."""
+"""Length limit for an annotation with a generation's name; longer than any name."""
 _MAX_IDENTITY_CHARACTERS: Final = 512
-"""Of the annotation that names an operator: as in status, and more than any identity has."""
+"""Length limit for an operator's identity, as in the status."""
 _MAX_REFRESH_CHARACTERS: Final = 256
-"""Of the refresh annotation, as in status."""
+"""Length limit for the refresh annotation, as in the status."""
 
 
 def parse_dataset(body: Body, before: ObservedDataset | None = None) -> ObservedDataset:
-    """The LookupDataset ``body``. ``before``, as it was last parsed, saves checking a spec that has not changed."""
+    """Parse the LookupDataset ``body``. ``before``, its last parsed version, saves checking an unchanged spec."""
     header = parse_header(body)
     generation = int(body["metadata"].get("generation") or 0)
-    # The metadata.generation of one uid changes whenever its spec does.
+    # metadata.generation changes with the spec.
     if before is not None and before.uid == header.uid and before.generation == generation > 0:
         completed, parsed, problem, renderings = before.spec, before.parsed, before.problem, before.renderings
     else:
@@ -159,12 +159,12 @@ def parse_dataset(body: Body, before: ObservedDataset | None = None) -> Observed
 
 
 def _shorten_refresh(refresh: str) -> str:
-    """``refresh``, or its hash when it is long: an annotation may have 256 KiB, and is kept for every dataset."""
+    """Return ``refresh``, or its hash if it is long: annotations may have 256 KiB and are kept for every dataset."""
     return refresh if len(refresh) <= _MAX_REFRESH_CHARACTERS else hashlib.sha256(refresh.encode()).hexdigest()
 
 
 def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, str | None]:
-    """The completed spec, the same parsed, and why it cannot be."""
+    """Return the completed spec, the parsed spec, and why it cannot be parsed."""
     meta = body["metadata"]
     written = body.get("spec") or {}
     resource = {
@@ -177,15 +177,16 @@ def _complete_spec(body: Body) -> tuple[Mapping[str, Any], DatasetSpec | None, s
         completed = schema.complete_resource(resource)
         return completed["spec"], spec.parse_completed_resource(completed), None
     except LookupdbError as error:
-        # Without the hint, which names a file that people of a cluster do not have.
+        # Leave out the hint: it names a file that does not exist in a cluster.
         return written, None, error.message
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return written, None, f"the spec cannot be read: {type(error).__name__}: {error}"
 
 
 def _drop_unknown(value: Any, fields: Mapping[str, Any]) -> Any:
-    """``value`` without the fields that this operator does not know. A user's typo has been refused or dropped by the
-    API server: what is left is of a newer CRD, whose defaults must not stop an operator that is not yet replaced."""
+    """Return ``value`` without fields unknown to this operator. The API server has already handled typos; what remains
+    is
+    from a newer CRD, whose defaults must not stop an older operator."""
     properties = fields.get("properties")
     if isinstance(value, Mapping):
         if not properties:
@@ -207,13 +208,13 @@ _OUTCOMES: Final = ("built", "adopted", "unchanged", "waiting", "failed")
 _TEXTS: Final = ("generation", "fingerprint", "successFile", "builtAt", "reason", "message", "adoptedFrom", "nextFree")
 _MOST_SECONDS: Final = 1e9
 _MOST_ADDRESS_CHARACTERS: Final = 64
-"""As in status."""
+"""Length limit, as in the status."""
 _MOST: Final = 2**53 - 1
-"""Of records and bytes, as in status."""
+"""Most records or bytes, as in the status."""
 
 
 def parse_build_result(message: str | None) -> BuildResult | None:
-    """A builder's termination message; None when it is not one."""
+    """Parse a builder's termination message; None if it is not one."""
     members = message_members(message)
     outcome = members.get("outcome")
     if outcome not in _OUTCOMES:
@@ -221,7 +222,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
     counts = [members.get(member) or 0 for member in ("records", "fileBytes", "largestShardBytes", "exitCode")]
     texts = [members.get(member) or "" for member in _TEXTS]
     seconds = members.get("seconds") or 0.0
-    # A bool is an int to Python, and none to the API server, which would refuse the status.
+    # Python counts a bool as an int, but the API server would reject the status.
     if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
         return None
     if not all(type(count) is int and 0 <= count <= _MOST for count in counts) or not all(
@@ -251,7 +252,7 @@ def parse_build_result(message: str | None) -> BuildResult | None:
 
 
 def message_members(message: str | None) -> Mapping[str, Any]:
-    """The JSON object that the last line of a termination message is; empty for anything else."""
+    """Return the JSON object in the last line of a termination message; empty if it is none."""
     lines = (message or "").strip().splitlines()
     try:
         members = orjson.loads(lines[-1]) if lines else {}

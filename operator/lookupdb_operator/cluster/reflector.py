@@ -1,9 +1,8 @@
-"""The informers: they feed the cache, and wake the dataset of every object that has changed. Nothing is decided or
-written here.
+"""The informers feed the cache and queue the dataset of every changed object. They decide and write nothing.
 
-kopf logs in, starts and stops, and watches LookupDatasets, of which there are some hundred. The objects that belong
-to them, a hundred times as many, come by one reflector a kind. kopf's handlers of changes, timers and daemons are not
-used: they write finalizers and annotations, and lose work on errors.
+kopf logs in, starts and stops, and watches LookupDatasets. The objects that belong to them, a hundred times as many,
+come from one reflector for each kind. kopf's handlers of changes, timers and daemons are not used: they write
+finalizers and annotations, and lose work on errors.
 """
 
 from __future__ import annotations
@@ -25,47 +24,45 @@ from lookupdb_operator.cluster.cluster import Listing
 from lookupdb_operator.cluster.parse import Header
 from lookupdb_operator.names import Kind
 
-# A reflector keeps the cache up to date with one kind of object: it lists it once, page by page, then watches.
+# A reflector keeps the cache up to date with one kind: it lists it once, page by page, then watches.
 #
-# kopf does not do this: it keeps a task, two streams and a memory for each object, which for the pods of some hundred
-# datasets takes minutes, and more memory than the whole cache (docs/measurements.md has figures). Here a page is parsed
-# and dropped before the next one is requested.
+# kopf keeps a task, two streams and a memory for each object. For the pods of some hundred datasets that takes minutes,
+# and more memory than the whole cache (see docs/measurements.md). Here each page is parsed and dropped.
 
 
 log = logging.getLogger(__name__)
 
 PAGE: Final = 250
-"""Objects: a page of pods is about 2 MB of JSON, which takes ten times as much while it is parsed."""
+"""Objects in a page: a page of pods is about 2 MB of JSON, and ten times as much during parsing."""
 _WATCH_SECONDS: Final = (290, 580)
-"""The API server ends a watch after a number of seconds between these, so that watches which began together do not
-end together."""
+"""Range of seconds after which the API server ends a watch, so that watches do not all end together."""
 _SILENCE_AT_MOST: Final = 150.0
-"""Seconds without an event or a bookmark, which come every minute, after which a connection is taken to be dead."""
+"""Seconds without an event or bookmark after which a connection counts as dead; bookmarks come every minute."""
 _GRACE: Final = 30.0
-"""Seconds after which we end a watch that the API server should have ended."""
+"""Seconds after which a watch is closed that the API server should have ended."""
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 30.0
 _JITTER: Final = 0.5
 _LASTED: Final = 5.0
-"""A watch that ends sooner than after so many seconds, without an event, counts as a failure."""
+"""A watch without events that ends in fewer seconds counts as a failure."""
 _EVENTS_AT_ONCE: Final = 100
-"""Events that are taken before other tasks get a turn."""
+"""Events to process before other tasks run."""
 
 
 class EventSink(Protocol):
     """Receives the objects that a reflector reads."""
 
     def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Take an object that was listed, added or changed. ``body`` must not be kept."""
+        """Process an object that was listed, added or changed. ``body`` must not be kept."""
 
     def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Take note that an object was deleted; ``body`` is its last version."""
+        """Process a deletion; ``body`` is the last version."""
 
     def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
-        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
+        """Return the headers of cached objects of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
 
     def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
-        """Take note of objects that were cached and that a list does not have any more."""
+        """Process cached objects that a list no longer has."""
 
 
 class Reflector:
@@ -74,7 +71,7 @@ class Reflector:
     def __init__(
         self, api: Api, kind: Kind, namespace: str, selector: str, sink: EventSink, turns: asyncio.Semaphore
     ) -> None:
-        """``turns`` bounds how many reflectors list at once: each holds a page in memory."""
+        """``turns`` limits the number of reflectors that list at once: each holds a page in memory."""
         self._api = api
         self._kind = kind
         self._path = kind.path(namespace)
@@ -85,13 +82,13 @@ class Reflector:
         self._version = ""
         self._failures = 0
         self._deadline: asyncio.Timeout | None = None
-        """Of the open watch."""
+        """The timeout of the open watch."""
         self.synced = asyncio.Event()
         """Set once everything was listed."""
 
     @property
     def kind(self) -> Kind:
-        """The kind that it lists and watches."""
+        """The kind that it watches."""
         return self._kind
 
     def relist(self) -> None:
@@ -116,7 +113,7 @@ class Reflector:
                 await self._back_off()
 
     async def _back_off(self) -> None:
-        """``Retry-After`` is no concern of ours: ``Api`` holds all requests back."""
+        """Wait before a retry. ``Api`` itself obeys ``Retry-After``."""
         delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
         self._failures = min(self._failures + 1, 16)
         await asyncio.sleep(delay)
@@ -134,7 +131,7 @@ class Reflector:
                     query=query | ({"continue": more} if more else {}),
                 )
                 version, more = self._take_page(answer, uids)
-                del answer  # before the next one is there
+                del answer  # before the next page arrives
                 if not more:
                     break
         self._sink.on_unlisted(self._kind, [header for uid, header in known.items() if uid not in uids])
@@ -142,7 +139,7 @@ class Reflector:
         self.synced.set()
 
     def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
-        """Take the objects of ``page``. Returns the version of the list, and the token of its next page."""
+        """Process the objects of ``page``. Return the list's version and the token of the next page."""
         for body in page.get("items") or ():
             uids.add(body["metadata"]["uid"])
             self._sink.on_changed(self._kind, body)
@@ -150,7 +147,7 @@ class Reflector:
         return str(meta.get("resourceVersion") or ""), str(meta.get("continue") or "")
 
     async def _watch(self) -> None:
-        """Take events until the watch ends, which it does every few minutes."""
+        """Process events until the watch ends, which happens every few minutes."""
         loop = asyncio.get_running_loop()
         began, version = loop.time(), self._version
         seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - not a secret
@@ -209,10 +206,10 @@ def _error(kind: Kind, status: Mapping[str, Any]) -> ApiError:
 
 
 _LISTS_AT_ONCE: Final = 2
-"""A page of each is in memory."""
+"""Reflectors that list at once; each holds a page in memory."""
 
-# kopf's watch of LookupDatasets. The API server ends it after so long, and we do when it has not; bookmarks come every
-# minute. It refuses a number of seconds that is not an integer.
+# kopf's watch of LookupDatasets. The API server ends it after so many seconds (it accepts integers only); the client
+# closes it later. Bookmarks come every minute.
 _SERVER_TIMEOUT: Final = 290
 _CLIENT_TIMEOUT: Final = 310.0
 _REQUEST_TIMEOUT: Final = 30.0
@@ -223,7 +220,7 @@ Hook = Callable[[], Awaitable[None]]
 
 
 class Informers:
-    """Feeds ``cache`` from watches, and wakes each dataset that has changed; none before ``open``."""
+    """Feeds ``cache`` from watches and wakes each changed dataset, after ``open``."""
 
     def __init__(
         self,
@@ -233,7 +230,7 @@ class Informers:
         namespaces: tuple[str, ...] = (),
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``wake`` is called with each dataset to look at, ``on_progress`` whenever something was listed."""
+        """``wake`` is called with each dataset to reconcile, ``on_progress`` after each list page."""
         self._cache = cache
         self._wake_dataset = wake
         self._on_progress = on_progress
@@ -249,22 +246,22 @@ class Informers:
         """Why the operator cannot start, if it cannot."""
 
     async def run(self) -> None:
-        """Reflect all objects that belong to datasets, until cancelled."""
+        """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
                 group.create_task(reflector.run(), name=f"reflector of {reflector.kind.plural}")
 
     async def wait_synced(self) -> None:
-        """Return when all objects that belong to datasets were listed once."""
+        """Return once all objects that belong to datasets were listed."""
         for reflector in self._reflectors:
             await reflector.synced.wait()
 
     def open(self) -> None:
-        """Wake datasets from now on; the caller queues what was cached before."""
+        """Wake datasets from now on; the caller queues those already cached."""
         self._is_open = True
 
     def relist(self, kind: Kind) -> None:
-        """List ``kind``, which is not LookupDatasets, again."""
+        """List ``kind`` again; not for LookupDatasets."""
         for reflector in self._reflectors:
             if reflector.kind == kind:
                 reflector.relist()
@@ -272,24 +269,24 @@ class Informers:
     # Called by reflectors and kopf.
 
     def on_changed(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Cache the object as ``body`` says."""
+        """Cache the object ``body``."""
         if not self._is_open:
             self._on_progress()
         self._wake(self._cache.put(kind.name, body))
 
     def on_deleted(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        """Forget the object that was deleted."""
+        """Forget the deleted object."""
         meta = body["metadata"]
         version = meta.get("resourceVersion") or ""
         self._wake(self._cache.drop(kind.name, meta.get("namespace", ""), meta["name"], meta["uid"], version))
 
     def known_headers(self, kind: Kind, namespace: str) -> Mapping[str, Header]:
-        """The header of each cached object of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
+        """Return the headers of cached objects of ``kind`` in ``namespace`` (empty: anywhere), by uid."""
         headers = self._cache.headers(kind.name)
         return {header.uid: header for header in headers if namespace in ("", header.namespace)}
 
     def on_unlisted(self, kind: Kind, headers: Collection[Header]) -> None:
-        """Forget objects that were cached and that a list does not have any more."""
+        """Forget cached objects that a list no longer has."""
         for header in headers:
             log.info("%s %s/%s is gone, unnoticed", kind.name, header.namespace, header.name)
             place = (header.namespace, header.name)
@@ -300,23 +297,24 @@ class Informers:
             self._wake_dataset(key)
 
     async def compare(self, kind: Kind, listing: Listing) -> int:
-        """Drop the objects of ``kind`` that are gone though no watch said so. Returns how many exist that are not
-        cached."""
+        """Drop cached objects of ``kind`` whose deletion no watch reported. Return the number of existing objects that
+        are
+        missing from the cache."""
         before = self.known_headers(kind, "")
         listed = await listing.list_uids(kind)
         self.on_unlisted(kind, [header for uid, header in before.items() if uid not in listed])
         return len(listed - before.keys() - self.known_headers(kind, "").keys())
 
     def make_registry(self, *, start: Hook, stop: Hook) -> kopf.OperatorRegistry:
-        """All of kopf's handlers; ``start`` and ``stop`` are called before and after all others."""
+        """Return kopf's handlers; ``start`` and ``stop`` are called before and after all others."""
         registry = kopf.OperatorRegistry()
-        # By default kopf repeats what failed every minute, and would idle in silence.
+        # kopf's default is to retry a failed start every minute, silently.
         once = kopf.ErrorsMode.PERMANENT
 
         async def begin(**_: Any) -> None:
             try:
                 await start()
-            except LookupdbError as error:  # a sentence for people, of which kopf would log a traceback
+            except LookupdbError as error:  # kopf would log a traceback
                 self.start_error = error
                 raise kopf.PermanentError(str(error)) from error
 
@@ -342,8 +340,8 @@ def make_settings() -> kopf.OperatorSettings:
     """kopf's settings."""
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True  # never pause for a peering object of another operator
-    chosen.posting.enabled = False  # we post events ourselves, on transitions
-    chosen.scanning.disabled = True  # needs no right to watch CRDs and namespaces
+    chosen.posting.enabled = False  # the operator posts its own events
+    chosen.scanning.disabled = True  # needs no permission to watch CRDs and namespaces
     chosen.networking.request_timeout = _REQUEST_TIMEOUT
     chosen.networking.connect_timeout = _CONNECT_TIMEOUT
     chosen.watching.server_timeout = _SERVER_TIMEOUT

@@ -1,4 +1,4 @@
-"""Jobs, StatefulSets, and what matters only in that it is as it was written."""
+"""Parse pods, Jobs, StatefulSets, and objects that are only compared with what was written."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ from lookupdb_operator.model import (
 )
 from lookupdb_operator.plan import reasons
 
-# Pods: what they are part of and how they are.
+# Pods.
 
 
 _NODE_AWAY: Final = 300.0
-"""Seconds for which a pod must not have been ready: Kubernetes waits as long before it deletes those of such a node."""
+"""Seconds a pod must be unready: Kubernetes waits as long before it deletes the pods of a lost node."""
 _SLOW_KUBELET: Final = 30.0
-"""How many seconds later than its grace ends a pod may be gone on a busy node."""
+"""Seconds by which a busy node may exceed a pod's grace period."""
 
 
 def parse_pod(body: Body) -> Pod:
-    """The pod ``body`` of some dataset."""
+    """Parse the pod ``body`` of a dataset."""
     header, status, labels = parse_header(body), read_status(body), read_labels(body)
     component = labels.get(names.COMPONENT) or ""
     ready = find_condition(body, "Ready")
@@ -78,8 +78,8 @@ def parse_pod(body: Body) -> Pod:
 
 
 def awaits_images(body: Body) -> bool:
-    """Whether the kubelet has not come as far as the pod's images yet: volumes and network are not there. Why not is
-    in events alone."""
+    """Return whether the kubelet has not reached the pod's images: volumes or network are missing. Only events say
+    why."""
     is_pending = read_status(body).get("phase") == "Pending"
     if not is_pending or find_condition(body, "PodReadyToStartContainers").get("status") == "True":
         return False
@@ -87,9 +87,9 @@ def awaits_images(body: Body) -> bool:
 
 
 def _lost_after(body: Body) -> Absence | None:
-    """How long the operator must see a pod that is not ready, until its kubelet counts as lost; None while it is not
-    being deleted. A node controller makes pods unready whose node does not answer. Seconds, and no moments: those in a
-    pod are of the clocks of other machines."""
+    """Return how long the operator must see an unready pod before its kubelet counts as lost; None if it is not being
+    deleted. Node controllers make the pods of silent nodes unready. Durations only: times in a pod are from other
+    clocks."""
     if not is_deleting(body):
         return None
     grace_seconds = body["metadata"].get("deletionGracePeriodSeconds") or 0
@@ -97,7 +97,7 @@ def _lost_after(body: Body) -> Absence | None:
 
 
 def _parse_result(body: Body) -> BuildResult | None:
-    """What the first container of a builder's pod that has ended says in its termination message."""
+    """Return the termination message of a finished builder pod's first container."""
     states = (container.get("state") or {} for container in read_status(body).get("containerStatuses") or ())
     terminated = next((state["terminated"] for state in states if state.get("terminated")), None)
     return None if terminated is None else parse_build_result(terminated.get("message"))
@@ -105,19 +105,20 @@ def _parse_result(body: Body) -> BuildResult | None:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How an object differs from what we wrote."""
+    """How an object differs from what was written."""
 
     fingerprint: bytes = b""
-    """Of the object, as far as that depends on it."""
+    """Fingerprint of the parts of the object that this depends on."""
     changed: str = ""
-    """What our fields hash to, when that is not what we wrote; empty for what we did not write, and where the API
-    server does not say which fields are ours."""
+    """Hash of the operator's fields if they changed; empty if the operator did not write the object, or the API server
+    does
+    not say which fields are its."""
     changed_by: str = ""
-    """Which other manager has set its number of pods, or changed it last."""
+    """The other manager that set the number of pods or last changed the object."""
 
 
 def parse_job(body: Body) -> BuildJob:
-    """The Job ``body`` of a build."""
+    """Parse the Job ``body`` of a build."""
     header = parse_header(body)
     state = _job_state(body)
     return BuildJob(
@@ -131,7 +132,7 @@ def parse_job(body: Body) -> BuildJob:
 
 
 def parse_push(body: Body) -> ExistingObject:
-    """The Job ``body`` that pushes a rollout's images. A Job cannot be changed, so nobody compares its fields."""
+    """Parse the Job ``body`` that pushes a rollout's images. Jobs are immutable, so fields are not compared."""
     header, state = parse_header(body), _job_state(body)
     return ExistingObject(
         ref=ObjectRef("Job", header.name, header.uid),
@@ -151,7 +152,7 @@ def _job_state(body: Body) -> JobState:
 
 
 def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
-    """What somebody else has done to it, so that it pushes nothing."""
+    """Return a manual change that keeps the Job from pushing."""
     if state == "Running":
         is_suspended = (body.get("spec") or {}).get("suspend") is True
         return diagnosis.PUSH_SUSPENDED.trouble(name=name) if is_suspended else None
@@ -163,7 +164,7 @@ def _diagnose_push(name: str, body: Body, state: JobState) -> Trouble | None:
 
 
 def _diagnose_job(body: Body) -> Trouble | None:
-    """Why a Job failed, if its pod does not tell: that the pod failed (BackoffLimitExceeded) is not why."""
+    """Return why a Job failed, unless only its pod knows (BackoffLimitExceeded)."""
     if find_condition(body, "Failed").get("reason") != reasons.DEADLINE_EXCEEDED:
         return None
     seconds = (body.get("spec") or {}).get("activeDeadlineSeconds")
@@ -171,8 +172,9 @@ def _diagnose_job(body: Body) -> Trouble | None:
 
 
 def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
-    """The StatefulSet ``body`` of a shard; ``drift`` when it is known. What is called as none of ours is a copy, and is
-    what its labels say."""
+    """Parse the StatefulSet ``body`` of a shard; ``drift`` if known. If its name is not the operator's, it is a copy,
+    and
+    its labels count."""
     header, status, labels, drift = (
         parse_header(body),
         read_status(body),
@@ -191,7 +193,7 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
         digest=read_annotations(body).get(names.DIGEST) or "",
         replicas=_replicas(body),
         ready=int(status.get("readyReplicas") or 0) if is_present else 0,
-        # The API server itself leaves out what it does not support, and would again.
+        # The API server dropped what it does not support, and would do so again.
         changed="" if lacks_image else drift.changed,
         changed_by=drift.changed_by,
         trouble=diagnosis.IMAGE_VOLUME_DROPPED.trouble(name=header.name) if lacks_image else None,
@@ -202,8 +204,9 @@ def parse_shard_set(body: Body, drift: Drift | None = None) -> ShardSet:
 
 
 def _lacks_image(body: Body) -> bool:
-    """Whether servers that are to have their shards from images have no such volume. Where its feature is off, an API
-    server takes a volume of that kind away without a word, and its mount, or makes an empty one of it."""
+    """Return whether servers miss the image volume for their shards. An API server without the feature silently drops
+    the
+    volume and its mount, or makes it an empty one."""
     template = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
     servers = template.get("containers") or ()
     words = (servers[0].get("args") or ()) if servers else ()
@@ -213,8 +216,9 @@ def _lacks_image(body: Body) -> bool:
 
 
 def parse_existing(kind: str, body: Body, drift: Drift | None = None) -> ExistingObject:
-    """An object of ``kind``, and for a Deployment, why its pods cannot be made; ``drift`` when it is known. Whether it
-    is of a rollout or of a build its name says: of what stays as long as the dataset, somebody may edit the labels."""
+    """Parse an object of ``kind``, with the problem of a Deployment that cannot create pods; ``drift`` if known. Its
+    name,
+    not its labels, says which rollout or build it is of, because labels may be edited."""
     header, drift = parse_header(body), drift or compare_fields(body)
     rollout, build = names.read_rollout(header.name), names.read_build(header.name)
     generation = read_labels(body).get(names.GENERATION) or "" if rollout else build
@@ -246,8 +250,9 @@ def _diagnose_deployment(body: Body) -> Trouble | None:
 
 
 def compare_fields(body: Body, before: Drift | None = None) -> Drift:
-    """How ``body`` differs from what we wrote. ``before``, the drift of an earlier version of it, saves hashing what
-    has not changed: most versions differ in their status alone."""
+    """Compare ``body`` with what was written. ``before``, the drift of an earlier version, saves hashing unchanged
+    parts:
+    most versions differ only in their status."""
     if not read_annotations(body).get(names.DIGEST):
         return Drift()
     mark = take_fingerprint(body)

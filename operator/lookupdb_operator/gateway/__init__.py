@@ -1,7 +1,6 @@
-"""``lookupdb gateway``: stands before the store, holds its credentials, and lets every namespace reach its own part.
+"""``lookupdb gateway``: holds the store's credentials, and gives every namespace access to its own part only.
 
-A request's journey: ``server`` (connections) → ``handlers`` (who, what, whether) → ``reads``, ``writes`` (bodies) →
-``objects`` (the store). ``tokens`` and ``keys`` say who asks, ``targets`` what, ``access`` whether it is theirs,
-``admission`` and ``budget`` whether there is room. ``credentials`` gives ``objects`` a new client when the Secret
-changes. Paths, headers and limits are those of ``lookupdb.store.gateway_wire``.
+A request passes ``server`` (connections), ``request`` (operation and path), ``access`` and ``limits`` (permission and
+room), and ``transfers`` (bodies, and the store). ``credentials`` renews the store's client and the keys of service
+accounts. Paths, headers and limits are those of ``lookupdb.store.gateway_wire``.
 """

@@ -1,8 +1,8 @@
-"""Which part of the store is whose, compared segment by segment.
+"""Access to parts of the store, by path segments.
 
-A namespace's is ``<cluster id>/<namespace>/…``. What is announced there (``active.json`` of a dataset) says what the
-cluster's routers have confirmed, which the operator alone knows: the namespace reads it, and only the announcer writes
-it. The announcer, the operator's service account, reaches these objects of all namespaces, and nothing else.
+A namespace owns ``<cluster id>/<namespace>/…``. Announcements there (``active.json`` of a dataset) say what the
+cluster's routers confirmed, so the namespace only reads them. The announcer, the operator's service account, may write
+them in all namespaces, and access nothing else.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ _ANNOUNCEMENT_SEGMENTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What callers may do in the part of the store that is ``cluster``'s."""
+    """The permissions of callers in ``cluster``'s part of the store."""
 
     cluster: str
     announcer: Caller | None = None
 
     def may_read(self, path: str, caller: Caller) -> bool:
-        """Whether ``path`` names an object that ``caller`` may read."""
+        """Return whether ``caller`` may read the object ``path``."""
         if caller == self.announcer:
             return self.is_announcement(path)
         return owns_object(path, self.cluster, caller.namespace)
 
     def may_write(self, path: str, caller: Caller) -> bool:
-        """Whether ``path`` names an object that ``caller`` may put, replace or delete."""
+        """Return whether ``caller`` may put, replace or delete the object ``path``."""
         if caller == self.announcer:
             return self.is_announcement(path)
         return owns_object(path, self.cluster, caller.namespace) and not self.is_announcement(path)
 
     def may_list(self, path: str, caller: Caller, *, folders_only: bool) -> bool:
-        """Whether ``caller`` may list the folder ``path``; of the cluster's, it gets to see its own namespace alone."""
+        """Return whether ``caller`` may list the folder ``path``; of the cluster's folder it sees only its own
+        namespace."""
         if caller == self.announcer:
             return False
         return (folders_only and path == self.cluster) or owns_folder(path, self.cluster, caller.namespace)
 
     def explain_refusal(self, path: str, caller: Caller) -> str:
-        """Why ``caller`` may not do what it asks for with ``path``."""
+        """Return why ``caller`` may not access ``path``."""
         if caller == self.announcer:
             return f"{path} is not what is announced of a dataset, and nothing else is the announcer's"
         if owns_folder(path, self.cluster, caller.namespace) and self.is_announcement(path):
@@ -52,7 +53,7 @@ class Access:
         return f"{path} is not in {self.cluster}/{caller.namespace}/"
 
     def is_announcement(self, path: str) -> bool:
-        """Whether ``path`` is that of the announcement of a dataset of this cluster."""
+        """Return whether ``path`` is the announcement of a dataset of this cluster."""
         segments = path.split("/")
         if not is_object_path(path) or len(segments) != _ANNOUNCEMENT_SEGMENTS:
             return False
@@ -62,11 +63,11 @@ class Access:
 
 
 def owns_object(path: str, cluster: str, namespace: str) -> bool:
-    """Whether ``path`` names an object of ``namespace``, below its folder."""
+    """Return whether ``path`` is an object in the folder of ``namespace``."""
     segments = path.split("/")
     return is_object_path(path) and len(segments) > 2 and segments[:2] == [cluster, namespace]
 
 
 def owns_folder(path: str, cluster: str, namespace: str) -> bool:
-    """Whether ``path`` is the folder of ``namespace``, or lies in it."""
+    """Return whether ``path`` is the folder of ``namespace``, or inside it."""
     return is_object_path(path) and path.split("/")[:2] == [cluster, namespace]

@@ -1,4 +1,5 @@
-"""The store's credentials from a mounted Secret: a file for each environment variable, read again when they change."""
+"""The store's credentials from a mounted Secret, one file for each variable, and the keys of service accounts. Both are
+read again when they change."""
 
 from __future__ import annotations
 
@@ -24,20 +25,21 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 5.0
 _RETRIES: Final = 1
 _SILENCE_SECONDS: Final = 7
-"""Of a request, but for uploads and copies: clients try again themselves, and are to hear why they must before they
-have waited for gateway_client.SILENCE_SECONDS."""
+"""Timeout of requests, except uploads and copies: clients retry themselves, and must learn the reason within
+gateway_client.SILENCE_SECONDS."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*", re.IGNORECASE)
 _URL: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+(/[!-~]*)?")
 _LINE_ENDS: Final = str.maketrans("", "", "\t\r\n")
 _CURRENT: Final = "..data"
-"""The link by which the kubelet replaces all files at once."""
+"""The link that the kubelet switches to replace all files at once."""
 _MAX_BYTES: Final = 1 << 20
-"""Of a value: a Secret has no more."""
+"""Size limit of a value, as for a Secret."""
 
 
 def read_variables(folder: Path | None) -> dict[str, str]:
-    """The variables that the files of ``folder`` hold; none if it is not there. An empty file says nothing. Raises
-    OSError or ValueError."""
+    """Return the variables in the files of ``folder``; none if it does not exist. Empty files do not count. Raises
+    OSError
+    or ValueError."""
     if folder is None or not folder.is_dir():
         return {}
     current = _find_current(folder)
@@ -46,7 +48,7 @@ def read_variables(folder: Path | None) -> dict[str, str]:
         for file in sorted(current.iterdir())
         if _VARIABLE.fullmatch(file.name) and file.is_file() and (value := _read_value(file))
     }
-    if _find_current(folder) != current:  # its files went one after the other meanwhile
+    if _find_current(folder) != current:  # the kubelet replaced the files meanwhile
         raise ValueError("they are being replaced just now")
     return variables
 
@@ -61,13 +63,13 @@ def _read_value(file: Path) -> str:
     if not value.isprintable() and not _is_document(value):
         raise ValueError(f"{file.name} has control characters")
     is_url = any(mark in file.name for mark in ("ENDPOINT", "_URL"))
-    if is_url and value and not _is_url(value):  # obstore takes it, and panics at each request
+    if is_url and value and not _is_url(value):  # obstore would accept it and panic at each request
         raise ValueError(f"{file.name} is no URL")
     return value
 
 
 def _is_document(value: str) -> bool:
-    """Whether ``value`` is a JSON document of several lines, as a key of Google's is."""
+    """Return whether ``value`` is a multi-line JSON document, such as a Google key."""
     try:
         return value.translate(_LINE_ENDS).isprintable() and isinstance(orjson.loads(value), dict)
     except ValueError:
@@ -78,21 +80,21 @@ def _is_url(value: str) -> bool:
     try:
         parts = urlsplit(value)
         has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # no port, no IPv6 address
+    except ValueError:  # invalid port or IPv6 address
         return False
     is_marked = parts.netloc.startswith("[") == (":" in (parts.hostname or ""))
     return has_host and is_marked and _URL.fullmatch(value) is not None
 
 
 class StoreClient:
-    """The store, reached with the credentials as they are now."""
+    """The store, accessed with the current credentials."""
 
     def __init__(self, url: str, folder: Path | None = None) -> None:
         """Raises StoreError if no client can be made."""
         self._url = url
         self._folder = folder
         self._at_first = dict(os.environ)
-        """What the process was given counts where the folder says nothing."""
+        """The process's own environment, for variables that are not in the folder."""
         self._variables = self._read_first()
         self.store, self.patient_store = self._make()
 
@@ -106,12 +108,12 @@ class StoreClient:
             ) from error
 
     def _make(self) -> tuple[ObstoreObjects, ObstoreObjects]:
-        """One for requests, and one for what the store may take long for, and of which no part is to be lost."""
+        """Return a client for requests, and one for slow operations that must not be cut off."""
         _replace(self._variables, self._at_first)
         return ObstoreObjects(self._url, _RETRIES, _SILENCE_SECONDS), ObstoreObjects(self._url)
 
     async def run(self, seconds: float = LOOK_SECONDS, on_change: Callable[[], None] = lambda: None) -> None:
-        """Look for other credentials again and again, and use them for what begins from then on."""
+        """Check for new credentials regularly, and use them for new requests."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -133,7 +135,7 @@ class StoreClient:
 
 
 def _replace(variables: Mapping[str, str], at_first: Mapping[str, str]) -> None:
-    """Make the environment that of the start, with ``variables`` over it."""
+    """Reset the environment to that of startup, plus ``variables``."""
     merged = {**at_first, **variables}
     for name in os.environ.keys() - merged.keys():
         del os.environ[name]
@@ -141,24 +143,24 @@ def _replace(variables: Mapping[str, str], at_first: Mapping[str, str]) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """Not the text of a value that cannot be decoded."""
+    """Describe ``error`` without a value that cannot be decoded."""
     return "a file is no text" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-# The public keys of the cluster's service accounts, from the API server; the last known stay while it is away.
+# The public keys of the cluster's service accounts; if the API server is unavailable, the last ones stay.
 
 
 REFRESH_SECONDS: Final = 600.0
 UNKNOWN_KEY_SECONDS: Final = 10.0
-"""Between two readings that an unknown key asks for."""
+"""Minimum seconds between two reads for unknown keys."""
 MOST_WAITING: Final = 16
-"""Requests that wait for a reading: whoever sends what looks like a token can be one."""
+"""Most requests that wait for a read: anyone can send something like a token."""
 _RETRY_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 10.0
 
 
 class Keys:
-    """The keys as they were when last read."""
+    """The keys as last read."""
 
     def __init__(
         self,
@@ -183,18 +185,19 @@ class Keys:
 
     @property
     def age(self) -> float | None:
-        """Seconds since they were read; None before."""
+        """Return seconds since the last read; None before the first."""
         return None if self._read_at is None else self._clock() - self._read_at
 
     async def run(self) -> None:
-        """Read them again and again."""
+        """Read the keys regularly."""
         while True:
             is_read = await self._read_shared()
             await asyncio.sleep(self._refresh_seconds if is_read else _RETRY_SECONDS)
 
     async def look_again(self) -> bool:
-        """Read them because a key is unknown, unless that was tried just now. Returns whether what is known is what the
-        API server had a moment ago: not while as many wait for it as may."""
+        """Read the keys because one is unknown, unless that was just tried. Return whether the known keys are current;
+        False if
+        too many requests wait already."""
         if self._reading is None and self._tried_at is not None:
             age = self._clock() - self._tried_at
             if age < UNKNOWN_KEY_SECONDS:
@@ -208,7 +211,7 @@ class Keys:
             self._waiting -= 1
 
     async def _read_shared(self) -> bool:
-        """Read them, or wait for the reading that goes on. Returns whether it succeeded."""
+        """Read the keys, or wait for the read under way. Return whether it succeeded."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(), name="reading keys")
             self._reading.add_done_callback(self._forget_reading)

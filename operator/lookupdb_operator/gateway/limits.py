@@ -1,4 +1,4 @@
-"""What every operation of one gateway shares: the memory it may hold, whose store it is, what is counted."""
+"""Shared limits of one gateway (requests, memory, bodies) and its metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lookupdb.store.gateway_wire import ErrorKind
 from lookupdb_operator.gateway.access import Access
 from lookupdb_operator.gateway.request import RequestProblem, busy, invalid, too_large
 
-# How many requests are worked on at once, in all and of one namespace.
+# Concurrent requests, in total and for each namespace.
 #
-# Transfers of files take long, so they never take all places: a quarter is left for requests that are short, without
-# which no build goes on. One namespace may have half of what the others leave: of 192 places, it takes nine that take
-# all they can to leave none for a tenth, which is told to come again in a second.
+# Transfers of files are slow, so they never take all places: a quarter is reserved for short requests, which builds
+# need. One namespace may have half of what the others leave. Of 192 places, nine greedy namespaces leave none for a
+# tenth, which must retry in a second.
 
 
 class Places:
@@ -36,7 +36,7 @@ class Places:
 
     @contextmanager
     def take(self, namespace: str) -> Iterator[None]:
-        """Take one for ``namespace`` while the block runs. Raises RequestProblem if it can have no more."""
+        """Take one place for ``namespace`` while the block runs. Raises RequestProblem if it may have no more."""
         of_others = self.taken - self._taken_by[namespace]
         if self._taken_by[namespace] >= max(1, (self.most - of_others) // 2) or self.taken >= self.most:
             raise busy(
@@ -64,7 +64,7 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """How many are worked on now."""
+        """Return the number of requests in flight."""
         return self._short.taken + self._transfers.taken
 
     def admit(self, namespace: str, *, transfers: bool) -> AbstractContextManager[None]:
@@ -72,18 +72,19 @@ class Admission:
         return (self._transfers if transfers else self._short).take(namespace)
 
 
-# The bytes that requests may hold together, and how much of them one namespace may have.
+# Memory for requests, in total and for each namespace.
 #
-# One namespace may have half of what the others leave, and one request an eighth of all. So what one namespace may have
-# is always free: nobody waits for another namespace that waits, and however many hold what they may, a smaller part is
-# left. Transfers of files have a budget of their own, so that what is short finds room beside them.
+# One namespace may have half of what the others leave, and one request an eighth of the total. So no namespace waits
+# for
+# another one's waiting requests, and some room is always left. Transfers of files have their own budget, apart from
+# short requests.
 #
-# Who finds no room waits for a while, in the order of its namespace.
+# A request without room waits for a while, in the order of its namespace.
 
 
 WAIT_SECONDS: Final = 10.0
 _REQUESTS: Final = 8
-"""Of the largest kind, that the whole budget is worth."""
+"""Size of the budget in largest requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,12 +95,12 @@ class _Waiter:
 
 
 class Budget:
-    """Counts bytes, in all and by namespace."""
+    """Counts bytes, in total and by namespace."""
 
     def __init__(self, total: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
         self.total = total
         self.most = total // _REQUESTS
-        """Of one request."""
+        """Most bytes of one request."""
         self.used = 0
         self._wait_seconds = wait_seconds
         self._used_by: Counter[str] = Counter()
@@ -107,7 +108,7 @@ class Budget:
 
     @asynccontextmanager
     async def reserve(self, namespace: str, amount: int) -> AsyncIterator[None]:
-        """Have ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for long."""
+        """Reserve ``amount`` bytes while the block runs. Raises RequestProblem if there is no room for too long."""
         if amount > self.most:
             raise too_large(
                 f"it needs {amount} bytes of memory, {self.most} are the most of one request (--body-memory)"
@@ -144,7 +145,7 @@ class Budget:
 
     def _grant(self) -> None:
         full: set[str] = set()
-        """Namespaces of which somebody goes on waiting."""
+        """Namespaces with a request that must keep waiting."""
         for waiter in tuple(self._waiters):
             if waiter.namespace in full:
                 continue
@@ -159,19 +160,19 @@ class Budget:
                 waiter.granted.set_result(None)
 
 
-# A request's body: its length is known beforehand, and whoever sends it must go on sending.
+# Request bodies: the length is known beforehand, and clients must keep sending.
 
 
 CHUNK_BYTES: Final = 256 << 10
 IDLE_SECONDS: Final = 60.0
-"""In which a chunk must have come, or gone: 4 KiB a second at least."""
+"""Seconds for a chunk to be sent or received: at least 4 KiB a second."""
 SHORT_SECONDS: Final = 30.0
-"""In which all of a short body must have come."""
+"""Seconds for a whole short body."""
 _MAX_DIGITS: Final = 18
 
 
 def read_length(request: web.BaseRequest, most: int) -> int:
-    """The length that ``request`` says its body has. Raises RequestProblem, also if that is more than ``most``."""
+    """Return the body's declared length. Raises RequestProblem, also if it is more than ``most``."""
     text = request.headers.get("Content-Length", "")
     if not text:
         raise RequestProblem(ErrorKind.INVALID, "expected a Content-Length", status=411)
@@ -195,7 +196,7 @@ class Body:
         idle_seconds: float = IDLE_SECONDS,
         whole_seconds: float = math.inf,
     ) -> None:
-        """``whole_seconds`` after the first chunk was asked for, the last must be there."""
+        """The last chunk must arrive within ``whole_seconds`` after the first was requested."""
         self._request = request
         self.length = length
         self.received = 0
@@ -203,7 +204,7 @@ class Body:
         self._whole_seconds = whole_seconds
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield it, ``length`` bytes in all. Raises RequestProblem if it ends early, or takes too long."""
+        """Yield ``length`` bytes. Raises RequestProblem if the body ends early or is too slow."""
         self._accept()
         end = time.monotonic() + self._whole_seconds
         while self.received < self.length:
@@ -223,7 +224,7 @@ class Body:
             yield chunk
 
     def _accept(self) -> None:
-        """Ask for the body, if the client waits to be asked."""
+        """Send 100 Continue if the client waits for it."""
         transport = self._request.transport
         if transport and self._request.headers.get("Expect", "").lower() == "100-continue":
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -233,17 +234,17 @@ class Body:
         return RequestProblem(ErrorKind.INVALID, detail, status=status)
 
 
-# What the gateway counts, and what of it it logs: who is refused shows in the log, though not for each request.
+# Metrics, and a log of refused requests that is limited in rate.
 
 
 log = logging.getLogger(__name__)
 
 LOG_SECONDS: Final = 10.0
-"""At most one line about refused requests in so many."""
+"""Seconds between two log lines about refused requests, at least."""
 
 
 class GatewayMetrics:
-    """Counters, which only the event loop changes, and what is read when they are asked for."""
+    """Counters, which only the event loop changes, and gauges, which are read at each scrape."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -252,16 +253,16 @@ class GatewayMetrics:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.gauges: dict[str, tuple[str, Callable[[], float | None]]] = {}
-        """Name → its help, and where its value comes from; None while there is none."""
+        """Name → help text and function for the value, which may be None."""
         self._logged_at: float | None = None
         self._suppressed = 0
 
     def count_request(self, operation: str, status: int) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self.requests[operation, status] += 1
 
     def count_refusal(self, reason: str, detail: str, remote: str | None, namespace: str = "") -> None:
-        """Count a request that nobody or somebody else may send, and log it, or at least that it was one of many."""
+        """Count a refused request, and log it, or include it in the number of suppressed lines."""
         self.refusals[reason] += 1
         now = self._clock()
         if self._logged_at is not None and now - self._logged_at < LOG_SECONDS:
@@ -272,7 +273,7 @@ class GatewayMetrics:
         self._logged_at, self._suppressed = now, 0
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families as they are now."""
+        """Yield the current metric families."""
         yield labelled_counter(
             "lookupdb_gateway_requests",
             "Requests answered, by operation and HTTP status.",
@@ -296,20 +297,20 @@ class GatewayMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For ``Reads`` and ``Writes``."""
+    """Limits and permissions for ``Reads`` and ``Writes``."""
 
     budget: Budget
-    """Of files."""
+    """Memory for files."""
     short_budget: Budget
-    """Of all that is short, which files leave free."""
+    """Memory for short requests, kept free of files."""
     metrics: GatewayMetrics
     access: Access
     idle_seconds: float = IDLE_SECONDS
-    """For which a client may send or take nothing."""
+    """Seconds a client may be idle."""
     short_seconds: float = SHORT_SECONDS
-    """In which what is short must have come."""
+    """Seconds for a short body."""
 
     @property
     def cluster(self) -> str:
-        """The cluster's id, with which every path begins."""
+        """The cluster's id, the first segment of every path."""
         return self.access.cluster

@@ -1,6 +1,6 @@
-"""What a request asks for: an operation and a path, from the method and the request's target as it was sent.
+"""Parse a request's method and target into an operation and a path.
 
-The target is decoded once, here, and what comes out is what is checked and what the store is asked for.
+The target is decoded once, here; exactly the result is checked and sent to the store.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aiohttp import web
 from lookupdb.errors import StoreDenied, StoreError, StoreUnreachable
 from lookupdb.store.gateway_wire import COPY_PATH, DELETE_PATH, LIST_PATH, OBJECT_PATH, ErrorKind, is_object_path
 
-# What a request is refused with: problem details (RFC 9457) whose ``kind`` tells the client what to make of it.
+# Refusals: problem details (RFC 9457) with a ``kind`` for clients.
 
 
 CONTENT_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1
-"""After which a client that found no room may ask again."""
+"""Seconds after which a client that found no room may retry."""
 
 _TITLES: Final = {
     ErrorKind.UNAUTHENTICATED: "The token is not accepted",
@@ -52,7 +52,7 @@ _STATUSES: Final = {
 
 
 class RequestProblem(Exception):
-    """A request is refused, or could not be done."""
+    """A request is refused or failed."""
 
     def __init__(
         self, kind: ErrorKind, detail: str, *, status: int | None = None, headers: Mapping[str, str] | None = None
@@ -68,7 +68,7 @@ class RequestProblem(Exception):
             self.headers["WWW-Authenticate"] = "Bearer"
 
     def render(self) -> web.Response:
-        """The response that tells of it."""
+        """Return the response for the problem."""
         body = {"title": _TITLES[self.kind], "status": self.status, "detail": self.detail, "kind": self.kind}
         headers = {"Cache-Control": "no-store", **self.headers}
         return web.Response(status=self.status, body=orjson.dumps(body), content_type=CONTENT_TYPE, headers=headers)
@@ -79,7 +79,7 @@ class BrokenOff(Exception):
 
 
 class Unauthenticated(RequestProblem):
-    """Who asks is not known. ``reason`` is a word for metrics."""
+    """The caller is unknown. ``reason`` is a word for metrics."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(ErrorKind.UNAUTHENTICATED, detail)
@@ -87,27 +87,27 @@ class Unauthenticated(RequestProblem):
 
 
 def invalid(detail: str) -> RequestProblem:
-    """A request that nobody may send."""
+    """Return the problem of an invalid request."""
     return RequestProblem(ErrorKind.INVALID, detail)
 
 
 def too_large(detail: str) -> RequestProblem:
-    """More than a limit allows."""
+    """Return the problem of a request beyond a limit."""
     return RequestProblem(ErrorKind.TOO_LARGE, detail)
 
 
 def busy(detail: str) -> RequestProblem:
-    """No room now, but perhaps soon."""
+    """Return the problem of a request without room now."""
     return RequestProblem(ErrorKind.BUSY, detail)
 
 
 def missing(path: str) -> RequestProblem:
-    """There is no object at ``path``."""
+    """Return the problem of a missing object ``path``."""
     return RequestProblem(ErrorKind.MISSING, f"there is no object {path}")
 
 
 def from_store(error: StoreError) -> RequestProblem:
-    """What the store's error means to a client, who may repeat the message word for word."""
+    """Return the problem for the store's error. Clients may repeat its message."""
     match error:
         case StoreDenied():
             kind = ErrorKind.STORE_DENIED
@@ -120,12 +120,12 @@ def from_store(error: StoreError) -> RequestProblem:
 
 _ENCODED_SLASH: Final = re.compile("%2f", re.IGNORECASE)
 _FIELDS: Final = 2
-"""Of a listing's query."""
+"""Most fields of a listing's query."""
 _EXPECTED_PATH: Final = "expected segments of A-Z, a-z, 0-9 and . _ - with / between them, at most 1,024 bytes"
 
 
 class Operation(StrEnum):
-    """What is to be done; also a label of metrics."""
+    """An operation; also a label of metrics."""
 
     READ = "read"
     HEAD = "head"
@@ -137,21 +137,21 @@ class Operation(StrEnum):
 
 _OF_OBJECTS: Final = {"GET": Operation.READ, "HEAD": Operation.HEAD, "PUT": Operation.WRITE}
 _WITH_BODIES: Final = {COPY_PATH: Operation.COPY, DELETE_PATH: Operation.DELETE}
-"""Of which the body names the objects."""
+"""Operations whose body names the objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """An operation on ``path``: an object, or the folder of a listing; of a deletion and a copy it is empty."""
+    """An operation on ``path``: an object or, in a listing, a folder; empty for a deletion or copy."""
 
     operation: Operation
     path: str = ""
     folders_only: bool = False
-    """Whether a listing is of the folders directly below ``path``."""
+    """Whether to list only the folders directly below ``path``."""
 
 
 def parse_target(method: str, target: str) -> RequestTarget:
-    """What ``method`` on ``target`` asks for. Raises RequestProblem."""
+    """Parse ``method`` and ``target``. Raises RequestProblem."""
     path, _, query = target.partition("?")
     if path.startswith(OBJECT_PATH):
         operation = _check_method(method, _OF_OBJECTS)
@@ -181,14 +181,14 @@ def _check_no_query(query: str) -> None:
 
 
 def _parse_path(encoded: str) -> str:
-    # A proxy before the gateway may take an encoded slash for part of a name; nobody needs to encode one.
+    # A proxy in front may treat an encoded slash as part of a name; clients need none.
     if _ENCODED_SLASH.search(encoded):
         raise invalid(f"the path has an encoded slash; {_EXPECTED_PATH}")
     return check_path(unquote(encoded))
 
 
 def check_path(path: str) -> str:
-    """``path``, if it can name an object or a folder. Raises RequestProblem."""
+    """Return ``path`` if it is a valid path of an object or folder. Raises RequestProblem."""
     if not is_object_path(path):
         raise invalid(f"{path[:100]!r} is no object's path; {_EXPECTED_PATH}")
     return path

@@ -1,4 +1,4 @@
-"""The port: HTTP/1.1 connections, their number and their limits. aiohttp parses; no router of its looks at paths."""
+"""The client port: HTTP/1.1 connections, their number and limits. aiohttp parses; its router is not used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lookupdb_operator.gateway.request import (
 )
 from lookupdb_operator.gateway.transfers import Reads, Writes
 
-# One client: what is asked for it ends with it, and what is no HTTP is refused.
+# One client: its work stops when it disconnects, and anything but HTTP is refused.
 
 
 class Connection(web.RequestHandler):
@@ -40,7 +40,7 @@ class Connection(web.RequestHandler):
 
     @contextlib.asynccontextmanager
     async def lasting(self) -> AsyncIterator[None]:
-        """End the block as soon as the client is gone. Raises BrokenOff then."""
+        """Cancel the block if the client disconnects. Raises BrokenOff then."""
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -56,7 +56,7 @@ class Connection(web.RequestHandler):
             self._scope = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End what goes on for the client."""
+        """Cancel the client's work."""
         if self._scope:
             self._scope.reschedule(0)
         super().connection_lost(exc)
@@ -68,7 +68,8 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is not HTTP, or over a limit. Neither answer nor log repeat it: it may hold a token."""
+        """Refuse a request that is not HTTP or exceeds a limit. It is neither repeated nor logged: it may hold a
+        token."""
         if request.writer.output_size > 0:
             raise ConnectionError("the response has begun")
         response = invalid("the request is not HTTP/1.1 as it should be, or larger than its limits").render()
@@ -79,19 +80,19 @@ class Connection(web.RequestHandler):
 log = logging.getLogger(__name__)
 
 KEEPALIVE_SECONDS: Final = 30.0
-"""Until the head of the next request is whole, also on a new connection."""
+"""Seconds until the head of the next request is complete, also on a new connection."""
 _LINGER_SECONDS: Final = 5.0
-"""For which the rest of a refused request's body is read and dropped, so that the client reads the answer."""
+"""Seconds in which the rest of a refused body is read and dropped, so that the client reads the answer."""
 _MAX_LINE_BYTES: Final = 4096
 _MAX_HEADERS: Final = 64
 _ABORT_SECONDS: Final = 5.0
-"""In which uploads whose clients were cut off are taken back."""
+"""Seconds for aborting the uploads of disconnected clients."""
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Request(web.BaseRequest):
-    """One request. Its answer does not tell which version of what library it comes from."""
+    """One request. Its response does not name the library."""
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         response.headers.popall(hdrs.SERVER, None)
@@ -106,13 +107,13 @@ class _Connections(web.Server):
         self._settings = settings
         self._most = most
         self.busy: set[web.RequestHandler] = set()
-        """Those with a request in flight."""
+        """Clients with a request in flight."""
         self.idle = asyncio.Event()
-        """Set while there are none."""
+        """Set if no request is in flight."""
         self.idle.set()
 
     def __call__(self) -> web.RequestHandler:
-        """The protocol of a new client."""
+        """Return the protocol of a new client."""
         return Connection(
             self,
             loop=self._loop,
@@ -122,7 +123,7 @@ class _Connections(web.Server):
         )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Count a client; the oldest idle one makes room, and that is the new one where all others are busy."""
+        """Count a client. The oldest idle one is closed to make room; if all others are busy, that is the new one."""
         super().connection_made(handler, transport)
         while len(self._connections) > self._most:
             oldest = next(connection for connection in self.connections if connection not in self.busy)
@@ -130,7 +131,7 @@ class _Connections(web.Server):
             del self._connections[oldest]
 
     def abort_busy(self) -> None:
-        """Cut off who has a request in flight."""
+        """Disconnect clients with a request in flight."""
         for connection in self.busy & self._connections.keys():
             self._connections[connection].abort()
 
@@ -151,7 +152,7 @@ def _make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: 
 
 
 class Server:
-    """Listens, and answers by ``handle``, until it is closed."""
+    """Listens and answers by ``handle`` until it is closed."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Server:
         max_connections: int,
         keepalive_seconds: float = KEEPALIVE_SECONDS,
     ) -> None:
-        """Binds at once. Raises UsageError when the port is taken."""
+        """Binds at once. Raises UsageError if the port is taken."""
         self._listener: socket.socket = listeners.bind(host, port)
         self.port = listeners.bound_port(self._listener)
         self.most_connections = max_connections
@@ -174,13 +175,13 @@ class Server:
             max_line_size=_MAX_LINE_BYTES,
             max_field_size=MAX_TOKEN_BYTES + _MAX_LINE_BYTES,
             max_headers=_MAX_HEADERS,
-            auto_decompress=False,  # a body is what it is, and no bomb
+            auto_decompress=False,  # bodies are taken as sent; no decompression bombs
         )
         self._server: asyncio.Server | None = None
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Return the number of connected clients."""
         return len(self._connections.connections)
 
     async def open(self) -> None:
@@ -216,11 +217,11 @@ _SINGLE_HEADERS: Final = (
     *("Authorization", "Content-Length", "Content-Encoding", "Expect", "Host", "Range", "Transfer-Encoding"),
     MODE_HEADER,
 )
-"""Of which a request has one at most: a proxy and the gateway might each believe another."""
+"""Headers that must not be repeated: a proxy and the gateway could read different ones."""
 _NO_OPERATION: Final = "none"
-"""The label of requests that ask for nothing that there is."""
+"""The label of requests for an unknown operation."""
 _BROKEN_OFF: Final = 499
-"""The label of responses that ended early; nobody is sent it."""
+"""The label of responses that ended early; it is never sent."""
 
 
 class Handlers:
@@ -246,7 +247,7 @@ class Handlers:
         self._metrics = metrics
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer ``request``. Never raises what is not a cancellation."""
+        """Answer ``request``. Raises only a cancellation."""
         operation, status = _NO_OPERATION, _BROKEN_OFF
         try:
             caller = await self._authenticate(request)
@@ -272,7 +273,7 @@ class Handlers:
         return response
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller:
-        """Who sends ``request``. Raises RequestProblem."""
+        """Return the sender of ``request``. Raises RequestProblem."""
         _check_headers(request)
         header = request.headers.get("Authorization", "")
         if header[: len(_SCHEME)].lower() != _SCHEME:
@@ -343,7 +344,7 @@ class Handlers:
 
 
 def _transfers_file(target: RequestTarget, request: web.BaseRequest) -> bool:
-    """Whether a file is read, put or copied, as against what is short."""
+    """Return whether a file is read, put or copied; all else is short."""
     match target.operation:
         case Operation.READ:
             return target.path.endswith(REDIRECTED_SUFFIX)

@@ -1,4 +1,4 @@
-"""The gateway as a whole: what it is made of, started and stopped in order."""
+"""Start, connect and stop the parts of the gateway."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CONNECTIONS_PER_REQUEST: Final = 4
-"""Clients keep connections that they do not use."""
+"""Clients keep idle connections."""
 _SYSTEM: Final = "kube-system"
 _RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The options of the command line, and what only tests change."""
+    """The command-line options, and settings for tests."""
 
     store: str
     audiences: tuple[str, ...]
@@ -56,30 +56,30 @@ class GatewayOptions:
     cluster: str = ""
     """Empty: the uid of the kube-system namespace."""
     announcer: Caller | None = None
-    """The service account that writes what is announced of datasets."""
+    """The service account that writes announcements of datasets."""
     redirects: bool = False
     host: str = "127.0.0.1"
     port: int = 7071
     admin_port: int = 9090
     max_requests: int = 256
     memory: int = 256 << 20
-    """Bytes of bodies that are held at once."""
+    """Bytes of bodies in memory at once."""
     notice_seconds: float = 3.0
-    """Between SIGTERM and the last accepted client: until then, the cluster sends new ones."""
+    """Seconds after SIGTERM in which new clients are still accepted, because the cluster still sends them."""
     drain_seconds: float = 20.0
     idle_seconds: float = IDLE_SECONDS
     short_seconds: float = SHORT_SECONDS
     keepalive_seconds: float = KEEPALIVE_SECONDS
     part_bytes: int = PART_BYTES
     look_seconds: float = 5.0
-    """Between two looks at the credentials."""
+    """Seconds between checks of the credentials."""
 
 
 class Gateway:
-    """All that lives as long as the gateway does."""
+    """The parts that live as long as the gateway."""
 
     def __init__(self, options: GatewayOptions, api: Api) -> None:
-        """Raises StoreError for a store that cannot be used, and UsageError for a port that is taken."""
+        """Raises StoreError if the store cannot be used, and UsageError if a port is taken."""
         self._options = options
         self._api = api
         self._client = StoreClient(options.store, options.credentials)
@@ -98,7 +98,7 @@ class Gateway:
         self._is_draining = False
 
     async def start(self) -> None:
-        """Answer the admin port at once, and clients as soon as the cluster's id is known; ready once the keys are."""
+        """Open the admin port at once, and the client port once the cluster's id is known; ready once the keys are."""
         self._register_gauges()
         self._probes = await AdminPort(
             explain_unready=self.explain_unready, status=self.describe, collectors=(self.metrics,)
@@ -133,13 +133,13 @@ class Gateway:
             port=options.port,
             max_connections=limits.limit_connections(
                 _CONNECTIONS_PER_REQUEST * options.max_requests,
-                limits.raise_limit() - 2 * options.max_requests,  # to the store, two for an upload
+                limits.raise_limit() - 2 * options.max_requests,  # an upload has two connections to the store
             ),
             keepalive_seconds=options.keepalive_seconds,
         )
 
     async def _ask_cluster_id(self) -> str:
-        """The uid of namespace kube-system, as soon as the API server tells it."""
+        """Return the uid of namespace kube-system, once the API server is available."""
         cluster = Cluster(self._api)
         while True:
             try:
@@ -178,7 +178,7 @@ class Gateway:
         }
 
     def explain_unready(self) -> str | None:
-        """Why the gateway is not ready, as a sentence; None when it is."""
+        """Return why the gateway is not ready, as a sentence; None if it is."""
         if self._is_draining:
             return "draining"
         if any(task.done() for task in self._tasks):
@@ -190,7 +190,7 @@ class Gateway:
         return None
 
     def describe(self) -> Mapping[str, Any]:
-        """The members of /status."""
+        """Return the members of /status."""
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -206,14 +206,14 @@ class Gateway:
         }
 
     async def drain(self) -> None:
-        """Tell that no more requests are wanted, and finish those in flight."""
+        """Announce the shutdown, and finish requests in flight."""
         self._is_draining = True
         if self.server:
             await asyncio.sleep(self._options.notice_seconds)
             await self.server.close(self._options.drain_seconds)
 
     async def close(self) -> None:
-        """Close everything. Call ``drain`` before."""
+        """Close everything. Call ``drain`` first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -225,8 +225,8 @@ class Gateway:
 
 
 async def run(options: GatewayOptions) -> None:
-    """Serve until SIGTERM or SIGINT and the drain that follows; a second signal ends that. Raises ApiError when no
-    cluster is configured, StoreError or UsageError."""
+    """Serve until SIGTERM or SIGINT, then drain; a second signal stops the drain. Raises ApiError if no cluster is
+    configured, StoreError or UsageError."""
     gateway = Gateway(options, await Api.connect(os.environ.get("KUBECONFIG")))
     loop = asyncio.get_running_loop()
     begin, end = asyncio.Event(), asyncio.Event()
@@ -266,7 +266,7 @@ async def _wait_first(event: Any, task: asyncio.Future[None]) -> None:
 _STORES: Final = ("s3://", "gs://", "az://")
 _ACCOUNT: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
 _LEAST_MEMORY: Final = 192 << 20
-"""An eighth of what files have of it must do for two parts of an upload."""
+"""An eighth of the files' share must hold two parts of an upload."""
 
 
 @click.command()
@@ -350,7 +350,7 @@ def _parse_announcer(text: str) -> Caller | None:
 
 
 def options(**values: Any) -> GatewayOptions:
-    """The options in ``values``, checked. Raises UsageError."""
+    """Return the checked options in ``values``. Raises UsageError."""
 
     if not values["store"].startswith(_STORES):
         raise UsageError(

@@ -1,4 +1,5 @@
-"""PUT, the copy and the deletion of objects: bodies go on to the store in parts, or whole where they are small."""
+"""Requests to the store: reads, listings, puts, copies and deletions. Bodies are streamed in parts, or whole if
+small."""
 
 from __future__ import annotations
 
@@ -45,19 +46,19 @@ from lookupdb_operator.gateway.request import (
     too_large,
 )
 
-# What the gateway asks of the store: one object or one listing a call, with the store's errors as problems.
+# Calls to the store; its errors become problems.
 
 
 LINK_SECONDS: Final = 300
-"""For how long a presigned URL is valid."""
+"""Validity of a presigned URL in seconds."""
 UPLOADS_AT_ONCE: Final = 2
-"""Parts of one object that are on their way to the store."""
+"""Parts of one object in flight to the store."""
 _PAGE: Final = 1000
-"""Entries of a listing that are in memory at once."""
+"""Entries of a listing in memory at once."""
 
 
 class Objects:
-    """The store, by the credentials that are the current ones when a call begins."""
+    """The store, with the credentials that are current when a call begins."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -75,32 +76,34 @@ class Objects:
             raise from_store(store.error(action, error)) from error
 
     async def head(self, path: str) -> Mapping[str, Any]:
-        """The entry of the object at ``path``. Raises RequestProblem."""
+        """Return the entry of the object ``path``. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "read", path):
             return await obstore.head_async(store.store, path)
 
     async def open(self, path: str, offset: int) -> Any:
-        """The object at ``path`` from byte ``offset`` on, which is smaller than its size: what obstore gives. Raises
+        """Return obstore's result for the object ``path`` from byte ``offset``, which must be less than its size.
+        Raises
         RequestProblem."""
         store = self._client.store
         with self._translate(store, "read", path):
             return await obstore.get_async(store.store, path, options={"range": {"offset": offset}} if offset else {})
 
     def describe_failure(self, error: Exception) -> str:
-        """A sentence for the log about a read that broke off."""
+        """Return a sentence for the log about a failed read."""
         return self._client.store.error("read", error).message
 
     async def put(self, path: str, body: bytearray, mode: Any) -> Version:
-        """Put ``body`` at ``path``, on the condition ``mode`` if there is one. Raises RequestProblem."""
+        """Put ``body`` at ``path``, under the condition ``mode`` if any. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "write to", path):
             result = await obstore.put_async(store.store, path, body, mode=mode, use_multipart=False)
             return object_version(result)
 
     async def put_parts(self, path: str, chunks: AsyncIterator[bytes], part_bytes: int) -> Version:
-        """Put what ``chunks`` gives at ``path``, in parts. If ``chunks`` raises, nothing is put, and it raises that;
-        else it raises RequestProblem. It must not be cancelled: the parts would stay in the store."""
+        """Put ``chunks`` at ``path``, in parts. If ``chunks`` raises, nothing is put and that error is raised;
+        otherwise it
+        raises RequestProblem. Do not cancel it: parts would stay in the store."""
         store = self._client.patient_store
         with self._translate(store, "write to", path):
             result = await obstore.put_async(
@@ -114,8 +117,8 @@ class Objects:
             return object_version(result)
 
     async def copy(self, source: str, target: str, size: int) -> bool:
-        """Copy the object at ``source``, of ``size`` bytes, to ``target``; False if the store does not copy so many by
-        itself. Raises RequestProblem."""
+        """Copy ``source``, of ``size`` bytes, to ``target``; False if the store itself does not copy so many. Raises
+        RequestProblem."""
         store = self._client.patient_store
         if not store.can_copy(size):
             return False
@@ -124,25 +127,25 @@ class Objects:
         return True
 
     async def delete(self, paths: Sequence[str]) -> None:
-        """Delete those of ``paths`` that exist. Raises RequestProblem."""
+        """Delete ``paths``, ignoring missing ones. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "remove objects from", ""):
             try:
                 await obstore.delete_async(store.store, paths)
-            except FileNotFoundError:  # some stores refuse to delete what is not there
+            except FileNotFoundError:  # some stores refuse to delete a missing object
                 for path in paths:
                     with suppress(FileNotFoundError):
                         await obstore.delete_async(store.store, path)
 
     async def pages(self, folder: str) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
-        """The entries under ``folder``, a page at a time. Raises RequestProblem."""
+        """Yield the entries under ``folder``, page by page. Raises RequestProblem."""
         store = self._client.store
         with self._translate(store, "list", folder):
             async for page in obstore.list(store.store, folder, chunk_size=_PAGE):
                 yield page
 
     async def link(self, path: str) -> str:
-        """A URL with which anybody can read the object at ``path``, and nothing else, for ``LINK_SECONDS``. Raises
+        """Return a URL with which anybody can read only the object ``path``, for ``LINK_SECONDS``. Raises
         RequestProblem."""
         store = self._client.store
         with self._translate(store, "sign a link to", path):
@@ -150,13 +153,13 @@ class Objects:
             return await obstore.sign_async(store.store, "GET", path, expires_in=seconds)
 
 
-# GET and HEAD of an object, and listings: what comes from the store goes on to the client, a chunk at a time.
+# GET and HEAD of objects, and listings, streamed to the client.
 
 
 READ_BYTES: Final = 4 * CHUNK_BYTES
-"""Of memory for one read: a chunk that comes, one that goes, and what lies in buffers."""
+"""Memory for one read: an incoming chunk, an outgoing one, and buffers."""
 LIST_BYTES: Final = 4 << 20
-"""Of memory for one listing: a page of entries, and its lines."""
+"""Memory for one listing: a page of entries, and its lines."""
 NDJSON: Final = "application/x-ndjson"
 _BYTES: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-")
@@ -178,7 +181,7 @@ class Reads:
         self._redirects = redirects
 
     async def head(self, request: web.BaseRequest, target: RequestTarget) -> web.StreamResponse:
-        """The headers of an object."""
+        """Return the headers of an object."""
         entry = await self._objects.head(target.path)
         response = web.StreamResponse(headers=_object_headers(entry))
         response.content_length = entry["size"]
@@ -186,7 +189,7 @@ class Reads:
         return response
 
     async def get(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
-        """An object, or what of it begins at an offset, or where it is."""
+        """Return an object, from an offset if requested, or a redirect to it."""
         offset = parse_offset(request.headers.get("Range"))
         if self._redirects and target.path.endswith(REDIRECTED_SUFFIX) and STREAM_HEADER not in request.headers:
             await self._objects.head(target.path)
@@ -224,7 +227,7 @@ class Reads:
         return response
 
     async def _send(self, response: web.StreamResponse, data: bytes) -> int:
-        """Write ``data`` in pieces, each of which must leave in time. Returns its length. Raises BrokenOff."""
+        """Write ``data`` in pieces, each within the time limit. Return its length. Raises BrokenOff."""
         view = memoryview(data)
         try:
             for start in range(0, len(data), CHUNK_BYTES):
@@ -238,10 +241,10 @@ class Reads:
         return len(data)
 
     async def list(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.StreamResponse:
-        """What is in a folder, one line each."""
+        """Return the content of a folder, one line for each entry."""
         async with self._room.short_budget.reserve(caller.namespace, LIST_BYTES):
             lines = self._folder_lines(target.path, caller) if target.folders_only else self._entry_lines(target.path)
-            first = await anext(lines, b"")  # what the store refuses, it refuses now
+            first = await anext(lines, b"")  # so that the store's refusal becomes the response
             response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
             await _prepare(response, request)
             try:
@@ -269,7 +272,7 @@ class Reads:
         async for page in self._objects.pages(folder):
             names = [name for name in folder_names(page, folder) if name != last]
             last = names[-1] if names else last
-            # A page without another folder says that it is at work: the client waits for some seconds only.
+            # For a page without new folders, send a sign of life: clients wait only some seconds.
             yield b"".join(_render_folder(f"{folder}/{name}") for name in names) or b"\n"
 
 
@@ -282,7 +285,7 @@ async def _prepare(response: web.StreamResponse, request: web.BaseRequest) -> No
 
 
 def parse_offset(header: str | None) -> int | None:
-    """The first byte that ``bytes=N-`` asks for; None without a header. Raises RequestProblem."""
+    """Return the first byte in ``bytes=N-``; None without a header. Raises RequestProblem."""
     if header is None:
         return None
     match = _RANGE.fullmatch(header)
@@ -292,7 +295,7 @@ def parse_offset(header: str | None) -> int | None:
 
 
 def render_entries(entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """A line for each object."""
+    """Return a line for each object."""
     return b"".join(
         orjson.dumps(
             {
@@ -323,7 +326,7 @@ def _object_headers(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 MAX_PARTS: Final = 10_000
-"""Of one object, in S3."""
+"""Most parts of one object, in S3."""
 _MAX_MODE: Final = 2048
 _ROUND: Final = 1 << 20
 _VERSION_TEXT: Final = re.compile(r"[\x21-\x7e]{1,1024}")
@@ -331,7 +334,7 @@ _VERSION_MEMBERS: Final = ("e_tag", "version")
 
 
 class Writes:
-    """Answers requests that change what is in the store."""
+    """Answers requests that change the store."""
 
     def __init__(
         self,
@@ -346,18 +349,19 @@ class Writes:
 
     @property
     def most(self) -> int:
-        """Bytes of the largest object: its parts must fit what one request may have of the budget."""
+        """Size limit of an object: its parts must fit into one request's share of the budget."""
         largest_part = (self._room.budget.most - 2 * CHUNK_BYTES) // UPLOADS_AT_ONCE
         return max(0, largest_part // _ROUND * _ROUND * MAX_PARTS)
 
     @property
     def most_conditional(self) -> int:
-        """Bytes of the largest object that is put on a condition."""
+        """Size limit of an object that is put under a condition."""
         return min(MAX_CONDITIONAL_BYTES, self._room.short_budget.most - _hold_whole(0))
 
     async def put(self, request: web.BaseRequest, target: RequestTarget, caller: Caller) -> web.Response:
-        """Put the body at the target's path. Shard files alone may be large: whoever reads anything else has all of it
-        in memory, and the sweep reads that of every namespace."""
+        """Put the body at the target's path. Only shard files may be large: other objects are read into memory as a
+        whole, by
+        the sweep for every namespace."""
         mode = parse_mode(request.headers.get(MODE_HEADER))
         is_file = mode is None and target.path.endswith(REDIRECTED_SUFFIX)
         length = read_length(request, self.most if is_file else self.most_conditional)
@@ -397,7 +401,7 @@ class Writes:
             yield chunk
 
     async def delete(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        """Delete the objects that the body names, if all of them are the caller's."""
+        """Delete the objects that the body names, if all belong to the caller."""
         length = read_length(request, MAX_DELETE_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             paths = parse_paths(await self._read(self._short_body(request, length)))
@@ -410,8 +414,8 @@ class Writes:
         return web.Response(body=b"{}", content_type="application/json")
 
     async def copy(self, request: web.BaseRequest, caller: Caller) -> web.Response:
-        """Copy a shard file that is the caller's to a path of theirs where nothing is. Claims and manifests, by which
-        builders agree, are not copied."""
+        """Copy the caller's shard file to a free path of theirs. Claims and indexes, by which builders agree, are not
+        copied."""
         length = read_length(request, MAX_COPY_REQUEST_BYTES)
         async with self._room.short_budget.reserve(caller.namespace, 4 * length + CHUNK_BYTES):
             source, target = parse_copy(await self._read(self._short_body(request, length)))
@@ -436,19 +440,18 @@ class Writes:
 
 
 def _hold_whole(length: int) -> int:
-    """Bytes of memory for a body of ``length`` that is put at once: a chunk, and what has come."""
+    """Return the memory for a body of ``length`` that is put at once: the body and a chunk."""
     return length + 2 * CHUNK_BYTES
 
 
 def choose_part_bytes(length: int, least: int) -> int:
-    """How large the parts of ``length`` bytes must be, so that ``MAX_PARTS`` suffice: at least ``least``, else whole
-    MiB."""
+    """Return the part size for ``length`` bytes, so that ``MAX_PARTS`` suffice: at least ``least``, else whole MiB."""
     needed = -(-length // MAX_PARTS)
     return least if needed <= least else -(-needed // _ROUND) * _ROUND
 
 
 def parse_mode(header: str | None) -> Any:
-    """The condition of a put, as obstore takes it; None without a header. Raises RequestProblem."""
+    """Return the condition of a put for obstore; None without a header. Raises RequestProblem."""
     if header is None or header == CREATE:
         return header
     try:
@@ -462,12 +465,12 @@ def parse_mode(header: str | None) -> Any:
 
 
 def _is_version_text(value: object) -> bool:
-    """Whether ``value`` can stand in a header to the store."""
+    """Return whether ``value`` can be sent in a header to the store."""
     return isinstance(value, str) and _VERSION_TEXT.fullmatch(value) is not None
 
 
 def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
-    """The paths of a copy: from where, and to where. Raises RequestProblem."""
+    """Return the source and target path of a copy. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
     except ValueError as error:
@@ -482,7 +485,7 @@ def parse_copy(text: bytes | bytearray) -> tuple[str, str]:
 
 
 def parse_paths(text: bytes | bytearray) -> list[str]:
-    """The paths of a deletion. Raises RequestProblem."""
+    """Return the paths of a deletion. Raises RequestProblem."""
     try:
         members = orjson.loads(text)
     except ValueError as error:

@@ -1,6 +1,5 @@
-"""Every few minutes the cache is compared with lists, and every dataset is queued, whatever happens. Before that, the
-gate: no dataset is looked at before the cache has all that the API server lists.
-"""
+"""What runs beside the reconcile passes: events and their limits, announcements, router polls, and the resync that
+compares the cache with lists and queues every dataset."""
 
 from __future__ import annotations
 
@@ -28,19 +27,19 @@ from lookupdb_operator.plan import reasons
 from lookupdb_operator.status import Condition, DatasetStatus
 from lookupdb_operator.store import ShardKeyReader, StoreAccessReader
 
-# The Kubernetes Events about a dataset whose conditions change, from data to data; and how often they are posted.
+# Kubernetes Events about changed conditions, and their rate.
 
 
 _PROGRESS_EVERY: Final = 5.0
 """Seconds between two writes of a status in which only progress has changed."""
 _EVENTS_AT_ONCE: Final = 10
 _EVENT_EVERY: Final = 30.0
-"""Seconds until a dataset that has had all of its events of one reason may have another one of it."""
+"""Seconds until a dataset that used up its events of one reason may post another of that reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """One Event to be."""
+    """One Event to post."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -48,10 +47,10 @@ class EventReport:
 
 
 def list_event_reports(old: DatasetStatus, new: DatasetStatus) -> tuple[EventReport, ...]:
-    """One report for each reason that a condition changed to. What tells of a failure is a warning.
+    """Return one report for each reason that a condition changed to; failures are warnings.
 
-    A failure shows in several conditions, at once or one after the other (an image that cannot be pulled: of a router,
-    then of a builder); people are told of it once.
+    One failure can show in several conditions (an image that cannot be pulled: of a router, then of a builder) but is
+    reported once.
     """
     known = {condition.reason for condition in old.conditions} - reasons.HEALTHY_REASONS
     reports: dict[str, EventReport] = {}
@@ -99,12 +98,12 @@ def _list_changes(old: DatasetStatus, new: DatasetStatus) -> Iterator[tuple[Cond
         if before is not None and (before.status, before.reason) == (after.status, after.reason):
             continue
         if before is None and after.type == status.DEGRADED and after.status == "False":
-            continue  # that nothing is wrong with a new dataset is no news
+            continue  # a new dataset without problems is no news
         yield before, after
 
 
 def _is_only_starting(after: Condition, new: DatasetStatus) -> bool:
-    """Whether something is only not ready yet: nothing is wrong with it."""
+    """Return whether the dataset is only not ready yet, with nothing wrong."""
     degraded = new.condition(status.DEGRADED)
     return after.type == status.READY and degraded is not None and degraded.status == "False"
 
@@ -114,15 +113,15 @@ def _has_stopped_serving(before: Condition | None, after: Condition) -> bool:
 
 
 class ProgressWrites:
-    """When a status in which only progress has changed was last written: the servers of a rollout get ready one by
-    one, and a write for each would be one for each shard."""
+    """When each status with only progress changed was last written. Servers of a rollout become ready one by one; this
+    avoids a write for each of them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._written: dict[Key, float] = {}
 
     def remaining_pause(self, dataset: ObservedDataset, plan: Plan) -> float:
-        """Seconds for which nothing needs to be written or done; 0 when ``plan`` is to be carried out now."""
+        """Return the seconds for which nothing needs to be written or done; 0 to carry out ``plan`` now."""
         if plan.apply or plan.delete or plan.status == dataset.status:
             return 0.0
         if _without_progress(plan.status) != _without_progress(dataset.status):
@@ -131,25 +130,26 @@ class ProgressWrites:
         return max(0.0, wait if plan.next_look_in is None else min(wait, plan.next_look_in))
 
     def note_write(self, key: Key) -> None:
-        """A status of the dataset was written."""
+        """Note that a status of the dataset was written."""
         self._written[key] = self._clock()
 
     def forget(self, key: Key) -> None:
-        """The dataset is gone."""
+        """Forget the deleted dataset."""
         self._written.pop(key, None)
 
 
 class EventBudget:
-    """How many events of one reason each dataset may have: some at once, and then one every half minute. What goes to
-    and fro for ever must not fill the cluster's store of events, and must not keep another fault from being told."""
+    """A rate limit for the events of a dataset, for each reason: some at once, then one every half minute. A condition
+    that
+    flips must not fill the cluster's event store or hide other faults."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._spent: dict[Key, dict[str, tuple[float, float]]] = {}
-        """By reason, of which there are some fifty: events that count, at a moment."""
+        """By reason (there are about fifty): events that count, and the time of that count."""
 
     def allows(self, key: Key, reason: str) -> bool:
-        """Whether there may be another event of ``reason``, which then counts."""
+        """Return whether another event of ``reason`` may be posted, and count it if so."""
         now = self._clock()
         reasons_spent = self._spent.setdefault(key, {})
         spent, moment = reasons_spent.get(reason, (0.0, now))
@@ -160,21 +160,20 @@ class EventBudget:
         return True
 
     def forget(self, key: Key) -> None:
-        """The dataset is gone."""
+        """Forget the deleted dataset."""
         self._spent.pop(key, None)
 
 
 def _without_progress(now: DatasetStatus) -> DatasetStatus:
-    """``now`` without what changes from server to server: counts for people, and the words of conditions."""
+    """Return ``now`` without progress: the number of ready shards and the messages of conditions."""
     conditions = tuple(replace(condition, message="") for condition in now.conditions)
     return replace(now, shards="", conditions=conditions)
 
 
-# Announces outside of looks: a gateway that does not answer takes seconds, in which it must not occupy a worker of the
-# queue, nor hold anything else of the dataset up.
+# Announcements run outside of reconcile passes: a gateway that does not answer must not block a worker.
 #
-# A look says what is due (``Plan.announce``). When the store has it, or when it has failed for long, the dataset is
-# looked at again, and sees that (``Observed.announcement``).
+# A plan says what is due (``Plan.announce``). Once the store has it, or after a long failure, the dataset is queued and
+# the next pass sees the result (``Observed.announcement``).
 
 
 log = logging.getLogger(__name__)
@@ -182,7 +181,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 600.0
-"""A gateway that is being replaced, or a store that is away for a while, is nobody's trouble."""
+"""How long to retry before reporting: a restart of the gateway or a short outage of the store is no problem."""
 _AT_ONCE: Final = 16
 
 
@@ -190,7 +189,7 @@ class Announcer(Protocol):
     """Writes one announcement."""
 
     async def announce(self, announcement: Announcement) -> None:
-        """Return when the store has it. Raises NotAnnounced."""
+        """Return once the store has the announcement. Raises NotAnnounced."""
 
 
 @dataclass(slots=True)
@@ -201,7 +200,7 @@ class _Attempts:
 
 
 class Announcements:
-    """What is being announced, at most one announcement for each dataset."""
+    """The announcements under way, at most one for each dataset."""
 
     def __init__(
         self,
@@ -209,7 +208,8 @@ class Announcements:
         wake: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``announcer`` is None where nothing is announced; ``wake`` is called with the dataset that has news."""
+        """If ``announcer`` is None, nothing is announced. ``wake`` is called with each dataset that has a new
+        result."""
         self._announcer = announcer
         self._wake = wake
         self._clock = clock
@@ -217,12 +217,12 @@ class Announcements:
         self._attempts: dict[Key, _Attempts] = {}
 
     def report(self, key: Key) -> AnnouncementReport:
-        """What has become of what was last due."""
+        """Return the result of the last announcement that was due."""
         attempts = self._attempts.get(key)
         return AnnouncementReport() if attempts is None else attempts.report
 
     def follow(self, key: Key, due: Announcement | None) -> None:
-        """Announce ``due`` from now on, in place of what was due before."""
+        """Announce ``due`` from now on, instead of what was due before."""
         attempts = self._attempts.get(key)
         if due is None or self._announcer is None:
             self.forget(key)
@@ -232,12 +232,12 @@ class Announcements:
             self._attempts[key] = _Attempts(due, task, AnnouncementReport())
 
     def forget(self, key: Key) -> None:
-        """Nothing is due."""
+        """Cancel the announcement of ``key``."""
         if attempts := self._attempts.pop(key, None):
             attempts.task.cancel()
 
     async def close(self) -> None:
-        """End all attempts."""
+        """Cancel all announcements."""
         tasks = [attempts.task for attempts in self._attempts.values()]
         self._attempts.clear()
         for task in tasks:
@@ -245,14 +245,14 @@ class Announcements:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _announce(self, key: Key, due: Announcement, announcer: Announcer) -> None:
-        told_at, pause, logged = self._clock(), FIRST_PAUSE_SECONDS, ""
+        reported_at, pause, logged = self._clock(), FIRST_PAUSE_SECONDS, ""
         while True:
             try:
                 async with self._slots:
                     await announcer.announce(due)
             except NotAnnounced as error:
                 problem = str(error)
-            except Exception as error:  # whatever it is, it is tried again
+            except Exception as error:  # retry, whatever failed
                 log.exception("%s/%s: an announcement failed, by a defect", *key)
                 problem = f"{type(error).__name__}: {error}"
             else:
@@ -262,9 +262,9 @@ class Announcements:
             if problem != logged:
                 log.warning("%s/%s: %s is not announced: %s", *key, due.generation, problem)
                 logged = problem
-            # Another problem is not told sooner either: what alternates would be written to status at each attempt.
-            if self._clock() - told_at >= PATIENCE_SECONDS:
-                told_at = self._clock()
+            # A different problem is not reported sooner: alternating problems would write the status at each attempt.
+            if self._clock() - reported_at >= PATIENCE_SECONDS:
+                reported_at = self._clock()
                 self._note(key, due, AnnouncementReport(problem=problem))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -276,34 +276,33 @@ class Announcements:
             self._wake(key)
 
 
-# Polls routers for the routing table that they answer from, outside of looks: a router that does not answer takes
-# seconds, in which it must not occupy a worker of the queue.
+# Router polls run outside of reconcile passes: a router that does not answer must not block a worker.
 #
-# A look that needs the reports is ended (``ReportsPending``). When all routers have answered or timed out, the dataset
-# is queued again, and its next look has their reports.
+# A pass that needs reports ends with ``ReportsPending``. Once all routers have answered or timed out, the dataset is
+# queued and its next pass has the reports.
 
 
 _ASKED_AT_ONCE: Final = 128
 _ASKED_AT_ONCE_OF_A_DATASET: Final = 16
-"""A dataset with many routers that do not answer leaves room for others."""
+"""Leaves room for other datasets when one has many routers that do not answer."""
 
 
 class ReportsPending(LookDeferred):
-    """Raised instead of what is observed: routers are being asked, and the dataset is looked at again afterwards."""
+    """Raised instead of observing: routers are being asked, and another pass follows."""
 
 
 class RouterClient(Protocol):
     """Asks one router."""
 
     async def ask_router(self, ip: str, dataset_uid: str) -> RouterReport:
-        """What the router at ``ip`` answers from; a report with a problem when it does not answer."""
+        """Return the report of the router at ``ip``; it names a problem if the router does not answer."""
 
 
 class RouterPolls:
-    """The polls under way, and the reports that no look has taken yet; at most one of either for each dataset."""
+    """The polls under way, and the reports not yet taken; at most one of each for a dataset."""
 
     def __init__(self, client: RouterClient, wake: Callable[[Key], None]) -> None:
-        """``wake`` is called with the dataset whose reports are there."""
+        """``wake`` is called with each dataset whose reports have arrived."""
         self._client = client
         self._wake = wake
         self._turns = asyncio.Semaphore(_ASKED_AT_ONCE)
@@ -311,8 +310,8 @@ class RouterPolls:
         self._reports: dict[Key, Mapping[str, RouterReport]] = {}
 
     def take_reports(self, observed: Observed) -> Mapping[str, RouterReport]:
-        """What each router of ``observed`` has answered since the last call, by the pod's uid. Raises ReportsPending
-        when the routers have yet to be asked."""
+        """Return the routers' reports since the last call, by pod uid. Raises ReportsPending if they must be asked
+        first."""
         key = observed.dataset.key
         routers = _running_routers(observed)
         if key in self._reports:
@@ -324,7 +323,7 @@ class RouterPolls:
         raise ReportsPending("routers are being asked")
 
     def forget(self, key: Key) -> None:
-        """The dataset is gone."""
+        """Forget the deleted dataset."""
         self._reports.pop(key, None)
         if poll := self._polls.pop(key, None):
             poll.cancel()
@@ -346,7 +345,7 @@ class RouterPolls:
         reports: Mapping[str, RouterReport] = {}
         try:
             reports = dict(await asyncio.gather(*(ask(pod) for pod in routers)))
-        except Exception:  # whatever it is, the dataset is looked at again
+        except Exception:  # the dataset is queued again, whatever failed
             log.exception("%s/%s: routers cannot be asked", *key)
         self._polls.pop(key, None)
         self._reports[key] = reports
@@ -363,19 +362,19 @@ def _running_routers(observed: Observed) -> tuple[Pod, ...]:
 
 _JITTER: Final = 0.1
 _COMPARE_EVERY: Final = 0.5
-"""Seconds between looks at whether the informers have caught up."""
+"""Seconds between checks whether the informers have caught up."""
 _PATIENCE: Final = 120.0
-"""Seconds in which an informer must tell of what is listed; a watch reconnects in less."""
+"""Seconds in which an informer must report what is listed; a watch reconnects in less."""
 _WATCH_LAG: Final = 5.0
-"""Seconds in which a watch tells of what is listed."""
+"""Seconds in which a watch reports what is listed."""
 _LIVE_DATASETS_EVERY: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
-"""Seconds until what the API server did not do is tried again, at the start."""
+"""Seconds between attempts at startup."""
 
 
 class Resync:
-    """Compares the cache with lists, reads the Secrets of the release (the store's unless a gateway does), queues every
-    dataset."""
+    """Regularly compares the cache with lists, rereads the release's Secrets (the store's only without a gateway) and
+    queues every dataset. At startup it opens the queue once the cache has everything that the API server lists."""
 
     def __init__(
         self,
@@ -406,7 +405,7 @@ class Resync:
         self._kinds_to_compare = itertools.cycle(names.WATCHED)
 
     async def run(self) -> None:
-        """Open the informers once the cache has every dataset; then compare and queue until it is cancelled."""
+        """Open the informers once the cache has every dataset; then compare and queue until cancelled."""
         await self._informers.wait_synced()
         await self._repeat(self._compare_datasets, _RETRY_SECONDS, until_done=True)
         log.info("watching %d datasets", len(self._cache.dataset_keys()))
@@ -427,7 +426,7 @@ class Resync:
                 if self._store and await self._store.refresh():
                     log.info("the store's credentials have changed")
                 if self._shard_key and await self._shard_key.refresh():
-                    log.warning("the key of shard servers' passwords has changed: every dataset is rolled out anew")
+                    log.warning("the key of shard servers' passwords has changed: every dataset is rolled out again")
             except ApiError as error:
                 log.warning("resync: %s", error)
                 continue
@@ -444,25 +443,25 @@ class Resync:
         self._note_idle_success()
 
     def _note_idle_success(self) -> None:
-        """Note a success where there is no dataset; where there is one, only a look at it is a success."""
+        """Note a success if there are no datasets; otherwise only a reconcile pass counts as one."""
         if not self._cache.dataset_keys():
             self._metrics.note_success()
 
     async def _compare_datasets(self) -> None:
-        """Return when the cache has every LookupDataset. Fails the health check when kopf never tells of one."""
+        """Return once the cache has every LookupDataset. Fails the health check if kopf never reports one."""
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         while unseen := await self._informers.compare(names.DATASET_KIND, self._listing):
             if asyncio.get_running_loop().time() > deadline:
-                self._health.report_failure(f"no watch has told of {unseen} of kind {names.DATASET_KIND.name}")
+                self._health.report_failure(f"no watch has reported {unseen} of kind {names.DATASET_KIND.name}")
             await asyncio.sleep(_COMPARE_EVERY)
 
     async def _compare_children(self, kind: Kind) -> None:
-        """Compare one kind, another one at each resync: reflectors lose nothing, unless an API server's watch does."""
+        """Compare one kind at each resync, in turn: reflectors miss something only if an API server's watch does."""
         if not await self._informers.compare(kind, self._listing):
             return
         await asyncio.sleep(_WATCH_LAG)
         if unseen := await self._informers.compare(kind, self._listing):
-            log.warning("no watch has told of %d of kind %s; listing them anew", unseen, kind.name)
+            log.warning("no watch has reported %d of kind %s; listing them again", unseen, kind.name)
             self._informers.relist(kind)
 
     async def _repeat(self, action: Callable[[], Awaitable[Any]], seconds: float, until_done: bool = False) -> None:
@@ -477,8 +476,9 @@ class Resync:
 
 
 async def wait_for_api(listing: Listing, seconds: float = _RETRY_SECONDS) -> None:
-    """Return when the API server knows LookupDatasets, lets them be listed, and names them among what it has: kopf
-    looks there once, and would never watch what is not named yet."""
+    """Return once LookupDatasets can be listed and appear in the API discovery: kopf reads discovery only once and
+    would
+    never watch a kind that is missing there."""
     while True:
         try:
             await listing.list_uids(names.DATASET_KIND)

@@ -1,6 +1,5 @@
-"""Completes what is cached of a dataset with what is read only when it matters: Warning events about objects that do
-not get on, and the routing tables that routers answer from.
-"""
+"""Complete the cached state of a dataset with what is read only when needed: Warning events about objects that are
+stuck, reports of routers, and how long pods were unready and tables confirmed."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from lookupdb_operator.plan import routing_tables, windows
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 5.0
-"""How long an object may not get on before events are read for the cause."""
+"""Seconds an object may be stuck before its events are read."""
 _WARNINGS_KEPT_SECONDS: Final = 5.0
 _IMAGE_VOLUMES_KNOWN_SECONDS: Final = 120.0
 
@@ -55,8 +54,9 @@ class Observer:
         refusals: Mapping[tuple[str, str], str] | None = None,
         store: StoreAccess | None = None,
     ) -> Observed | None:
-        """The dataset ``key`` as it is now; None when there is no such dataset. With ``ask_routers``, raises
-        ReportsPending while routers have yet to answer."""
+        """Return the dataset ``key`` as it is now, or None if there is none. With ``ask_routers``, raises
+        ReportsPending
+        until the routers have answered."""
         observed = self._cache.observed(key)
         if observed is None:
             self._polls.forget(key)
@@ -76,23 +76,23 @@ class Observer:
 
 
 class ImageVolumes:
-    """Whether the API server keeps volumes of images, asked for while a dataset needs them: the same everywhere, and
-    for as long as nobody changes its flags."""
+    """Ask whether the API server keeps image volumes, while a dataset needs them. The answer holds for the cluster
+    until somebody changes the API server's flags."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._clock = clock
         self._asking = asyncio.Lock()
         self._told: datetime | None = None
-        """When the API server said last what it does with such volumes."""
+        """Time of the last answer."""
         self._untold: dict[str, datetime] = {}
-        """Namespace → when it said nothing of that there, but something else."""
+        """Namespace → time of an answer there that settled nothing."""
         self._are_kept = True
 
     async def are_kept(self, namespace: str) -> bool:
-        """As of some minutes ago at most; asked in ``namespace``, where the operator may make StatefulSets. Yes where
-        nothing is known: what the API server refuses there it refuses of the StatefulSets themselves, too."""
-        async with self._asking:  # who comes meanwhile needs the same answer
+        """Return an answer that is at most a few minutes old, asking in ``namespace``, where the operator may create
+        StatefulSets. True if unknown: what the API server refuses here, it also refuses for the StatefulSets."""
+        async with self._asking:  # concurrent callers share the answer
             now = self._clock()
             self._untold = {name: time for name, time in self._untold.items() if not _is_old(time, now)}
             if namespace not in self._untold and (self._told is None or _is_old(self._told, now)):
@@ -109,17 +109,16 @@ def _is_old(time: datetime, now: datetime) -> bool:
 
 
 class NamespaceWarnings:
-    """The latest Warning events of a namespace, read for all of its datasets together: where one does not get on, most
-    do not, and each look would read the same events again."""
+    """The latest Warning events of a namespace, read once for all its datasets: when one is stuck, most are."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._clock = clock
         self._read: dict[str, tuple[datetime, asyncio.Task[Mapping[str, WarningEvent]]]] = {}
-        """Namespace → when its events were requested, and the answer."""
+        """Namespace → time of the request for its events, and the answer."""
 
     async def read_latest(self, namespace: str) -> Mapping[str, WarningEvent]:
-        """The latest Warning event about each object, by the object's uid; at most some seconds old."""
+        """Return the latest Warning event about each object, by the object's uid; at most a few seconds old."""
         now = self._clock()
         for name, (requested, _) in list(self._read.items()):
             if (now - requested).total_seconds() >= _WARNINGS_KEPT_SECONDS:
@@ -134,8 +133,8 @@ class NamespaceWarnings:
 
 
 def _find_stuck(objects: Iterable[CachedObject], now: datetime) -> frozenset[str]:
-    """The uids of objects that do not get on for a cause that no object shows: a Job or StatefulSet without its pods,
-    a pod whose containers the kubelet has not begun with."""
+    """Return the uids of objects that are stuck without a visible cause: a Job or StatefulSet without its pods, or a
+    pod whose containers the kubelet has not started."""
     objects = tuple(objects)
     pods = Counter(
         cached.header.owner_uid for cached in objects if isinstance(cached.item, Pod) and not cached.item.deleting
@@ -165,7 +164,7 @@ def _is_unfinished_push(other: ExistingObject) -> bool:
 
 
 def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> Observed:
-    """``observed``, where what does not get on has the trouble that its latest Warning event tells."""
+    """Return ``observed`` with the trouble of each stuck object, from its latest Warning event."""
 
     def explain(ref: ObjectRef, component: str = "") -> Trouble | None:
         event = warnings.get(ref.uid)
@@ -192,33 +191,32 @@ def _with_warnings(observed: Observed, warnings: Mapping[str, WarningEvent]) -> 
     )
 
 
-# How long this process has seen that a pod is not ready, and is being deleted, by a clock that nobody sets.
+# How long this process has seen a pod unready, and being deleted.
 #
-# A pod whose kubelet counts as lost is deleted by force: it drains nothing, and what it is asked meanwhile is lost. The
-# moments that stand in a pod are of other machines' clocks. A clock on the wall that is minutes ahead of theirs would
-# have each pod that drains taken for lost at once. So only the seconds count that this process has seen pass. An
-# operator that starts waits anew: a lost pod stays a little longer then, and none goes too early.
+# A pod whose kubelet counts as lost is deleted by force, without draining. Timestamps in a pod come from other clocks;
+# a wall clock minutes ahead of theirs would make every draining pod look lost. So only seconds seen by this process
+# count. After an operator restart a lost pod stays a little longer; none is deleted too early.
 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
     mark: str
-    """``Pod.unready_since``: another one is of a pod that was ready in between, though no look was at it."""
+    """``Pod.unready_since``. A different value means that the pod was ready in between."""
     unready_since: float
     deleting_since: float | None
-    """None: it was not being deleted yet."""
+    """None: not being deleted."""
 
 
 class Absences:
-    """From when on each pod that is not ready was seen so, by its uid: of the last look at each dataset."""
+    """Since when each pod of a dataset has been unready, by uid, as of the last reconcile pass."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` gives seconds that only grow."""
+        """``clock`` must be monotonic."""
         self._clock = clock
         self._sightings: dict[Key, dict[str, _Sighting]] = {}
 
     def measure(self, observed: Observed) -> Mapping[str, Absence]:
-        """Of each pod that is not ready, for how long this was seen. To be called at each look."""
+        """Return how long each unready pod has been seen unready. Call it in each reconcile pass."""
         now, key = self._clock(), observed.dataset.key
         before = self._sightings.pop(key, {})
         seen = {pod.uid: _see(pod, before.get(pod.uid), now) for pod in observed.pods if not pod.ready}
@@ -227,7 +225,7 @@ class Absences:
         return {uid: _measure(sighting, now) for uid, sighting in seen.items()}
 
     def forget(self, key: Key) -> None:
-        """The dataset ``key`` is gone."""
+        """Forget the deleted dataset ``key``."""
         self._sightings.pop(key, None)
 
 
@@ -244,52 +242,51 @@ def _measure(sighting: _Sighting, now: float) -> Absence:
     return Absence(unready=now - sighting.unready_since, deleting=now - deleting_since)
 
 
-# How long this process has known that a dataset's routing table is confirmed, by a clock that nobody sets.
+# How long this process has known that a dataset's routing table is confirmed.
 #
-# Servers that only an older table references are stopped once their drain time has passed. By the clock on the wall it
-# may seem to have passed at once: somebody sets that clock forward, or another operator, whose clock is behind, has
-# written when it began. So a drain counts only the seconds that this process has seen pass. An operator that starts
-# begins each drain anew: it lasts a little longer then, and never less.
+# Servers that only an older table references are stopped after their drain time. By the wall clock that time may seem
+# to have passed at once: somebody set the clock forward, or another operator's clock was behind. So a drain counts only
+# seconds seen by this process. After an operator restart a drain lasts longer, never shorter.
 #
-# So does a router that is seen to answer from an older table meanwhile: lookups that it has just begun end, too. This
-# is known here, and not only from status, because the write of a status may be refused. One that comes up, or comes
-# back, may have answered from an older table for less than the time between two looks. That counts for as long as an
-# older table may be mounted, so that routers that come back one after the other hold no drain up for ever.
+# A router that answers from an older table restarts the drain too, because its lookups must also end. This is kept
+# here because a write of the status may be refused. A router that starts or returns may have used an older table
+# between two passes. That counts only as long as an older table may be mounted, so returning routers cannot extend a
+# drain without limit.
 
 
 _Mark = tuple[str, int, str]
-"""A dataset's uid, its table's version, and when that was confirmed, as status says it."""
+"""A dataset's uid, its table's version, and the confirmation time in its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Confirmation:
     mark: _Mark
     first: float
-    """When it began, or a router was last seen behind."""
+    """When the drain began, or a router was last seen behind."""
     since: float
-    """From when on seconds count: the same, or when another router was first seen to have the table."""
+    """When counting began: at ``first``, or when another router was first seen with the table."""
     routers: frozenset[str] | None
-    """Those that had the table when they were last asked, by uid; None: they were not asked yet."""
+    """The uids of routers that had the table when last asked; None: not asked yet."""
 
 
 class Confirmations:
-    """The moment from which on each dataset was seen with the confirmed table that it has."""
+    """Since when each dataset has been seen with its current table confirmed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """``clock`` gives seconds that only grow."""
+        """``clock`` must be monotonic."""
         self._clock = clock
         self._confirmations: dict[Key, _Confirmation] = {}
 
     def seconds_confirmed(self, observed: Observed) -> float:
-        """For how long the dataset has been seen with the table that it has, confirmed, and no router behind or just
-        back; 0 when that is not confirmed. To be called at each look: a table that is opened again begins anew."""
+        """Return for how long the dataset's current table has been seen confirmed, with no router behind or just back;
+        0 if it is not confirmed. Call it in each reconcile pass: reopening a table restarts the count."""
         dataset, table = observed.dataset, observed.dataset.status.table
         if table is None or not table.confirmed_at:
             self.forget(dataset.key)
             return 0.0
         mark = dataset.uid, table.version, table.confirmed_at
         known, now = self._confirmations.get(dataset.key), self._clock()
-        # By versions alone: a router that has other content under this one opens the table again, which begins anew.
+        # Versions suffice: a router with other content under this version reopens the table, which restarts the count.
         routers = routing_tables.find_confirming_routers(observed, table, "") if observed.routers else None
         if known is None or known.mark != mark or routing_tables.is_router_behind(observed, table):
             known = _Confirmation(mark, now, now, routers)
@@ -300,5 +297,5 @@ class Confirmations:
         return now - since
 
     def forget(self, key: Key) -> None:
-        """The dataset ``key`` is gone, or its table is not confirmed."""
+        """Forget dataset ``key``: it is gone, or its table is not confirmed."""
         self._confirmations.pop(key, None)

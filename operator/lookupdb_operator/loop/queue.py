@@ -1,7 +1,7 @@
-"""The work queue: keys that wait for a look, each at most once, each looked at by one worker at a time.
+"""The work queue: keys that wait for a reconcile pass, each queued once and processed by one worker at a time.
 
-Pure asyncio and data; what a look is, it does not know. A key that is added while it is looked at is looked at again.
-A key whose look fails waits longer each time, until a look succeeds.
+It does not know what a pass does. A key added during its own pass is processed again. A key whose pass fails is
+retried with a backoff that grows until a pass succeeds.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 FIRST_DELAY: Final = 0.5
-"""Seconds before the second try: an API server that hiccups is back by then, an informer has caught up."""
+"""Seconds before the first retry: enough for a short API server outage, or for an informer to catch up."""
 LONGEST_DELAY: Final = 300.0
-"""As long as a resync: no key is left alone for longer."""
+"""No longer than a resync."""
 SOONEST: Final = 0.5
-"""Seconds before a look that a look asks for, at least: whatever it decides, nothing else waits for it to end."""
+"""Minimum seconds before a pass that the previous pass requests, so that a busy key cannot starve others."""
 JITTER: Final = 0.2
-"""Each delay is longer by up to this part of it, so that what failed together is not tried together."""
+"""Each delay is up to this fraction longer, so that keys that failed together are not retried together."""
 
 
 class Timer(Protocol):
-    """What ``Clock.call_later`` returns."""
+    """The result of ``Clock.call_later``."""
 
     def cancel(self) -> None:
-        """It does not fire."""
+        """Cancel the call."""
 
     def when(self) -> float:
-        """By the clock, when it fires."""
+        """Return the clock time of the call."""
 
 
 class Clock(Protocol):
-    """What an event loop offers and a test fakes."""
+    """The part of an event loop that the queue uses; tests fake it."""
 
     def time(self) -> float:
-        """Seconds; only differences mean something."""
+        """Return seconds; only differences are meaningful."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Call ``callback`` once, ``delay`` seconds from now."""
 
 
 class RequeueRequested(Exception):
-    """Raised by a look that must be repeated for a reason that it has logged already: after the key's backoff, or in
-    ``at_most`` seconds when that is sooner, and not in less than ``at_least``."""
+    """Raised by a pass that must be repeated and has logged why: after the key's backoff, at the latest in ``at_most``
+    seconds, and no earlier than in ``at_least``."""
 
     def __init__(self, why: str, at_most: float | None = None, at_least: float = 0.0) -> None:
         super().__init__(why)
@@ -58,11 +58,11 @@ class RequeueRequested(Exception):
 
 
 class LookDeferred(Exception):
-    """Raised by a look that comes again by itself when what it needs is there: neither a success nor a failure."""
+    """Raised by a pass that waits for something that requeues the key: neither a success nor a failure."""
 
 
 class LookQueue(Generic[K]):
-    """Keys that wait for a look, now or later. Must be used from one event loop."""
+    """Keys that wait for a reconcile pass, now or later. Use it from one event loop only."""
 
     def __init__(
         self, *, clock: Clock | None = None, chance: Callable[[], float] = random.random, longest: float = LONGEST_DELAY
@@ -72,26 +72,26 @@ class LookQueue(Generic[K]):
         self._longest = longest
         self._waiting: deque[K] = deque()
         self._known: set[K] = set()
-        """Waiting, or to wait once they are not looked at any more."""
+        """Waiting, or to be queued after the current pass."""
         self._running: dict[K, float] = {}
-        """Being looked at, since when."""
+        """Keys being processed → since when."""
         self._timers: dict[K, Timer] = {}
         self._failures: dict[K, int] = {}
         self._arrived = asyncio.Event()
 
     @property
     def depth(self) -> int:
-        """How many keys wait for a worker."""
+        """Return the number of keys that wait for a worker."""
         return len(self._waiting)
 
     @property
     def longest_look(self) -> float:
-        """Seconds for which some key has been looked at; 0 when none is. While looks end, keys that wait get on."""
+        """Return the age of the longest running pass in seconds; 0 if none runs."""
         now = self._clock.time()
         return now - min(self._running.values(), default=now)
 
     def add(self, key: K) -> None:
-        """Look at ``key`` as soon as a worker is free. A look that was planned for later is not needed any more."""
+        """Process ``key`` as soon as a worker is free; a later pass that was planned is cancelled."""
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._known:
@@ -102,7 +102,7 @@ class LookQueue(Generic[K]):
             self._arrived.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Look at ``key`` in ``seconds`` at the latest; the earliest time asked for holds."""
+        """Process ``key`` within ``seconds``; the earliest request wins."""
         if seconds <= 0:
             return self.add(key)
         timer = self._timers.get(key)
@@ -114,8 +114,8 @@ class LookQueue(Generic[K]):
         return None
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
-        """Look at ``key`` again after its backoff, which doubles with each call, and not in less than ``at_least``.
-        Returns the seconds."""
+        """Process ``key`` again after its backoff, which doubles with each call, but no earlier than in ``at_least``.
+        Return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(FIRST_DELAY * 2.0 ** min(failures, 30) * (1 + JITTER * self._chance()), self._longest)
@@ -124,11 +124,11 @@ class LookQueue(Generic[K]):
         return delay
 
     def succeeded(self, key: K) -> None:
-        """The next failure of ``key`` is its first again."""
+        """Reset the backoff of ``key``."""
         self._failures.pop(key, None)
 
     async def take(self) -> K:
-        """The next key, which is then this worker's until ``done``."""
+        """Return the next key; it belongs to the caller until ``done``."""
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -138,25 +138,25 @@ class LookQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """``key`` may be looked at again."""
+        """End the pass of ``key``, which may be processed again."""
         self._running.pop(key, None)
         if key in self._known:
             self._waiting.append(key)
             self._arrived.set()
 
     def close(self) -> None:
-        """Forget what was planned for later."""
+        """Cancel what was planned for later."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
 
 Look = Callable[[K], Awaitable[float | None]]
-"""Looks at a key; the seconds until the next look, or None. Raises when it must be tried again."""
+"""Processes a key and returns the seconds until its next pass, or None. Raises when it must be retried."""
 
 
 class LookWorkers(Generic[K]):
-    """Tasks that take keys from a queue and look at them."""
+    """Tasks that take keys from a queue and process them."""
 
     def __init__(self, queue: LookQueue[K], look: Look[K], count: int) -> None:
         self._queue = queue
@@ -166,15 +166,15 @@ class LookWorkers(Generic[K]):
 
     @property
     def alive(self) -> bool:
-        """Whether all of them are at work."""
+        """Return whether all workers are running."""
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the workers."""
         self._tasks = [asyncio.create_task(self._work(), name=f"worker {index}") for index in range(self._count)]
 
     async def stop(self) -> None:
-        """End at once: a look that is cut off is taken up from what the cluster then holds."""
+        """Stop at once. The next pass continues from what the cluster then holds."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -187,7 +187,7 @@ class LookWorkers(Generic[K]):
                 await self._try(key)
             finally:
                 self._queue.done(key)
-            await asyncio.sleep(0)  # a look that waits for nothing would let nothing else of the program on
+            await asyncio.sleep(0)  # a pass that awaits nothing would block the event loop
 
     async def _try(self, key: K) -> None:
         try:
@@ -199,7 +199,7 @@ class LookWorkers(Generic[K]):
             if why.at_most is not None:
                 self._queue.add_after(key, why.at_most)
             log.debug("%s: %s; again in %.1f s", key, why, delay)
-        except Exception:  # whatever it is, the key is not forgotten, and the worker lives on
+        except Exception:  # keep the key and the worker, whatever failed
             log.exception("%s: a defect; again in %.1f s", key, self._queue.retry(key))
         else:
             self._queue.succeeded(key)
@@ -208,7 +208,7 @@ class LookWorkers(Generic[K]):
 
 
 class _LoopClock:
-    """The running event loop, found when it is needed."""
+    """The running event loop, looked up at each call."""
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()

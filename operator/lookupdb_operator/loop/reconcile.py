@@ -1,7 +1,8 @@
-"""One look at one dataset: observe, plan, do. What to do is the plan's; here is in which order, and what if it fails.
+"""One reconcile pass of one dataset: observe, plan, act. The planner decides what to do; this file decides the order,
+and what happens on failure.
 
-Each step may be the last that is done: the next look begins from what the cluster then holds. The status is written
-first, under the version that was observed, so that no number is claimed twice.
+A pass may stop after any step: the next one starts from what the cluster then holds. The status is written first, under
+the observed resource version, so that no number is claimed twice.
 """
 
 from __future__ import annotations
@@ -45,18 +46,15 @@ from lookupdb_operator.plan import conditions, objects, reasons
 from lookupdb_operator.plan.turns import TurnQueues
 from lookupdb_operator.status import DatasetStatus
 
-# A brake on repairs: an object that drifted is written again at once, unless somebody changes it back each time.
-#
-# The first few repairs are made at once. After each further one the object is left alone for longer, so that two
-# writers who do not agree do not write as fast as the API server answers. A change on our side is written at once all
-# the same.
+# A brake on repairs. The first few repairs of an object are immediate. If somebody keeps changing it back, the operator
+# waits longer after each one, so that two writers do not fight as fast as the API server answers. A change of our own
+# is always written at once.
 
 
 KindAndName = tuple[str, str]
-"""Kind and name."""
 
 AT_ONCE: Final = 3
-"""Writes of the same manifest that are made at once, the first one included."""
+"""Number of immediate writes of the same manifest, including the first."""
 FIRST_DELAY: Final = 10.0
 LONGEST_DELAY: Final = 300.0
 FORGOTTEN_AFTER: Final = 600.0
@@ -66,7 +64,7 @@ _PACED_ELSEWHERE: Final = frozenset({names.SECRET.name, names.POD.name})
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """The last write of one object, and how many in a row were the same."""
+    """The last write of one object, and the number of equal writes in a row."""
 
     mark: str
     count: int
@@ -75,14 +73,14 @@ class _Write:
 
 
 class Repairs:
-    """The recent writes of each dataset's objects."""
+    """Recent writes of each dataset's objects."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._writes: dict[Key, dict[KindAndName, _Write]] = {}
 
     def list_contests(self, key: Key) -> tuple[Contest, ...]:
-        """The objects of ``key`` that somebody keeps changing back."""
+        """Return the objects of ``key`` that somebody keeps changing back."""
         writes = self._remembered(key)
         return tuple(
             Contest(*name, mark=write.mark, is_held=self._wait(write) > 0, by=write.by)
@@ -105,11 +103,12 @@ class Repairs:
         self._writes[observed.dataset.key] = writes
 
     def note_deletion(self, key: Key, ref: ObjectRef) -> None:
-        """Note that the operator has itself deleted an object of ``key``: who writes it again undoes nobody's work."""
+        """Note that the operator itself deleted an object of ``key``: recreating it is no conflict."""
         self._remembered(key).pop((ref.kind, ref.name), None)
 
     def next_in(self, key: Key) -> float | None:
-        """Seconds until an object of ``key`` may be written again, or is no longer contested; None when none is."""
+        """Return seconds until an object of ``key`` may be written again or is no longer contested; None if there is
+        none."""
         now = self._clock()
         waits = (
             self._wait(write) or write.moment + FORGOTTEN_AFTER - now
@@ -119,7 +118,7 @@ class Repairs:
         return min(waits, default=None)
 
     def forget(self, key: Key) -> None:
-        """The dataset is gone."""
+        """Forget the deleted dataset."""
         self._writes.pop(key, None)
 
     def _remembered(self, key: Key) -> dict[KindAndName, _Write]:
@@ -137,26 +136,24 @@ class Repairs:
 
 
 def _find_changer(observed: Observed, name: KindAndName) -> str:
-    """The manager that changed the object last; empty when that is unknown, or the object is absent."""
+    """Return the manager that changed the object last; empty if unknown or if the object is absent."""
     objects: tuple[ShardSet | ExistingObject, ...] = (*observed.shard_sets, *observed.other_objects)
     return next((item.changed_by for item in objects if (item.ref.kind, item.ref.name) == name), "")
 
 
-# Looks at single datasets meet the queues that know all of them: each look is planned with the dataset's turns, and a
-# dataset whose turn has come is looked at.
+# Build and rollout slots: each pass plans with the slots of its dataset and wakes datasets whose slot became free.
 
 
 Decide = Callable[[Observed, Config, datetime], Plan]
 
 
 class TurnTaking:
-    """Reads from the statuses in ``cache``, once, which datasets have a turn; then each look notes what it saw and
-    planned."""
+    """Read once, from the cached statuses, which datasets have a slot; then update this after each plan."""
 
     def __init__(
         self, queues: TurnQueues, *, cache: ObjectCache, config: Config, wake: Callable[[Key], None] = lambda key: None
     ) -> None:
-        """``wake`` is called with each dataset whose turn has come."""
+        """``wake`` is called with each dataset that gets a slot."""
         self._queues = queues
         self._cache = cache
         self._config = config
@@ -165,12 +162,13 @@ class TurnTaking:
         self._granted: frozenset[Key] = frozenset()
 
     def use_config(self, config: Config) -> None:
-        """Plan with other settings from now on."""
+        """Use other settings from now on."""
         self._config = config
 
     def plan(self, observed: Observed, decide: Decide, now: datetime) -> Plan:
-        """What ``decide`` plans for ``observed`` with its turns. Nothing else runs before the plan is noted: no turn is
-        granted twice."""
+        """Return the plan of ``decide`` for ``observed`` with its slots. Nothing else runs until the plan is noted, so
+        no
+        slot is granted twice."""
         self._load(now)
         dataset = observed.dataset
         self._note(dataset, dataset.status, now)
@@ -178,22 +176,23 @@ class TurnTaking:
         try:
             plan = decide(replace(observed, turns=turns), self._config, now)
         except Exception:
-            self.forget(dataset.key, now)  # nothing comes of its turn: others have it until the next look
+            self.forget(dataset.key, now)  # free its slot until the next pass
             raise
         self._note(dataset, plan.status, now)
         self._wake_granted(now)
         return plan
 
     def withdraw(self, dataset: ObservedDataset, now: datetime, *, postpone: bool) -> None:
-        """Note that the plan for ``dataset`` was not written: it has claimed nothing. With ``postpone``, because it
-        cannot be written, others come before it for a while."""
+        """Note that the plan for ``dataset`` was not written and claimed nothing. With ``postpone``, because it cannot
+        be
+        written, others come first for a while."""
         self._note(dataset, dataset.status, now)
         if postpone:
             self._queues.postpone(dataset.key, now)
         self._wake_granted(now, skipped=dataset.key)
 
     def forget(self, key: Key, now: datetime) -> None:
-        """The dataset ``key`` is gone."""
+        """Forget the deleted dataset ``key``."""
         self._queues.forget(key)
         self._wake_granted(now)
 
@@ -204,7 +203,8 @@ class TurnTaking:
                 self._note(dataset, dataset.status, now)
 
     def _note(self, dataset: ObservedDataset, status: DatasetStatus, now: datetime) -> None:
-        """A dataset that is not ours to act on, or whose spec cannot be used, has no turn: it would never end."""
+        """Note the slots of a dataset. A dataset that is not ours, or has an unusable spec, gets none: it would never
+        end."""
         if dataset.parsed is None or conditions.why_idle(dataset, self._config):
             self._queues.forget(dataset.key)
         else:
@@ -222,15 +222,15 @@ log = logging.getLogger(__name__)
 Refusals = Mapping[tuple[str, str], str]
 
 _ASK_EVERY: Final = 600.0
-"""Seconds after which routers are asked at the next look though nothing has changed: that they answer from another
-table than status says (it was set back, the cluster was restored) shows nowhere else."""
+"""Seconds after which a pass asks routers although nothing changed. Only routers show that a status was set back or a
+cluster restored."""
 _DELETED_REMEMBERED: Final = 1024
 _DELETED_AGAIN: Final = 30.0
-"""Seconds after which an object that is still there is deleted again; until then its informer only lags."""
+"""Seconds after which an object that still exists is deleted again; until then the informer only lags."""
 
 
 class Reconciler:
-    """Looks at datasets. ``look`` is what the queue's workers call."""
+    """Reconciles datasets. The queue's workers call ``look``."""
 
     def __init__(
         self,
@@ -261,9 +261,9 @@ class Reconciler:
         self._clock = clock
         self._refusals: dict[Key, Refusals] = {}
         self._unattended: dict[Key, tuple[str, Unattended]] = {}
-        """The uid of each dataset that nothing is done about, and why, as it was posted."""
+        """The uid of each dataset that is left alone, and the reason that was posted."""
         self._waiting_for_reports: set[Key] = set()
-        """Datasets whose next plan needs to know what their routers answer from."""
+        """Datasets whose next plan needs the routers' reports."""
         self._asked_at: dict[Key, float] = {}
         self._deleted: OrderedDict[str, float] = OrderedDict()
         self._progress = ProgressWrites(clock)
@@ -274,14 +274,14 @@ class Reconciler:
         self._announcements = announcements or Announcements(None, lambda key: None)
 
     def use_config(self, config: Config) -> None:
-        """Look with other settings from now on."""
+        """Use other settings from now on."""
         self._config = config
         self._turns.use_config(config)
 
     async def look(self, key: Key) -> float | None:
-        """Bring dataset ``key`` a step nearer to what its spec asks for. Seconds until the next look, if any is due.
+        """Run one reconcile pass of dataset ``key``. Return the seconds until the next one, if any is due.
 
-        Raises RequeueRequested when it must be repeated; whatever else it raises is a defect.
+        Raises RequeueRequested when it must be repeated; any other exception is a defect.
         """
         outcome = "defect"
         try:
@@ -293,7 +293,7 @@ class Reconciler:
             raise
         except RequeueRequested:
             outcome = "refused"
-            self._metrics.note_success()  # all was done that the API server lets be done
+            self._metrics.note_success()  # everything that the API server allowed is done
             raise
         except Conflict as error:
             outcome = "conflict"
@@ -312,7 +312,7 @@ class Reconciler:
                 self._metrics.errors.inc()
 
     async def _look(self, key: Key) -> float | None:
-        """Observe, plan, and do what the plan says. Seconds until the next look."""
+        """Observe, plan and act. Return the seconds until the next pass."""
         refusals = self._refusals.get(key, {})
         needs_reports = self._needs_reports(key)
         observed = await self._observer.observe(key, ask_routers=needs_reports, refusals=refusals, store=self._store())
@@ -339,23 +339,25 @@ class Reconciler:
         return await self._act(observed, plan, refusals)
 
     async def _act(self, observed: Observed, plan: Plan, refusals: Refusals) -> float | None:
-        """Write, apply and delete what ``plan`` says; ``refusals`` are those of the look before. Seconds until the
-        next look."""
+        """Write, apply and delete what ``plan`` says; ``refusals`` are those of the previous pass. Return the seconds
+        until
+        the next pass."""
         dataset = observed.dataset
         if pause := self._progress.remaining_pause(dataset, plan):
             return pause
-        # The status is written even if it stays the same, when anything is about to be done: the API server then says
-        # whether this look was at the dataset as it is now, before anything comes of what an older one asked for.
+        # Before any change the status is written, even if it stays the same: a conflict shows that this pass saw an
+        # outdated
+        # dataset, before its old spec has effects.
         has_changes = plan.apply or plan.delete or plan.status != dataset.status
         if has_changes and not await self._claim(dataset, plan.status):
             return None
-        # What is announced was confirmed in a status that is written: who reads it may rely on it.
+        # Only what a written status confirms is announced, so that readers can rely on it.
         self._announcements.follow(dataset.key, plan.announce)
         refused = await self._apply(observed, plan.apply)
         refused |= await self._delete(dataset, plan.delete)
         if not refused:
             self._refusals.pop(dataset.key, None)
-            # What was refused and is no longer shows in a condition, which the next look takes back.
+            # The next pass clears the condition about refusals that are over.
             return 0.0 if refusals else plan.next_look_in
         self._refusals[dataset.key] = refused
         raise RequeueRequested(
@@ -364,15 +366,15 @@ class Reconciler:
         )
 
     async def _claim(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
-        """Write ``status``, and with it what it claims; False when the dataset is gone."""
+        """Write ``status`` and so claim what it contains; False if the dataset is gone."""
         try:
             return await self._write_status(dataset, status)
-        except (Conflict, Refused) as error:  # and not Unreachable, after which it may have been written
+        except (Conflict, Refused) as error:  # not Unreachable: the status may have been written
             self._turns.withdraw(dataset, self._now(), postpone=isinstance(error, Refused))
             raise
 
     def _needs_reports(self, key: Key) -> bool:
-        """Whether routers are asked what they answer from: when the plan wants to know, at first, and now and then."""
+        """Return whether to ask routers: when the plan needs it, in the first pass, and every few minutes."""
         return key in self._waiting_for_reports or self._clock() - self._asked_at.get(key, float("-inf")) >= _ASK_EVERY
 
     def _note_plan(self, dataset: ObservedDataset, plan: Plan) -> None:
@@ -401,7 +403,7 @@ class Reconciler:
         self._turns.forget(key, self._now())
 
     async def _write_status(self, dataset: ObservedDataset, status: DatasetStatus) -> bool:
-        """Write ``status``, and post what it tells of; False when the dataset is gone."""
+        """Write ``status`` and post its events; False if the dataset is gone."""
         try:
             written = await self._cluster.write_status(dataset, status)
         except NotFound:
@@ -413,8 +415,7 @@ class Reconciler:
         return True
 
     async def _report_unattended(self, dataset: ObservedDataset) -> None:
-        """Post, once, that nothing is done about ``dataset``: of two operators that both run, the one that does not act
-        on it does not say so again and again."""
+        """Post once that this operator leaves ``dataset`` alone, so that one of two operators does not repeat it."""
         unattended = None if dataset.deleting else conditions.diagnose_unattended(dataset, self._config)
         before = self._unattended.get(dataset.key)
         if unattended is None:
@@ -433,13 +434,13 @@ class Reconciler:
             return
         try:
             await self._cluster.post_event(dataset, report.type, report.reason, report.message)
-        except ApiError as error:  # people miss a line; the dataset must not
+        except ApiError as error:  # a lost event must not stop the dataset
             log.warning("%s/%s: %s", dataset.namespace, dataset.name, error)
 
     async def _apply(self, observed: Observed, manifests: tuple[Manifest, ...]) -> dict[tuple[str, str], str]:
-        """Apply one after the other; the refusals, by kind and name. A refused one does not keep the others from being
-        written, unless their namespace is being deleted: then all that could be missing would be refused. But servers
-        do not begin without the policy that says who may reach them."""
+        """Apply ``manifests`` in order and return the refusals, by kind and name. A refusal does not stop the others,
+        unless
+        the namespace is being deleted. But servers are not started without the NetworkPolicy that protects them."""
         refused: dict[tuple[str, str], str] = {}
         ours = observed.object_names
         is_terminating = False
@@ -453,7 +454,7 @@ class Reconciler:
                 if manifests_of.is_made_once(manifest):
                     await self._cluster.create_secret(manifest)
                     continue
-                # What is not known to be ours may be somebody else's: it is not taken from them.
+                # What is not known to be ours may belong to somebody else, so it is not taken over.
                 answer = await self._cluster.apply(manifest, force=(kind, name) in ours)
             except (Refused, NotFound, Conflict) as error:
                 if kind == names.POD.name and _is_gone(error):
@@ -474,7 +475,7 @@ class Reconciler:
         return refused
 
     async def _delete(self, dataset: ObservedDataset, refs: tuple[ObjectRef, ...]) -> dict[tuple[str, str], str]:
-        """Delete one after the other, but what was deleted a moment ago; the refusals, by kind and name."""
+        """Delete ``refs`` in order, except those deleted a moment ago. Return the refusals, by kind and name."""
         refused: dict[tuple[str, str], str] = {}
         for ref in refs:
             if self._clock() - self._deleted.get(ref.uid, float("-inf")) < _DELETED_AGAIN:
@@ -494,6 +495,6 @@ class Reconciler:
 
 
 def _is_gone(error: ApiError) -> bool:
-    """Whether a patch failed because its object is not there any more: the API server takes it for a creation, which
-    we may not do."""
+    """Return whether a patch failed because its object is gone: the API server treats it as a creation, which is not
+    allowed."""
     return isinstance(error, NotFound | Conflict) or "cannot create resource" in error.message

@@ -1,7 +1,7 @@
-"""Every object that the operator writes, from data to data: no client, no clock.
+"""All objects that the operator writes, as pure functions: no client, no clock.
 
-All are whole, because server-side apply takes away what we leave out that we had written before. But for two:
-``render_nudge`` is part of a pod, all that is ours of it; ``render_scale`` is applied in another manager's name.
+Manifests are complete, because server-side apply removes what was left out. Two are partial: ``render_nudge``, a pod's
+annotation, and ``render_scale``, applied by another manager.
 """
 
 from __future__ import annotations

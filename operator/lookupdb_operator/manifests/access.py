@@ -1,12 +1,10 @@
-"""How a container of a pod reaches the store: with a token that it shows to the gateway, or, without a gateway, with
-the store's credentials; a store of the dataset's own with the Secret that the dataset names. Builders and fetchers have
-it, and no other container.
+"""Access of pods to the store: by a token for the gateway or, without a gateway, by the store's credentials. A
+dataset's
+own store uses the Secret that the dataset names. Only builders and fetchers have access.
 
-The token is of the pod's own ServiceAccount, for the gateway of this installation alone, and lasts ten minutes: the
-kubelet replaces the file before. It says which namespace the pod is in, and nothing that the pod could have chosen.
-
-The Secret of a store of the dataset's own is its namespace's: pods refer to it, and the operator neither reads it nor
-copies it.
+The token is for the pod's ServiceAccount and this installation's gateway only, and lasts ten minutes; the kubelet
+renews it. It proves the pod's namespace. The Secret of a dataset's own store is only referenced by pods: the operator
+neither reads nor copies it.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ from lookupdb_operator.config import Config, StoreAccess
 from lookupdb_operator.manifests.objects import render_metadata, stamp
 from lookupdb_operator.model import Manifest, ObservedDataset
 
-# Passwords of shard servers, as pods get them: routers the keys of their dataset, servers the hash of a password.
+# Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
 #
-# The key of a dataset is made of the release's and of the dataset's uid, a shard's password of that, of the rollout's
-# name and of the shard's number (``lookupdb.shard_passwords``). So nothing of it needs to be remembered or read back:
-# the Secret of a dataset's key is made, never read, changed or deleted, and a name that holds the key's fingerprint is
-# another key's or nobody's.
+# A dataset's key is derived from the release's key and the dataset's uid; a shard's password from that key, the
+# rollout's name and the shard's number (``lookupdb.shard_passwords``). So nothing must be stored or read back: the Secret is
+# created, never read, changed or deleted, and its name contains the key's fingerprint.
 
 
 _DATA_KEY: Final = "key"
@@ -37,13 +34,13 @@ ROUTER_MOUNT: Final = {"name": _VOLUME, "mountPath": names.PASSWORD_KEYS_PATH, "
 
 
 def password_key(dataset: ObservedDataset, config: Config) -> str:
-    """The fingerprint of the dataset's key as it is now; empty while servers are to ask for no password."""
+    """Return the fingerprint of the dataset's current key; empty if servers require no password."""
     key = _derive_key(dataset, config)
     return shard_passwords.fingerprint_key(key) if key else ""
 
 
 def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
-    """The Secret of the dataset's key, which there must be."""
+    """Return the Secret of the dataset's key, which must exist."""
     key = _derive_key(dataset, config)
     name = names.password_key_secret(dataset.name, shard_passwords.fingerprint_key(key))
     return {
@@ -57,12 +54,12 @@ def render_key_secret(dataset: ObservedDataset, config: Config) -> Manifest:
 
 
 def is_made_once(manifest: Manifest) -> bool:
-    """Whether ``manifest`` is created if there is nothing of its name, and never written again."""
+    """Return whether ``manifest`` is only created if absent, and never updated."""
     return manifest.get("immutable") is True
 
 
 def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: int) -> dict[str, str]:
-    """What the servers of ``shard`` of ``rollout`` are told of their password. Anybody may see it."""
+    """Return the password flags of the servers of ``shard`` of ``rollout``. They are not secret."""
     key = _derive_key(dataset, config)
     if not key:
         return {}
@@ -71,15 +68,16 @@ def server_flags(dataset: ObservedDataset, config: Config, rollout: str, shard: 
 
 
 def server_labels(dataset: ObservedDataset, config: Config) -> dict[str, str]:
-    """What a StatefulSet says of its servers' password, for a status that was lost."""
+    """Return the StatefulSet labels from which a lost status can restore the password key."""
     mark = password_key(dataset, config)
     return {names.PASSWORD_KEY: mark} if mark else {}
 
 
 def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dict[str, Any]:
-    """The keys that routers need, each in a file called by its fingerprint. Optional, because a router can do without
-    one that is not there: it says so, and answers from what it can reach. Mounted whole, because the kubelet does not
-    update single files."""
+    """Return the volume of the routers' keys, each in a file named by its fingerprint. It is optional: a router without
+    a
+    key reports that and serves what it can reach. It is mounted whole, because the kubelet does not update single
+    files."""
     sources = [
         {
             "secret": {
@@ -94,21 +92,21 @@ def router_volume(dataset: ObservedDataset, password_keys: Iterable[str]) -> dic
 
 
 def _derive_key(dataset: ObservedDataset, config: Config) -> bytes:
-    """Empty while there is none."""
+    """Return the dataset's key; empty if there is none."""
     return shard_passwords.derive_dataset_key(config.shard_key, dataset.uid) if config.shard_key else b""
 
 
-# The Secret through which builders and fetchers in a dataset's namespace reach the store.
+# The Secret with the store's credentials in a dataset's namespace.
 
 
 PREFIX: Final = "LOOKUPDB_STORE_"
-"""Of every variable, so that the store's credentials are not taken for the source's, nor the other way round."""
+"""Prefix of every variable, to keep the store's credentials apart from the source's."""
 
 
 def render_store_secret(dataset: ObservedDataset, access: StoreAccess) -> Manifest:
-    """Of ``access``, as environment variables.
+    """Return the Secret with the environment variables of ``access``.
 
-    It is ``data`` and not ``stringData``: what is left out of that stays, because it is not ours to server-side apply.
+    It uses ``data``, not ``stringData``, because server-side apply removes left-out keys only from ``data``.
     """
     data = {
         PREFIX + name: base64.b64encode(value.encode()).decode() for name, value in sorted(access.environment.items())
@@ -125,18 +123,18 @@ def render_store_secret(dataset: ObservedDataset, access: StoreAccess) -> Manife
 
 
 _TOKEN_SECONDS: Final = 600
-"""As short as Kubernetes allows."""
+"""The shortest time that Kubernetes allows."""
 _TOKEN_MOUNT: Final = {"name": names.STORE_TOKEN_VOLUME, "mountPath": names.STORE_TOKEN_PATH, "readOnly": True}
 
 
 def find_url(dataset: ObservedDataset, config: Config) -> str:
-    """URL of the store as the dataset's builders and fetchers know it."""
+    """Return the URL of the store for the dataset's builders and fetchers."""
     own = dataset.own_store
     return config.store_of_pods if own is None else str(own["url"])
 
 
 def render_volumes(dataset: ObservedDataset, config: Config) -> list[dict[str, Any]]:
-    """What a pod needs, so that a container of it can reach the store."""
+    """Return the volumes that a pod needs to reach the store."""
     if dataset.own_store is not None or not config.gateway:
         return []
     token = {
@@ -148,10 +146,10 @@ def render_volumes(dataset: ObservedDataset, config: Config) -> list[dict[str, A
 
 
 def grant(container: dict[str, Any], dataset: ObservedDataset, config: Config) -> dict[str, Any]:
-    """``container``, and it may reach the store."""
+    """Return ``container`` with access to the store."""
     own = dataset.own_store
     if own is not None:
-        # Its keys are as people write them: the prefix keeps them from being taken for the source's.
+        # Users choose its keys; the prefix keeps them apart from the source's.
         name = own.get("secretName")
         if not name:
             return container
@@ -161,7 +159,7 @@ def grant(container: dict[str, Any], dataset: ObservedDataset, config: Config) -
         )
     if not config.gateway:
         return _with_secret(container, {"secretRef": {"name": names.store_secret(dataset.name, dataset.uid)}})
-    # Among these, and not from a Secret: what a source's Secret holds counts less.
+    # A plain variable takes precedence over a source's Secret.
     variable = {"name": TOKEN_FILE_VARIABLE, "value": f"{names.STORE_TOKEN_PATH}/{names.STORE_TOKEN_FILE}"}
     return {
         **container,
@@ -171,6 +169,6 @@ def grant(container: dict[str, Any], dataset: ObservedDataset, config: Config) -
 
 
 def _with_secret(container: dict[str, Any], secret: dict[str, Any]) -> dict[str, Any]:
-    """``container`` with the variables of the store's Secret. They come last: of one name in several, the last is
-    taken, and no source may redirect what is published."""
+    """Return ``container`` with the variables of the store's Secret. They come last, so that no source can override
+    them."""
     return {**container, "envFrom": [*container.get("envFrom", ()), secret]}

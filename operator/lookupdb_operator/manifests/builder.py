@@ -1,4 +1,4 @@
-"""A build: its Job, and the ConfigMap from which the builder reads the dataset."""
+"""A build: its Job, and the ConfigMap with the dataset for the builder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import BuildStatus
 
 CONTENT: Final = ("source", "key", "value", "duplicates", "shards", "gates")
-"""The members of the spec that a builder reads. It sees no other, but for the name of the success file."""
+"""The members of the spec that a builder reads, besides the success file's name."""
 TERMINATION_LOG: Final = "/dev/termination-log"
 _GRACE_SECONDS: Final = 30
 _ANY: Final = BuildStatus(generation="g1", content="", refresh="", digest="", started_at="")
 
 
 def render_builder(dataset: ObservedDataset, build: BuildStatus, config: Config) -> tuple[Manifest, ...]:
-    """A build's ConfigMap and Job, in the order in which they are applied."""
+    """Return a build's ConfigMap and Job, in the order of application."""
     return _render_dataset_file(dataset, build), _render_job(dataset, build, config)
 
 
 def build_digest(dataset: ObservedDataset, config: Config) -> str:
-    """The digest of everything that a build is made from, but for what tells one build from another: generation, active
-    generation, fingerprint. A build that does not get on is superseded by one with another digest."""
+    """Digest everything that builds are made from, except what differs for each build: generation, active generation,
+    fingerprint. A stuck build is superseded by one with another digest."""
     return digest_of_all(render_builder(dataset, replace(_ANY, adopt=adopted_address(dataset)), config))
 
 
 def adopted_address(dataset: ObservedDataset) -> str:
-    """What the spec asks to be adopted, as a builder takes it: ``uid`` or ``uid/gN``; empty for nothing."""
+    """Return what to adopt, as a builder's argument: ``uid`` or ``uid/gN``; empty for nothing."""
     adopt = dataset.spec.get("adopt")
     if not adopt:
         return ""
@@ -51,7 +51,7 @@ def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manife
         "metadata": {"namespace": dataset.namespace, "name": dataset.name, "uid": dataset.uid},
         "spec": spec,
     }
-    # JSON is YAML. Its members are sorted, because their order in the API server's answers means nothing.
+    # JSON is YAML. Members are sorted, because the API server's order means nothing.
     text = orjson.dumps(resource, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2).decode()
     return stamp(
         {
@@ -64,7 +64,7 @@ def _render_dataset_file(dataset: ObservedDataset, build: BuildStatus) -> Manife
 
 
 def _render_job(dataset: ObservedDataset, build: BuildStatus, config: Config) -> Manifest:
-    """Its one pod is not tried again: what a failure means, and when the next try is, the operator decides."""
+    """The pod is not retried by the Job: the operator judges the failure and times the next attempt."""
     return stamp(
         {
             "apiVersion": "batch/v1",
@@ -122,8 +122,9 @@ def _render_template(dataset: ObservedDataset, build: BuildStatus, config: Confi
 
 
 def _source_volume(dataset: ObservedDataset, build: BuildStatus) -> dict[str, Any] | None:
-    """The volume with the source's files; None if there is none to mount. What is adopted outlives its source: a
-    builder that adopts starts without one, and no claim can be optional."""
+    """Return the volume with the source's files, if any. A builder that adopts gets none: the source may be gone, and
+    no
+    claim can be optional."""
     volume = dataset.spec["source"].get("volume")
     if not volume:
         return None
@@ -159,7 +160,7 @@ def _arguments(dataset: ObservedDataset, build: BuildStatus, config: Config, amo
 
 
 def _removal_flags(dataset: ObservedDataset, build: BuildStatus) -> list[str]:
-    """What the builder removes of earlier generations: nothing, unless the store is one that no sweep knows."""
+    """Return what the builder removes of earlier generations: nothing, unless no sweep knows the store."""
     if dataset.own_store is None:
         return []
     protected = (word for generation in build.protect for word in ("--protect", generation))

@@ -1,8 +1,9 @@
-"""How a shard server gets its file, by spec.serving.delivery: fetched into a volume of the pod's own before it starts,
-mapped from a volume that others fill, or from a container image that the rollout's push has made (``pusher``).
+"""Delivery of files to pods: a shard server's file (fetched, mapped from a volume, or from an image), the push of
+images,
+`lookupdb sync` on nodes, and NetworkPolicies.
 
-What is not fetched needs no init container, and nothing in its pod reaches the store. The server itself waits for what
-is not there yet, and says what it lacks when it gives up, as a fetcher does.
+Only fetching needs an init container with access to the store. Servers wait for a missing file and, like fetchers,
+report it when they give up.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ FETCH: Final = "Fetch"
 VOLUME: Final = "Volume"
 IMAGE: Final = "Image"
 WAIT_SECONDS: Final = 30
-"""For which a server waits for its file before it ends and says what it lacks. Its startup probe gives it 60."""
+"""Seconds a server waits for its file before it ends and reports it. Its startup probe allows 60."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a shard server's pod has for its file."""
+    """The parts of a shard server's pod that deliver its file."""
 
     folder: str
-    """From which it serves: the generation's."""
+    """The generation's folder, from which it serves."""
     volumes: tuple[Mapping[str, Any], ...]
-    """The first one is mounted at ``names.DATA_PATH``."""
+    """The first is mounted at ``names.DATA_PATH``."""
     flags: Mapping[str, Any]
-    """Further ones of the server."""
+    """Additional flags of the server."""
     init_containers: tuple[Mapping[str, Any], ...] = ()
-    """What has to end before the server starts."""
+    """Containers that run before the server starts."""
     pull_secrets: tuple[str, ...] = ()
-    """Further ones of the pod."""
+    """Additional pull secrets of the pod."""
     takes_volumes: bool = True
-    """Whether volumes are the pod's own: those of others stay as they are."""
+    """Whether the pod owns its volumes; others' volumes are not changed."""
 
 
 def render_delivery(
     dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: pods.Resources
 ) -> Delivery:
-    """What the servers of ``shard`` have; ``amounts`` are a server's resources."""
+    """Return the delivery for servers of ``shard``; ``amounts`` are a server's resources."""
     if delivery_type(dataset.spec) == VOLUME:
         return _render_shown(dataset, generation, config)
     if delivery_type(dataset.spec) == IMAGE:
@@ -66,17 +67,17 @@ def render_delivery(
 
 
 def delivery_type(spec: Mapping[str, Any]) -> str:
-    """``Fetch``, ``Volume`` or ``Image``, of a completed spec."""
+    """Return ``Fetch``, ``Volume`` or ``Image``, from a completed spec."""
     return str(spec["serving"]["delivery"]["type"])
 
 
 def uses_images(dataset: ObservedDataset) -> bool:
-    """Whether servers are to have their shards from images, as far as the spec can be used."""
+    """Return whether servers get their shards from images; False if the spec cannot be used."""
     return dataset.problem is None and delivery_type(dataset.spec) == IMAGE
 
 
 def _render_shown(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> Delivery:
-    """The store's own folders, on a volume that shows them."""
+    """Deliver from a volume that shows the store's own folders."""
     volume = dataset.spec["serving"]["delivery"]["volume"]
     folder = dataset_path(config.cluster, dataset.namespace, dataset.name, dataset.uid)
     parts = (names.DATA_PATH, volume["path"], folder, generation.generation)
@@ -90,8 +91,9 @@ def _render_shown(dataset: ObservedDataset, generation: GenerationStatus, config
 
 
 def _render_image(dataset: ObservedDataset, generation: GenerationStatus, shard: int) -> Delivery:
-    """A tag is of one content for good, so what a node has of it is not asked for again. The server compares the file
-    with the manifest beside it, as any other."""
+    """Deliver from an image. A tag's content never changes, so nodes need not ask for it again. The server verifies the
+    file
+    by the index beside it, as always."""
     image = dataset.spec["serving"]["delivery"]["image"]
     tag = shard_tag(dataset.name, dataset.uid, generation.generation, shard)
     volume = {"reference": f"{image['repository']}:{tag}", "pullPolicy": "IfNotPresent"}
@@ -105,7 +107,7 @@ def _render_image(dataset: ObservedDataset, generation: GenerationStatus, shard:
 
 
 def _render_own(dataset: ObservedDataset, generation: GenerationStatus) -> dict[str, Any]:
-    """Where a fetched shard is kept: on its node's disk, or on a volume that comes and goes with the pod."""
+    """Return the volume for a fetched shard: on the node's disk, or a volume that exists as long as the pod."""
     shard_bytes = generation.largest_shard_bytes
     if not (storage_class := dataset.spec["serving"].get("storageClassName")):
         return {"emptyDir": {"sizeLimit": pods.shard_storage(shard_bytes)}}
@@ -120,7 +122,7 @@ def _render_own(dataset: ObservedDataset, generation: GenerationStatus) -> dict[
 def _render_fetcher(
     dataset: ObservedDataset, generation: GenerationStatus, config: Config, shard: int, amounts: pods.Resources
 ) -> dict[str, Any]:
-    """The only container of the pod that can reach the store."""
+    """Return the only container of the pod with access to the store."""
     flags = {
         "--store": access.find_url(dataset, config),
         "--cluster-id": config.cluster,
@@ -143,10 +145,10 @@ def _render_fetcher(
     return access.grant(fetcher, dataset, config)
 
 
-# The push of a rollout: with delivery by image, the Job that pushes the images of its generation before its servers
-# are made.
+# The push of a rollout: with delivery by image, a Job pushes the generation's images before servers are created.
 #
-# It belongs to the rollout, and not to the build: so it comes for a generation that was built before anybody asked for
+# It belongs to the rollout, not to the build, so it also covers pinned generations, generations built before images
+# were requested, and images that somebody removed. It skips what the registry has, and never gives up.
 # images, for one that is pinned, and for one whose images somebody has removed. What the registry has is not sent
 # again. It never gives up, as an init container that fetches does not.
 
@@ -154,17 +156,17 @@ def _render_fetcher(
 _TRIES: Final = 2**31 - 1
 _GRACE_SECONDS: Final = 10
 _DOCKER_KEY: Final = ".dockerconfigjson"
-"""Of a Secret of type kubernetes.io/dockerconfigjson."""
+"""The key in a Secret of type kubernetes.io/dockerconfigjson."""
 _CONFIG_VOLUME: Final = "registry"
 _CA_VOLUME: Final = "registry-ca"
 _PATHS: Final = {_CONFIG_VOLUME: names.REGISTRY_PATH, _CA_VOLUME: names.REGISTRY_CA_PATH}
-"""Where a volume is mounted."""
+"""Mount path of each volume."""
 
 
 def render_push(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, config: Config
 ) -> Manifest:
-    """The Job, not stamped."""
+    """Return the Job, not stamped."""
     labels = {names.ROLLOUT: rollout.rollout, names.GENERATION: generation.generation}
     return {
         "apiVersion": "batch/v1",
@@ -206,8 +208,9 @@ def _render_template(
 
 
 def _render_volumes(image: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The credentials, and whom to believe, as far as the dataset names any: of each Secret the one member that is
-    needed."""
+    """Return the volumes of the registry's credentials and authorities, if the dataset names any, with only the
+    required
+    key of each Secret."""
     volumes: list[dict[str, Any]] = []
     if "pushSecretName" in image:
         items = [{"key": _DOCKER_KEY, "path": names.REGISTRY_FILE}]
@@ -228,7 +231,7 @@ def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: C
         "--dataset": f"{dataset.namespace}/{dataset.name}",
         "--uid": dataset.uid,
         "--repository": image["repository"],
-        # Its manifest says that it was refused for as long as it is in the store.
+        # The generation's index says that it was rejected, as long as it exists.
         "--override-gates": generation.generation if generation.overridden else None,
         "--docker-config": f"{names.REGISTRY_PATH}/{names.REGISTRY_FILE}" if "pushSecretName" in image else None,
         "--ca-file": f"{names.REGISTRY_CA_PATH}/{names.REGISTRY_CA_FILE}" if "registryCA" in image else None,
@@ -240,8 +243,8 @@ def _arguments(dataset: ObservedDataset, generation: GenerationStatus, config: C
     return ["image", "push", generation.generation, *words]
 
 
-# A StatefulSet with an image volume that nobody ever makes: whether an API server keeps such a volume shows in what it
-# answers to a dry run. Where the feature is off it takes the volume away without a word.
+# A StatefulSet with an image volume, only for a dry run: its answer shows whether the API server keeps such volumes.
+# Without the feature, the API server silently drops them.
 
 
 _NAME: Final = "lookupdb-image-probe"
@@ -249,7 +252,7 @@ _IMAGE: Final = "registry.invalid/lookupdb:probe"
 
 
 def render_image_probe(namespace: str) -> Manifest:
-    """The StatefulSet, of no pods, in restricted pod security."""
+    """Return the StatefulSet, without pods and with restricted pod security."""
     labels = {names.APP: _NAME}
     container = {
         "name": "probe",
@@ -276,26 +279,26 @@ def render_image_probe(namespace: str) -> Manifest:
 
 
 def has_image_volume(stateful_set: Mapping[str, Any]) -> bool:
-    """Whether the pods of ``stateful_set`` would have an image volume."""
+    """Return whether the pods of ``stateful_set`` would have an image volume."""
     template = ((stateful_set.get("spec") or {}).get("template") or {}).get("spec") or {}
     return any(volume.get("image") for volume in template.get("volumes") or ())
 
 
-# A dataset's `lookupdb sync` on nodes: a DaemonSet that keeps the active generation in a folder of each node, for
-# programs that map it (``spec.sync``).
+# `lookupdb sync` of a dataset: a DaemonSet that keeps the active generation in a folder of each node, for programs that
+# map it (``spec.sync``).
 #
-# A folder of a node needs what no other pod of ours does. The kubelet makes it, and root owns it: the container is
-# root, without any capability, so that it can write there and nowhere else. Kubernetes allows a hostPath under the Pod
-# Security profile *privileged* alone. The pod mounts its own dataset's folder, so that no namespace reaches another's.
+# The kubelet creates the folder, and root owns it. So the container runs as root without any capability and can write
+# only there. Kubernetes allows hostPath only under the Pod Security profile *privileged*. Each pod mounts only its own
+# dataset's folder, so that no namespace reaches another's.
 
 
 _VOLUME: Final = "node"
 _UNAVAILABLE: Final = "10%"
-"""Of the nodes, while pods are replaced: what is in their folders serves meanwhile."""
+"""Share of nodes whose pods may be replaced at once; their folders keep serving meanwhile."""
 
 
 def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
-    """The DaemonSet; nothing if the dataset asks for none."""
+    """Return the DaemonSet, or nothing if the dataset does not request one."""
     if "sync" not in dataset.spec:
         return ()
     selector = names.selector(dataset.name, dataset.uid, names.SYNC)
@@ -317,7 +320,7 @@ def render_sync(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...
 
 
 def _node_folder(dataset: ObservedDataset) -> str:
-    """The folder of the dataset on each node: what stands in it is the contract of docs/how-to/sync.md."""
+    """Return the dataset's folder on each node. Its content is the contract of docs/how-to/sync.md."""
     return f"{dataset.spec['sync']['hostPath']}/{dataset.namespace}/{dataset.name}"
 
 
@@ -332,7 +335,7 @@ def _sync_render_template(dataset: ObservedDataset, config: Config, selector: di
         {"terminationGracePeriodSeconds": _GRACE_SECONDS, "containers": [_render_container(dataset, config)]},
         [
             {"name": _VOLUME, "hostPath": {"path": _node_folder(dataset), "type": "DirectoryOrCreate"}},
-            # Optional: nodes are there before the first routing table is. Mounted whole: single files are not updated.
+            # Optional: nodes exist before the first routing table. Mounted whole: single files are not updated.
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *access.render_volumes(dataset, config),
         ],
@@ -345,7 +348,7 @@ def _sync_render_template(dataset: ObservedDataset, config: Config, selector: di
 def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any]:
     announced = config.announces and dataset.own_store is None
     options = {
-        # Seen sooner than a ConfigMap, which a kubelet takes up to a minute to write.
+        # Faster than a ConfigMap, which a kubelet may take a minute to update.
         **({"--dataset": f"{dataset.namespace}/{dataset.name}@{dataset.uid}"} if announced else {}),
         "--table": f"{names.TABLE_PATH}/{names.TABLE_FILE}",
         "--store": access.find_url(dataset, config),
@@ -372,11 +375,11 @@ def _render_container(dataset: ObservedDataset, config: Config) -> dict[str, Any
     return access.grant(container, dataset, config)
 
 
-# NetworkPolicies: who may talk to a dataset's pods. What pods reach (store, source, names) is not limited.
+# NetworkPolicies limit who may connect to a dataset's pods, not what the pods connect to.
 
 
 _MOST_WORKERS: Final = 64
-"""Of a shard server, by the CRD: a rollout with another number of workers needs no other policy."""
+"""Most workers of a shard server, by the CRD, so that one policy fits all rollouts."""
 
 _KIND: Final = "NetworkPolicy"
 _MAKERS: Final = ("DaemonSet", "Deployment", "StatefulSet")
@@ -385,11 +388,11 @@ Rule = dict[str, Any]
 
 
 def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[Manifest, ...]:
-    """One policy for each component; none at all without ``config.network_policies``.
+    """Return one policy for each component, or none without ``config.network_policies``.
 
-    Shard servers answer the routers of their own dataset only; routers answer whom the dataset names, else
-    ``config.router_clients``, or anyone; admin ports answer ``config.admin_clients`` (and the node's kubelet, which no
-    policy keeps out).
+    Shard servers admit only their own dataset's routers. Routers admit the dataset's clients, else
+    ``config.router_clients``, or anyone. Admin ports admit ``config.admin_clients``; no policy can block the node's
+    kubelet.
     """
     if not config.network_policies:
         return ()
@@ -408,7 +411,7 @@ def render_network_policies(dataset: ObservedDataset, config: Config) -> tuple[M
 
 
 def guarding_policy(manifest: Manifest) -> tuple[str, str] | None:
-    """Kind and name of the policy of the pods that ``manifest`` makes; None if it makes none."""
+    """Return kind and name of the policy for the pods of ``manifest``; None if it has no pods."""
     if manifest["kind"] not in _MAKERS:
         return None
     labels = manifest["metadata"].get("labels", {})
@@ -424,14 +427,14 @@ def _render_policy(dataset: ObservedDataset, component: str, ingress: list[Rule]
             "spec": {
                 "podSelector": {"matchLabels": names.selector(dataset.name, dataset.uid, component)},
                 "policyTypes": ["Ingress"],
-                **drop_empty(ingress=ingress),  # none: nobody
+                **drop_empty(ingress=ingress),  # no rule admits nobody
             },
         }
     )
 
 
 def _allow(peers: Sequence[Mapping[str, Any]], *ports: Mapping[str, Any]) -> list[Rule]:
-    """The rule that lets ``peers`` reach ``ports``; without peers it lets anyone in."""
+    """Return the rule that admits ``peers`` to ``ports``; without peers it admits anyone."""
     return [{**drop_empty(**{"from": list(peers)}), "ports": list(ports)}]
 
 

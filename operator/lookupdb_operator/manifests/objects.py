@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods a drain of nodes may take at a time."""
+"""Metadata and digests of objects, hashes of their fields, and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from lookupdb.router.table.routing_table import digest_table
 from lookupdb_operator import names
 from lookupdb_operator.model import Manifest, ObservedDataset
 
-# The fields of an object that are ours: as we apply them, and as the API server holds them later.
+# Hashes of the operator's fields of an object, as applied and as the API server holds them.
 #
-# The API server notes in ``managedFields`` which fields a manager applied, and strikes out those that somebody else has
-# changed since. What it holds of the fields that are left is what we wrote, or was changed: its defaults, its
-# controllers' fields and other managers' are not looked at. Quantities are compared as numbers, because the API server
-# writes them its own way; lists of objects in any order, because it tells their members apart by keys.
+# ``managedFields`` lists which fields a manager applied and nobody changed since. Only those are compared, not defaults
+# or fields of controllers and other managers. Quantities are compared as numbers, because the API server reformats
+# them, and lists of objects in any order, because it identifies their members by keys.
 
 
 _DIGITS: Final = 16
@@ -28,19 +27,18 @@ _COMPARED_METADATA: Final = ("labels", "annotations", "ownerReferences")
 _QUANTITIES: Final = frozenset({"requests", "limits"})
 _SIZE: Final = "sizeLimit"
 _NESTED: Final = (dict, list)
-"""What is looked into: JSON has no other. Asking whether something is a Mapping takes several times as long."""
+"""JSON's containers. Checking for Mapping would take several times as long."""
 _FINGERPRINT_BYTES: Final = 16
 
 
 def hash_applied_fields(manifest: Mapping[str, Any]) -> str:
-    """A hash of what ``manifest`` asks the API server to hold. But for the number of pods, which is compared by
-    itself: others may set it."""
+    """Hash what ``manifest`` asks for, except the number of pods, which others may set and which is compared
+    separately."""
     return _hash(_compared_part(manifest))
 
 
 def hash_held_fields(body: Mapping[str, Any]) -> str | None:
-    """The same hash, of what the API server holds in ``body`` of the fields that are ours; None where it does not say
-    which they are."""
+    """Hash the operator's fields in the API server's ``body``; None if it does not say which they are."""
     if not body["metadata"].get("managedFields"):
         return None
     fields = _find_our_fields(body)
@@ -48,9 +46,10 @@ def hash_held_fields(body: Mapping[str, Any]) -> str | None:
 
 
 def take_fingerprint(body: Mapping[str, Any]) -> bytes:
-    """Bytes that stay the same while ``hash_held_fields`` does, for a tenth of its cost: ``body`` as it is written,
-    without its status and most of its metadata. ``metadata.generation`` does not do: labels change without it, and
-    half of the kinds have none."""
+    """Return bytes that stay equal while ``hash_held_fields`` does, at a tenth of its cost: ``body`` without its status
+    and
+    most metadata. ``metadata.generation`` would not do: label changes do not increase it, and half of the kinds have
+    none."""
     metadata = body["metadata"]
     members = [(name, member) for name, member in body.items() if name not in ("metadata", "status")]
     compared = [metadata.get(name) for name in _COMPARED_METADATA]
@@ -59,8 +58,8 @@ def take_fingerprint(body: Mapping[str, Any]) -> bytes:
 
 
 def find_changer(body: Mapping[str, Any], *, is_changed: bool) -> str:
-    """The manager, other than the operator's, that has set the number of pods of ``body``, else the last one that
-    changed it if it ``is_changed``; empty for none."""
+    """Return the other manager that set the number of pods in ``body``, or the last one that changed it if it
+    ``is_changed``; empty if none."""
     entries = [entry for entry in body["metadata"].get("managedFields") or () if _is_of_others(entry)]
     scalers = [entry for entry in entries if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})]
     candidates = scalers or (entries if is_changed else ())
@@ -74,19 +73,19 @@ def _is_of_others(entry: Mapping[str, Any]) -> bool:
 
 
 def _find_our_fields(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """FieldsV1 of what we have applied; None for nothing."""
+    """Return FieldsV1 of what the operator applied; None if nothing."""
     managed = body["metadata"].get("managedFields") or ()
     return next((entry.get("fieldsV1") for entry in managed if _is_ours(entry)), None)
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of managedFields is of what we have applied."""
+    """Return whether an entry of managedFields is for what the operator applied."""
     is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
     return is_apply and entry.get("manager") == names.FIELD_MANAGER
 
 
 def _compared_part(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a manifest, or of what is ours of an object, that is compared."""
+    """Return the part of a manifest, or of the operator's fields, that is compared."""
     metadata = value.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     annotations = {name: text for name, text in annotations.items() if name not in (names.DIGEST, names.FIELDS)}
@@ -98,7 +97,7 @@ def _compared_part(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _select_owned(value: Any, fields: Mapping[str, Any]) -> Any:
-    """The part of ``value`` that ``fields`` (FieldsV1) has: all of it where no member is listed."""
+    """Return the part of ``value`` in ``fields`` (FieldsV1): everything if no member is listed."""
     if not fields or fields.keys() == {"."}:
         return value
     if isinstance(value, dict):
@@ -115,7 +114,7 @@ def _select_owned(value: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def _find_item(items: list[Any], name: str) -> Any:
-    """The one of ``items`` that a member's name in FieldsV1 means, by key, value or index; None when it is gone."""
+    """Return the item that a member's name in FieldsV1 means, by key, value or index; None if it is gone."""
     kind, key = _member_key(name)
     if kind == "k":
         keyed = (item for item in items if isinstance(item, dict))
@@ -127,8 +126,8 @@ def _find_item(items: list[Any], name: str) -> Any:
 
 @lru_cache(maxsize=1024)
 def _member_key(name: str) -> tuple[str, Any]:
-    """How a member's name in FieldsV1 means an item, and the key, value or index: the shards of a fleet have the
-    same."""
+    """Return how a member's name in FieldsV1 identifies an item, with the key, value or index. Cached: all shards share
+    them."""
     kind, _, text = name.partition(":")
     return kind, orjson.loads(text)
 
@@ -139,7 +138,7 @@ def _hash(document: Mapping[str, Any]) -> str:
 
 
 def _canonical(value: Any, name: str) -> Any:
-    """``value``, the member ``name`` of something, in the one form that all that mean the same have."""
+    """Return ``value``, the member ``name`` of something, in canonical form."""
     if isinstance(value, dict):
         if name in _QUANTITIES:
             return {resource: _number(amount) for resource, amount in value.items()}
@@ -163,23 +162,23 @@ def _number(amount: str | float) -> str:
         return str(amount)
 
 
-# What every object has: name, labels, owner, digest. And what no object has: members that say nothing.
+# Common parts of all objects: name, labels, owner, digest; and removal of empty members.
 #
-# The digest tells whether we would write an object as it was written, never its content: the API server fills in
-# defaults, and a comparison with those would write for ever. ``fields`` tells whether it still is as it was written.
+# The digest says whether the operator would write the same object; comparing with the API server's content would fail
+# because of defaults. ``fields`` says whether the object is still as it was written.
 
 
 DIGEST_DIGITS: Final = 16
 _MAPS_OF_TEXT: Final = ("matchLabels", "nodeSelector")
 _TABLE_VERSIONS: Final = 10**15
-"""More than a routing table's version may be that somebody has edited."""
+"""Upper limit of a routing table's version, in case somebody edited it."""
 _MEANT_EMPTY: Final = ("labelSelector", "preference")
 
 
 def render_metadata(
     dataset: ObservedDataset, name: str, component: str | None = None, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The metadata of an object that belongs to ``dataset`` and is collected with it."""
+    """Return metadata of an object that belongs to ``dataset`` and is garbage-collected with it."""
     return {
         "namespace": dataset.namespace,
         "name": name,
@@ -198,7 +197,7 @@ def render_metadata(
 
 
 def stamp(manifest: Manifest) -> Manifest:
-    """``manifest`` with its digest, and that of its fields."""
+    """Return ``manifest`` with its digest and the hash of its fields."""
     metadata = manifest["metadata"]
     stamps = {names.DIGEST: digest(manifest), names.FIELDS: hash_applied_fields(manifest)}
     annotations = metadata.get("annotations", {}) | stamps
@@ -206,14 +205,16 @@ def stamp(manifest: Manifest) -> Manifest:
 
 
 def drop_empty(**members: Any) -> dict[str, Any]:
-    """``members`` without those that are null or empty. Server-side apply takes a null for an order, and an empty list
-    for one that is ours."""
+    """Return ``members`` without null or empty ones. Server-side apply would treat null as an order, and an empty list
+    as
+    the operator's field."""
     return {name: value for name, value in members.items() if value is not None and value != [] and value != {}}
 
 
 def drop_unsaid(value: Any, member: str = "") -> Any:
-    """``value``, the ``member`` of something, without empty texts, lists and objects, however deep: the API server does
-    not hold them, and what is written must be what it holds. Labels may be empty, and so may what selects anything."""
+    """Return ``value``, the ``member`` of something, without empty texts, lists and objects at any depth, because the
+    API
+    server drops them. Labels and selectors may be empty."""
     if isinstance(value, list):
         return [drop_unsaid(item) for item in value]
     if not isinstance(value, dict) or member in _MAPS_OF_TEXT:
@@ -225,14 +226,15 @@ def drop_unsaid(value: Any, member: str = "") -> Any:
 
 
 def read_digest(manifest: Mapping[str, Any]) -> str:
-    """The digest that ``manifest``, or what the API server holds, carries; empty when it carries none."""
+    """Return the digest in ``manifest``, or in what the API server holds; empty if none."""
     value = ((manifest.get("metadata") or {}).get("annotations") or {}).get(names.DIGEST, "")
     return value if isinstance(value, str) else ""
 
 
 def write_mark(manifest: Mapping[str, Any]) -> str:
-    """What tells two writes of one object apart: its digest, and its number of pods, which has no part in it. Of a
-    routing table it is what that says, whatever its version is: put right, it has another one each time."""
+    """Return a mark that differs between two writes of one object: its digest and number of pods. For a routing table,
+    its
+    content without the version, which each repair changes."""
     table = (manifest.get("data") or {}).get(names.TABLE_FILE)
     if table is not None:
         return digest({name: member for name, member in orjson.loads(table).items() if name != "version"})
@@ -240,15 +242,16 @@ def write_mark(manifest: Mapping[str, Any]) -> str:
 
 
 def content_mark(manifest: Mapping[str, Any]) -> str:
-    """What tells the contents of two routing tables apart: the digest of the text that routers read, as they report it,
-    and of nothing else that ``manifest``, or what the API server holds, has. Empty when it has no such text."""
+    """Return the digest of the text that routers read from a routing table, as they report it; empty if there is no
+    text."""
     text = (manifest.get("data") or {}).get(names.TABLE_FILE)
     return "" if text is None else digest_table(text.encode())
 
 
 def read_table_version(manifest: Mapping[str, Any]) -> int:
-    """The version that the text of a routing table says, by which routers go, whatever its annotation says. 0 when it
-    says none, or one of more than 15 digits."""
+    """Return the version in the text of a routing table, which routers use, not the annotation. 0 if there is none, or
+    it
+    has more than 15 digits."""
     try:
         version = orjson.loads((manifest.get("data") or {}).get(names.TABLE_FILE) or "{}")["version"]
     except (ValueError, KeyError, TypeError):  # somebody has edited it
@@ -257,18 +260,19 @@ def read_table_version(manifest: Mapping[str, Any]) -> int:
 
 
 def digest(value: Any) -> str:
-    """The digest of anything that JSON can say: the order of members does not matter, that of lists does."""
+    """Return the digest of a JSON value; the order of members does not matter, the order of lists does."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:DIGEST_DIGITS]
 
 
 def digest_of_all(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """The digest of several stamped objects, in this order."""
+    """Return the digest of several stamped objects, in order."""
     return digest([read_digest(manifest) for manifest in manifests])
 
 
 def render_disruption_budget(metadata: Mapping[str, Any], selector: Mapping[str, str]) -> Manifest:
-    """One pod at a time. A budget that allows none would block the draining of nodes for ever; pods that do not serve
-    may always go, because they would be the last to come back by waiting."""
+    """Return a budget of one pod at a time. A budget of none would block node drains. Pods that do not serve may always
+    be
+    evicted, because waiting for them does not help."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,5 +1,4 @@
-"""What all pods have in common: they pass restricted pod security, hold no token, and are what the dataset says of the
-pods of their component."""
+"""Common parts of all pods: restricted pod security, no API token, and the dataset's settings for their component."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from lookupdb_operator.config import Config
 from lookupdb_operator.manifests.objects import drop_empty, drop_unsaid
 from lookupdb_operator.model import ObservedDataset
 
-# Where pods run, and as whom: what a dataset says of the pods of one component, and our own where it says nothing.
+# Placement and security of pods: the dataset's settings for a component, or defaults.
 
 
 Placement = dict[str, Any]
@@ -28,8 +27,9 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 def render_placement(
     scheduling: Mapping[str, Any], pod: Mapping[str, Any], selector: Mapping[str, str], *, spreads: bool
 ) -> Placement:
-    """The placement of the pods that ``selector`` selects: a field of ``pod`` stands for itself, whole; else that of
-    ``scheduling`` does, else with ``spreads`` our own spreading over nodes and zones."""
+    """Return the placement of the pods that ``selector`` selects. A field of ``pod`` replaces that of ``scheduling``;
+    with
+    ``spreads``, the default spreads over nodes and zones."""
     own = _spread_pods(selector) if spreads else {}
     given = {**own, **scheduling, **pod}
     constraints = [_with_selector(constraint, selector) for constraint in given.get("topologySpreadConstraints", ())]
@@ -40,10 +40,10 @@ def render_placement(
 
 
 def _spread_pods(selector: Mapping[str, str]) -> Placement:
-    """Over nodes and zones where there are several; on one node pods run all the same.
+    """Spread over nodes and zones if there are several; on one node the pods run all the same.
 
-    Zones are no second spread constraint: the scheduler leaves nodes that lack the label of any one out of the count
-    for all of them, so that on a cluster without zones nothing would be spread at all.
+    Zones are no second spread constraint, because the scheduler ignores nodes that lack any constraint's label: without
+    zones nothing would be spread.
     """
     pods = {"labelSelector": {"matchLabels": dict(selector)}}
     by_zone = {"weight": 100, "podAffinityTerm": {"topologyKey": "topology.kubernetes.io/zone", **pods}}
@@ -52,7 +52,7 @@ def _spread_pods(selector: Mapping[str, str]) -> Placement:
 
 
 def _complete_affinity(affinity: Mapping[str, Any], selector: Mapping[str, str]) -> Placement:
-    """``affinity`` with every term about pods saying which."""
+    """Return ``affinity`` with a selector in every term about pods."""
     return {
         name: _complete_terms(member, selector) if name in _POD_TERMS else member for name, member in affinity.items()
     }
@@ -68,34 +68,33 @@ def _complete_terms(affinity: Mapping[str, Any], selector: Mapping[str, str]) ->
 
 
 def _with_selector(term: Mapping[str, Any], selector: Mapping[str, str]) -> dict[str, Any]:
-    """``term`` about the pods that ``selector`` selects, unless it says which ones itself: nobody can write down the
-    labels of a rollout that is to come."""
+    """Return ``term`` with ``selector`` unless it has its own: a user cannot know the labels of future rollouts."""
     return {**term, "labelSelector": term.get("labelSelector", {"matchLabels": dict(selector)})}
 
 
-# What containers request and may use: what a dataset says of it, and what follows when it says nothing.
+# Resources of containers: the dataset's, or defaults.
 #
-# Every container requests cpu, memory and ephemeral-storage, so that a namespace with a quota on requests takes the
-# pods, and no node is filled with files that it has no room for. The CRD sees to it that no request that is given
-# exceeds its limit.
+# Every container requests cpu, memory and ephemeral-storage, so that quotas on requests accept the pods and nodes have
+# room for their files. The CRD ensures that declared requests do not exceed limits.
 
 
 Resources = dict[str, dict[str, str]]
-"""requests and limits, by resource."""
+"""Requests and limits, by resource."""
 
 MI: Final = 1 << 20
 PROCESS_BYTES: Final = 64 * MI
-"""Of a shard server's supervisor, and of each of its workers, without the shard."""
+"""Memory of a shard server's supervisor, and of each worker, without the shard."""
 BUILD_PERCENT: Final = 80
-"""The percent of its memory limit that a builder keeps within: the rest is for what it cannot count."""
+"""The percentage of its memory limit that a builder uses; the rest covers what it cannot count."""
 FETCH_MEMORY: Final = "128Mi"
-"""What the container that fetches a shard requests. It streams: the shard's size does not matter. A pod's request is
-the greatest of its containers', and a server's is 128Mi at least unless it is told: this one adds nothing."""
+"""Memory request of the container that fetches a shard; it streams, whatever the size. A pod requests the maximum of
+its
+containers, and a server requests at least as much by default."""
 FETCH_MEMORY_LIMIT: Final = "256Mi"
 SPARE_STORAGE: Final = 64 * MI
-"""Of a node's disk, beside the files that are known of: logs, a manifest, /tmp."""
+"""Disk space besides known files: logs, an index, /tmp."""
 TMP_STORAGE: Final = f"{SPARE_STORAGE // MI}Mi"
-"""What may stand in a pod's /tmp. Nothing of ours writes there; libraries may."""
+"""Size limit of /tmp. Only libraries may write there."""
 VOLUME_FACTOR: Final = 1.1
 VOLUME_SPARE: Final = 512 * MI
 _STORAGE: Final = "ephemeral-storage"
@@ -104,76 +103,78 @@ _ROUTER_REQUESTS: Final = {"cpu": "50m", "memory": "128Mi", _STORAGE: TMP_STORAG
 _SYNC_REQUESTS: Final = {"cpu": "50m", "memory": "64Mi", _STORAGE: TMP_STORAGE}
 _SERVER_REQUESTS: Final = {"cpu": "50m"}
 _MOST_THREADS: Final = 256
-"""Of `lookupdb build`."""
+"""Most threads of `lookupdb build`."""
 
 
 def builder(spec: Mapping[str, Any]) -> Resources:
-    """A builder's resources, by ``spec.build.resources``. The memory limit is requested if no request is declared, and
-    of the node's disk all that its scratch volume may hold."""
+    """Return a builder's resources, by ``spec.build.resources``. By default it requests its memory limit; the disk
+    request
+    covers its scratch volume."""
     declared = _read_resources(spec["build"]["resources"])
     storage = {_STORAGE: str(spec["build"]["scratchSize"])}
     return _with_requests(declared, _BUILDER_REQUESTS | _memory(declared["limits"]) | storage)
 
 
 def builder_memory(resources: Resources) -> int:
-    """The bytes that a builder of these resources keeps within."""
+    """Return the bytes that a builder with these resources may use."""
     return int(parse_quantity(resources["limits"]["memory"]) * BUILD_PERCENT / 100)
 
 
 def builder_threads(resources: Resources) -> int | None:
-    """How many cores a builder of these resources uses; None for all there are."""
+    """Return the number of cores for a builder with these resources; None for all."""
     limit = resources["limits"].get("cpu")
     return min(max(math.ceil(parse_quantity(limit)), 1), _MOST_THREADS) if limit else None
 
 
 def router(spec: Mapping[str, Any]) -> Resources:
-    """A router's resources, by ``spec.router.resources``."""
+    """Return a router's resources, by ``spec.router.resources``."""
     return _with_requests(_read_resources(spec["router"]["resources"]), _ROUTER_REQUESTS)
 
 
 def sync(spec: Mapping[str, Any]) -> Resources:
-    """Those of a `lookupdb sync`, by ``spec.sync.resources``."""
+    """Return the resources of a `lookupdb sync`, by ``spec.sync.resources``."""
     return _with_requests(_read_resources(spec["sync"]["resources"]), _SYNC_REQUESTS)
 
 
 def server(spec: Mapping[str, Any], largest_shard_bytes: int) -> Resources:
-    """A shard server's resources, by ``spec.serving``: memory that is not declared there follows from the generation.
+    """Return a shard server's resources, by ``spec.serving``; undeclared memory follows from the generation.
 
-    The request is the limit, because the kubelet counts the pages of the shard that are in use, and evicts first what
-    uses more than it requests. All shards get what the largest needs: their pods differ in nothing but the shard.
+    The memory request equals the limit: the kubelet counts the shard's used pages and first evicts pods above their
+    request. All shards get what the largest one needs, because their pods must not differ.
     """
     serving = spec["serving"]
     declared = _read_resources(serving.get("resources") or {})
     needed = server_memory(serving["workers"], serving["hotFraction"], largest_shard_bytes)
     if "memory" not in declared["limits"]:
         declared["limits"]["memory"] = max(needed, declared["requests"].get("memory", needed), key=parse_quantity)
-    # On a volume of any kind, the shard does not stand on the node's disk.
+    # On a volume, the shard does not use the node's disk.
     is_on_node = serving["delivery"]["type"] == "Fetch" and "storageClassName" not in serving
     storage = {_STORAGE: shard_storage(largest_shard_bytes) if is_on_node else TMP_STORAGE}
     return _with_requests(declared, _SERVER_REQUESTS | _memory(declared["limits"]) | storage)
 
 
 def shard_storage(shard_bytes: int) -> str:
-    """What a shard server keeps on its node's disk, in whole Mi: the one file that it serves."""
+    """Return the disk space for the shard file on a node, in whole Mi."""
     return f"{math.ceil((shard_bytes + SPARE_STORAGE) / MI)}Mi"
 
 
 def shard_volume(shard_bytes: int) -> str:
-    """How large a volume of its own must be, in whole Mi: with room for what a file system takes for itself. ext4
-    takes 2 % and a journal of up to 1 GiB, and XFS makes none below 300 MiB."""
+    """Return the size of a shard's own volume, in whole Mi, with room for the file system: ext4 takes 2 % and a journal
+    of
+    up to 1 GiB; XFS needs at least 300 MiB."""
     return f"{math.ceil((shard_bytes * VOLUME_FACTOR + VOLUME_SPARE) / MI)}Mi"
 
 
 def server_memory(workers: int, hot_fraction: float, largest_shard_bytes: int) -> str:
-    """What a shard server needs, in whole Mi: its processes, and the part of its shard that is in use at a time."""
+    """Return a shard server's memory, in whole Mi: its processes, and the hot part of its shard."""
     size = PROCESS_BYTES * (1 + workers) + hot_fraction * largest_shard_bytes
     return f"{math.ceil(size / MI)}Mi"
 
 
 def fetcher(server: Resources) -> Resources:
-    """The resources of the container that fetches a server's shard before it starts: the server's but for the memory.
+    """Return the resources of the container that fetches a shard: the server's, with less memory.
 
-    What else a quota or a limit range asks for (a limit of cpu, ephemeral-storage) is thereby there too.
+    So it also meets quotas and limit ranges on other resources (a cpu limit, ephemeral-storage).
     """
     return {
         "requests": server["requests"] | {"memory": FETCH_MEMORY},
@@ -182,7 +183,7 @@ def fetcher(server: Resources) -> Resources:
 
 
 def _read_resources(resources: Mapping[str, Any]) -> Resources:
-    """As text, which the API server takes a quantity for that stands as a number in YAML."""
+    """Return ``resources`` as text; YAML may hold numbers."""
     parts = {part: resources.get(part) or {} for part in ("requests", "limits")}
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in parts.items()}
 
@@ -192,17 +193,17 @@ def _memory(limits: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_requests(declared: Resources, defaults: Mapping[str, str]) -> Resources:
-    """``declared``, with ``defaults`` for what is not requested, as far as the limits allow."""
+    """Return ``declared`` with ``defaults`` for missing requests, within the limits."""
     limits = declared["limits"]
     defaults = {name: min(amount, limits.get(name, amount), key=parse_quantity) for name, amount in defaults.items()}
     return {"requests": defaults | declared["requests"], "limits": limits}
 
 
 _SECTIONS: Final = {names.BUILDER: "build", names.PUSHER: "build", names.SHARDS: "serving", names.ROUTER: "router"}
-"""By component, the member of the spec that is about it."""
+"""The section of the spec for each component."""
 _SYNC_PLACEMENT: Final[Mapping[str, Any]] = {"nodeSelector": {}, "tolerations": []}
 SAFE_TO_EVICT: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
-"""Annotations of pods whose emptyDir can be made again: an autoscaler need not keep a node for its sake."""
+"""Annotations of pods with a disposable emptyDir, so that an autoscaler may remove their node."""
 
 TMP: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - an emptyDir of the pod's own
 _TMP_VOLUME: Final = {"name": "tmp", "emptyDir": {"sizeLimit": TMP_STORAGE}}
@@ -222,10 +223,10 @@ def render_template(
     takes_volumes: bool = True,
     pull_secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A pod template. ``containers`` are the members of a pod's spec that list them, and others of its own;
-    ``selector`` selects its pods, or those that are like them.
+    """Return a pod template. ``containers`` are members of a pod's spec that list containers, and others; ``selector``
+    selects its pods, or similar ones.
 
-    Without ``takes_volumes`` the kubelet does not hand what is mounted to our group: volumes of others stay theirs.
+    Without ``takes_volumes`` the kubelet does not change the group of mounted volumes.
     """
     pod = read_pod_fields(dataset, component)
     user = {name: number for name, number in config.pod_security.items() if takes_volumes or name != "fsGroup"}
@@ -239,14 +240,14 @@ def render_template(
         "volumes": [*volumes, _TMP_VOLUME],
         **drop_empty(imagePullSecrets=_pull_secrets(dataset, config, pull_secrets)),
     }
-    # Whatever the CRD lets through: what selects pods is ours.
+    # Labels for selectors take precedence, whatever the CRD allows.
     pod_labels = {**config.pod_labels, **pod.get("labels", {}), **labels}
     pod_annotations = {**(annotations or {}), **pod.get("annotations", {})}
     return {"metadata": {"labels": pod_labels, **drop_empty(annotations=pod_annotations)}, "spec": spec}
 
 
 def read_pod_fields(dataset: ObservedDataset, component: str) -> Mapping[str, Any]:
-    """What the dataset says of the pods of ``component``. Where a `lookupdb sync` runs, ``spec.sync`` alone says."""
+    """Return the dataset's settings for pods of ``component``. For `lookupdb sync`, only ``spec.sync`` counts."""
     if component == names.SYNC:
         return {name: dataset.spec["sync"].get(name, empty) for name, empty in _SYNC_PLACEMENT.items()}
     fields: Mapping[str, Any] = dataset.spec[_SECTIONS[component]]["pod"]
@@ -263,14 +264,14 @@ def render_container(
     mounts: Sequence[Mapping[str, Any]],
     **members: Any,
 ) -> dict[str, Any]:
-    """One container, which runs ``lookupdb`` with ``arguments``."""
+    """Return one container that runs ``lookupdb`` with ``arguments``."""
     return {
         "name": name,
         "image": dataset.spec.get("image") or config.image,
         "imagePullPolicy": config.image_pull_policy,
         "command": ["lookupdb"],
         "args": list(arguments),
-        # HOME, because libraries look for their settings there, and this user has none.
+        # Libraries look for settings in HOME, which this user does not have.
         "env": [
             {"name": "LOOKUPDB_LOG_FORMAT", "value": "json"},
             {"name": "HOME", "value": TMP["mountPath"]},
@@ -288,18 +289,19 @@ def render_container(
 
 
 def render_port(name: str, number: int) -> dict[str, Any]:
-    """A container's port. The protocol is part of the key by which server-side apply tells ports apart."""
+    """Return a container's port. Server-side apply identifies ports by number and protocol."""
     return {"name": name, "containerPort": number, "protocol": "TCP"}
 
 
 def render_service_port(name: str, number: int, target: str, **members: Any) -> dict[str, Any]:
-    """A Service's port, which leads to the containers' port ``target``."""
+    """Return a Service's port for the containers' port ``target``."""
     return {"name": name, "port": number, "targetPort": target, "protocol": "TCP", **members}
 
 
 def render_probes() -> dict[str, Any]:
-    """The probes of shard servers and routers. The admin port answers from the beginning, however long a shard takes to
-    be verified; a container that answers at all is alive, so that a busy node restarts nothing."""
+    """Return the probes of shard servers and routers. The admin port answers from the start, however long verifying a
+    shard
+    takes. Any answer counts as alive, so that a busy node restarts nothing."""
     healthy = {"httpGet": {"path": "/healthz", "port": "admin"}}
     return {
         "startupProbe": {**healthy, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 60},

@@ -1,4 +1,4 @@
-"""A dataset's routers: Deployment, Service, PodDisruptionBudget, and the autoscaler where one is asked for."""
+"""A dataset's routers (Deployment, Service, PodDisruptionBudget, optional autoscaler) and their routing table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lookupdb_operator.manifests.objects import drop_empty, render_disruption_bu
 from lookupdb_operator.model import Manifest, ObservedDataset, Pod
 from lookupdb_operator.status import GenerationStatus, TableCandidate, TableStatus, parse_shards
 
-# Who may look up: what routers judge clients by, as ``spec.router.auth`` says.
+# Authentication of clients, by ``spec.router.auth``.
 
 
 def uses_service_accounts(dataset: ObservedDataset) -> bool:
-    """Whether routers need the cluster's keys."""
+    """Return whether routers need the cluster's public keys."""
     return "serviceAccounts" in _read_auth(dataset)
 
 
 def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
-    """The cluster's public keys, a JWKS, where the dataset's routers read them."""
+    """Return the ConfigMap with the cluster's public keys, a JWKS."""
     return stamp(
         {
             "apiVersion": "v1",
@@ -37,7 +37,7 @@ def render_router_keys(dataset: ObservedDataset, keys: str) -> Manifest:
 
 
 def render_auth_options(dataset: ObservedDataset) -> list[str]:
-    """What routers are told on their command line."""
+    """Return the routers' command-line options."""
     auth = _read_auth(dataset)
     options: list[str] = []
     if "tokens" in auth:
@@ -49,8 +49,9 @@ def render_auth_options(dataset: ObservedDataset) -> list[str]:
 
 
 def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Mounted whole, because the kubelet does not update single files; optional, because a router that waits for them
-    says so, and one that cannot start does not."""
+    """Return the volumes, mounted whole because the kubelet does not update single files, and optional so that a router
+    can
+    start and report what is missing."""
     auth = _read_auth(dataset)
     volumes: list[dict[str, Any]] = []
     if tokens := auth.get("tokens"):
@@ -62,7 +63,7 @@ def render_auth_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
 
 
 def render_auth_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Where routers find them."""
+    """Return their mounts."""
     auth = _read_auth(dataset)
     mounts: list[dict[str, Any]] = []
     if "tokens" in auth:
@@ -77,10 +78,10 @@ def _read_auth(dataset: ObservedDataset) -> dict[str, Any]:
     return auth
 
 
-# TLS of a dataset's routers: the certificate, and the authorities of clients, as their pods get them.
+# TLS of routers: the certificate and the authorities for clients.
 #
-# The volumes are optional: a router whose Secret is missing says so itself, where it says all else, and does not become
-# ready. They are mounted whole, because the kubelet does not update single files.
+# The volumes are optional: a router without its Secret reports that itself and does not become ready. They are mounted
+# whole, because the kubelet does not update single files.
 
 
 _CERTIFICATE_VOLUME: Final = "tls"
@@ -88,12 +89,12 @@ _CLIENT_CA_VOLUME: Final = "tls-client-ca"
 
 
 def speaks_tls(dataset: ObservedDataset) -> bool:
-    """Whether clients are answered by TLS, and by nothing else."""
+    """Return whether clients must use TLS."""
     return "tls" in dataset.spec["router"]
 
 
 def render_options(dataset: ObservedDataset) -> dict[str, str]:
-    """The flags of `lookupdb route`."""
+    """Return the flags of `lookupdb route`."""
     if not speaks_tls(dataset):
         return {}
     options = {
@@ -106,7 +107,7 @@ def render_options(dataset: ObservedDataset) -> dict[str, str]:
 
 
 def render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """The volumes of a router's pod."""
+    """Return the volumes of a router's pod."""
     if not speaks_tls(dataset):
         return []
     tls = dataset.spec["router"]["tls"]
@@ -119,7 +120,7 @@ def render_volumes(dataset: ObservedDataset) -> list[dict[str, Any]]:
 
 
 def render_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
-    """Where a router's container finds them."""
+    """Return their mounts."""
     paths = {_CERTIFICATE_VOLUME: names.TLS_PATH, _CLIENT_CA_VOLUME: names.TLS_CLIENT_CA_PATH}
     return [
         {"name": volume["name"], "mountPath": paths[volume["name"]], "readOnly": True}
@@ -129,14 +130,14 @@ def render_mounts(dataset: ObservedDataset) -> list[dict[str, Any]]:
 
 _SERVICE_FIELDS: Final = ("type", "loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy")
 SPARE_SECONDS: Final = 15
-"""On top of the drain time, before a router is killed: it finishes within 5 seconds, or ends itself."""
+"""Added to the drain time before a router is killed: it finishes within 5 seconds or ends itself."""
 
 
 def render_routers(
     dataset: ObservedDataset, config: Config, password_keys: tuple[str, ...] = ()
 ) -> tuple[Manifest, ...]:
-    """A dataset's routers. They start without a routing table, and wait for one. ``password_keys`` are the fingerprints
-    of the keys that they need."""
+    """Return a dataset's routers. They start without a routing table and wait for one. ``password_keys`` are the
+    fingerprints of the keys that they need."""
     metadata = render_metadata(dataset, names.router(dataset.name), names.ROUTER)
     selector = names.selector(dataset.name, dataset.uid, names.ROUTER)
     fixed = (
@@ -149,8 +150,8 @@ def render_routers(
 
 
 def router_replicas(dataset: ObservedDataset, present: int) -> int:
-    """How many routers there should be where ``present`` are asked for now: with an autoscaler as many as it has
-    chosen, within its bounds. It is not left out of what is applied: what nobody owns any more becomes one."""
+    """Return the number of routers, if ``present`` are requested now: the autoscaler's choice within its bounds. It is
+    always applied, because a field without an owner resets to one."""
     router = dataset.spec["router"]
     if autoscaling := router.get("autoscaling"):
         return int(min(max(present, autoscaling["minReplicas"]), autoscaling["maxReplicas"]))
@@ -158,7 +159,7 @@ def router_replicas(dataset: ObservedDataset, present: int) -> int:
 
 
 def with_replicas(deployment: Manifest, replicas: int) -> Manifest:
-    """``deployment`` with another number of pods. Its digest stays: numbers are compared with numbers."""
+    """Return ``deployment`` with another number of pods and the same digest: numbers are compared separately."""
     return {**deployment, "spec": {**deployment["spec"], "replicas": replicas}}
 
 
@@ -199,8 +200,9 @@ def _render_template(
             "terminationGracePeriodSeconds": dataset.spec["router"]["drainSeconds"] + SPARE_SECONDS,
             "containers": [_render_container(dataset, config, password_keys)],
         },
-        # Optional: routers are there before the first routing table is. Mounted whole, because the kubelet does not
-        # update single files.
+        # Optional: routers start before the first routing table exists. Mounted whole, because the kubelet does not
+        # update
+        # single files.
         [
             {"name": "table", "configMap": {"name": names.routing_table(dataset.name), "optional": True}},
             *keys,
@@ -248,7 +250,7 @@ def _render_container(dataset: ObservedDataset, config: Config, password_keys: t
 def _render_service(
     dataset: ObservedDataset, config: Config, metadata: dict[str, Any], selector: dict[str, str]
 ) -> Manifest:
-    """What the spec does not say is left out, so that it may be somebody else's."""
+    """Fields that the spec leaves open are left out, so that others may own them."""
     service = dataset.spec["router"]["service"]
     node_port = drop_empty(nodePort=service.get("nodePort"))
     protocol = "https" if speaks_tls(dataset) else "http"
@@ -266,15 +268,15 @@ def _render_service(
 
 
 def _render_resp_ports(dataset: ObservedDataset, config: Config) -> list[dict[str, Any]]:
-    """The Service's port for clients of Redis, unless HTTP has it already: a Service has each port once."""
+    """Return the Service's Redis port, unless HTTP has it: a Service has each port once."""
     if not config.router_resp or dataset.spec["router"]["service"]["port"] == names.RESP_PORT:
         return []
-    protocol = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # the other has no name of its own
+    protocol = {} if speaks_tls(dataset) else {"appProtocol": "redis"}  # Redis over TLS has no protocol name
     return [pods.render_service_port(names.RESP, names.RESP_PORT, names.RESP, **protocol)]
 
 
 def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) -> Manifest:
-    """By cpu alone. Memory says nothing metadata a router's load, and of a shard server's it is the page cache."""
+    """Scale by CPU only. Memory does not show a router's load; for shard servers it is page cache."""
     target = {"type": "Utilization", "averageUtilization": autoscaling["targetCPUUtilizationPercentage"]}
     return stamp(
         {
@@ -291,18 +293,19 @@ def _render_autoscaler(metadata: dict[str, Any], autoscaling: dict[str, Any]) ->
     )
 
 
-# The routing table: the ConfigMap that routers have mounted, and the nudge that makes kubelets look at it now.
+# The routing table: the ConfigMap that routers mount, and the annotation that makes kubelets sync it now.
 
 
 MAX_ENDPOINT_BYTES: Final = 950_000
-"""Of all addresses of a routing table. The API server refuses an object of more than 1 MiB, all else in it included."""
+"""Limit of all addresses in a routing table. The API server refuses objects of more than 1 MiB."""
 
 
 def render_routing_table(
     dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> Manifest:
-    """``table``, whose generations are among ``generations``. The API server refuses what has more than 1 MiB: the
-    product of shards, replicas and workers may be some 6,000 with the longest names, 16,000 with short ones."""
+    """Return the ConfigMap of ``table``, whose generations are among ``generations``. At 1 MiB, shards × replicas ×
+    workers
+    may be about 6,000 with the longest names, 16,000 with short ones."""
     generation = generations[table.generation]
     entries = [_entry(dataset, table, generation, _render_shards(dataset, table, generations))]
     offered = table.candidate
@@ -329,9 +332,9 @@ def render_routing_table(
 
 
 def render_nudge(dataset: ObservedDataset, pod: Pod, version: int) -> Manifest:
-    """The part of a router pod that is ours: the annotation that makes its kubelet sync the routing table at once.
+    """Return the operator's part of a router pod: the annotation that makes the kubelet sync the routing table at once.
 
-    With the pod's uid the API server neither makes a pod of it nor takes another one of this name for it.
+    Because of the uid, the API server neither creates a pod nor changes another one of this name.
     """
     return {
         "apiVersion": "v1",
@@ -350,12 +353,12 @@ def has_room_for_both(
     active: tuple[TableStatus | TableCandidate, int],
     candidate: tuple[TableStatus | TableCandidate, int],
 ) -> bool:
-    """Whether one routing table can name the servers of both; each with the number of its shards."""
+    """Return whether one routing table has room for the servers of both; each is given with its number of shards."""
     return sum(_estimate_bytes(dataset, part, shards) for part, shards in (active, candidate)) <= MAX_ENDPOINT_BYTES
 
 
 def _estimate_bytes(dataset: ObservedDataset, part: TableStatus | TableCandidate, shards: int) -> int:
-    """At most so many bytes are the addresses of ``part``: each as long as the last one, with quotes and a comma."""
+    """Return an upper bound for the addresses of ``part``: each as long as the last, with quotes and a comma."""
     longest = _address(dataset, part, shards - 1, part.replicas - 1, part.workers - 1)
     return shards * part.replicas * part.workers * (len(longest) + 3)
 
@@ -382,7 +385,7 @@ def _entry(
 def _render_shards(
     dataset: ObservedDataset, table: TableStatus, generations: Mapping[str, GenerationStatus]
 ) -> list[dict[str, object]]:
-    """Who serves each shard; of a shard of another generation than the table's also which one, and its age."""
+    """Return the servers of each shard; for shards of another generation than the table's, also its name and age."""
     owners = {shard: part for part in table.parts for shard in parse_shards(part.shard_ranges)}
     shards: list[dict[str, object]] = []
     for shard in range(generations[table.generation].shards):
@@ -401,12 +404,12 @@ def _render_shards(
 
 
 def _key_member(password_key: str) -> dict[str, object]:
-    """Of servers that ask for a password: the fingerprint of the key that it is derived from."""
+    """Return the fingerprint of the password key, if servers require a password."""
     return {"passwordKey": password_key} if password_key else {}
 
 
 def _endpoints(dataset: ObservedDataset, part: TableStatus | TableCandidate, shard: int) -> list[str]:
-    """All workers of pods 0 to replicas-1, whether they serve now or not."""
+    """Return all workers of pods 0 to replicas-1, ready or not."""
     return [
         _address(dataset, part, shard, replica, worker)
         for replica in range(part.replicas)

@@ -1,9 +1,9 @@
-"""A rollout: for each shard that it has a StatefulSet and a PodDisruptionBudget, and one headless Service that names
-all pods; with delivery by image, the Job that pushes its images.
+"""A rollout: a StatefulSet and a PodDisruptionBudget for each shard, one headless Service that names all pods and, with
+delivery by image, the Job that pushes the images.
 
-A StatefulSet's name ends up in a label of its pods (controller-revision-hash) with 11 characters more, of which a
-label has 63: it may have 52. The dataset's name has 40 at most, which leaves eight digits for the numbers of
-rollout and shard together: 9,999 rollouts of 1,024 shards, ten million of ten.
+A StatefulSet's name plus 11 characters becomes a pod label (controller-revision-hash) of at most 63, so it may have 52.
+A dataset's name has at most 40, which leaves eight digits for rollout and shard together: 9,999 rollouts of 1,024
+shards, or ten million of ten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 from lookupdb_operator.status import GenerationStatus, RolloutStatus, select_shards
 
 GRACE_SECONDS: Final = 30
-"""A server answers for 5 seconds after SIGTERM, then finishes what has arrived."""
+"""After SIGTERM a server answers for 5 seconds, then finishes what has arrived."""
 SCALE_MANAGER: Final = f"{names.FIELD_MANAGER}-scale"
 _ANY: Final = RolloutStatus(rollout="r1", generation="", template="", started_at="")
 
@@ -28,10 +28,11 @@ _ANY: Final = RolloutStatus(rollout="r1", generation="", template="", started_at
 def render_shards(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> tuple[Manifest, ...]:
-    """A rollout's objects, in the order in which they are applied.
+    """Return a rollout's objects, in the order of application.
 
-    Only of a rollout whose template is ``template_digest`` of the same: another one's would be changed by it. Use
-    ``render_scale`` for that one.
+    Use it only if the rollout's template is still ``template_digest``, because it would change another one. Otherwise
+    use
+    ``render_scale``.
     """
     return tuple(map(stamp, _render_unstamped(dataset, rollout, generation, replicas, config)))
 
@@ -39,7 +40,7 @@ def render_shards(
 def shard_digests(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus, replicas: int, config: Config
 ) -> Iterator[tuple[str, str, str]]:
-    """Kind, name and digest of what ``render_shards`` returns."""
+    """Yield kind, name and digest of what ``render_shards`` returns."""
     for manifest in _render_unstamped(dataset, rollout, generation, replicas, config):
         yield manifest["kind"], manifest["metadata"]["name"], digest(manifest)
 
@@ -59,16 +60,15 @@ def _render_unstamped(
 def render_service_and_budgets(
     dataset: ObservedDataset, rollout: RolloutStatus, generation: GenerationStatus
 ) -> tuple[Manifest, ...]:
-    """Of a rollout's objects those that have nothing of its template: they are known as long as it is."""
+    """Return the rollout's objects that do not depend on its template."""
     shards = select_shards(rollout.shard_ranges, generation.shards)
     budgets = (_disruption_budget(dataset, rollout, shard) for shard in shards)
     return tuple(map(stamp, (_render_service(dataset, rollout), *budgets)))
 
 
 def render_scale(dataset: ObservedDataset, rollout: RolloutStatus, shard: int, replicas: int) -> Manifest:
-    """The part of a shard's StatefulSet that says how many servers there are, for a rollout whose template is no
-    longer what we would make of it. Applied by a manager of its own (``field_manager``): of our own, what it leaves
-    out would be taken away."""
+    """Return the part of a shard's StatefulSet with the number of servers, for a rollout with an outdated template. A
+    separate manager applies it (``field_manager``); the usual one would remove everything left out."""
     name = names.shard_set(dataset.name, rollout.rollout, shard)
     return {
         "apiVersion": "apps/v1",
@@ -79,15 +79,15 @@ def render_scale(dataset: ObservedDataset, rollout: RolloutStatus, shard: int, r
 
 
 def field_manager(manifest: Manifest) -> str:
-    """In whose name ``manifest`` is applied."""
+    """Return the field manager that applies ``manifest``."""
     is_scale = manifest["kind"] == "StatefulSet" and "template" not in manifest["spec"]
     return SCALE_MANAGER if is_scale else names.FIELD_MANAGER
 
 
 def template_digest(dataset: ObservedDataset, generation: GenerationStatus, config: Config) -> str:
-    """Of everything that cannot change within a rollout: all that pods are made from, and how many shards there are.
+    """Digest everything that cannot change within a rollout: the pods' inputs and the number of shards.
 
-    The StatefulSets of a rollout differ in nothing but the shard, so that one stands for all.
+    A rollout's StatefulSets differ only in the shard, so one is enough.
     """
     template = _render_template(dataset, _ANY, generation, config, 0)
     parts: list[str | int] = [generation.generation, generation.shards]
@@ -98,7 +98,7 @@ def template_digest(dataset: ObservedDataset, generation: GenerationStatus, conf
 
 
 def _render_service(dataset: ObservedDataset, rollout: RolloutStatus) -> Manifest:
-    """Names pods as soon as they have an address: routers find out themselves which serve."""
+    """Publishes pods as soon as they have an address: routers find out themselves which ones serve."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -135,7 +135,7 @@ def _render_stateful_set(
             "serviceName": names.rollout(dataset.name, rollout.rollout),
             "replicas": replicas,
             "podManagementPolicy": "Parallel",
-            # The template never changes. If somebody changes it all the same, no pod is restarted for it.
+            # The template never changes. If somebody edits it, no pod restarts.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {
                 "matchLabels": names.selector(dataset.name, dataset.uid, names.SHARDS, rollout.rollout, shard)

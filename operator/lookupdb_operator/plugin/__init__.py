@@ -1,19 +1,14 @@
-"""``kubectl lookupdb``: what a person does with datasets, in one program beside kubectl.
+"""``kubectl lookupdb``: commands for datasets, in one program beside kubectl.
 
-cli            the program: its verbs, its errors and exit codes
-options        what verbs have in common: cluster, namespace, form of the output
-completion     completion in shells, and kubectl's own
-
-status_verb    status: one dataset on a screen, or all in a table
-lookup_verb    get
+cli            the program: its commands, errors and exit codes
+options        common options: cluster, namespace, output; shell completion
+read_verbs     logs, get, status, top
 change_verbs   refresh, promote, reject, rollback, unpin: each one write
-log_verb       logs of the last build
-top_verb       top
-
-session        requests to one API server
-port_forward   a pod's port, through kubectl: where NetworkPolicies keep the API server's proxy out
-dataset        a LookupDataset as a person reads it: of any version of the operator
-changes        which write a verb asks for: pure
-progress       whether it is done, what came of it, and what it waits for: pure
-views          what verbs print: pure
+diff, load     commands that run a Job
+jobs, job_run  the Jobs, and running them
+session        requests to one API server, and port forwarding
+changes        a LookupDataset, and the writes: pure
+progress       progress and result of a change: pure
+status_view    the screen of one dataset: pure
+views          tables and other output: pure
 """

@@ -33,13 +33,13 @@ Judge = Callable[[Dataset], ChangeProgress]
 
 _WITHDRAWAL_SECONDS: Final = 30.0
 _EVERY: Final = 0.5
-"""Seconds between two looks while something is waited for."""
+"""Seconds between polls while a command waits."""
 _SILENCE_SECONDS: Final = 10.0
 """For so long the operator may be busy with others; it takes a second or so where it is not."""
 
 
 class NotDone(LookupdbError):
-    """What was waited for failed, or did not come in time."""
+    """The change failed, or timed out."""
 
 
 @click.command("refresh")
@@ -53,7 +53,7 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
     It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
     read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
     says that the build failed, and why, that what came of it waits because another generation is pinned, or that
-    another refresh has taken the place of this one. The operator goes on trying all the same.
+    another refresh has taken the place of this one. The operator keeps trying.
 
     \b
         kubectl lookupdb refresh airports --wait
@@ -150,9 +150,9 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
     Routers are sent back to it, and stay there. Without --to it is the one that served last before the active one.
     While a generation is pinned, as after a rollback, --to has to name it.
 
-    It sets spec.generation, which pins: refreshes go on being built, and none takes effect until `unpin`. What was
+    It sets spec.generation, which pins: refreshes are still built, and none takes effect until `unpin`. What was
     rolled back from does not come back then either, until the source changes. If a tool applies the manifest, set
-    generation there too, or it is taken away again.
+    generation there too, or it is removed again.
 
     \b
         kubectl lookupdb rollback airports --wait
@@ -176,11 +176,11 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
 @with_target
 @output_option
 def unpin(name: str, target: Target, output: str | None) -> None:
-    """Take the pin of the dataset NAME away.
+    """Remove the pin of the dataset NAME.
 
-    It takes spec.generation away: the newest generation is asked for again, and rolled out. What was rolled back from
+    It removes spec.generation: the newest generation is asked for again, and rolled out. What was rolled back from
     is not, nor anything else of the same source and spec: until the source changes, what serves stays. If a tool
-    applies the manifest, take generation away there too.
+    applies the manifest, remove generation there too.
 
     \b
         kubectl lookupdb unpin airports
@@ -226,7 +226,7 @@ def _describe_wait(found: ChangeProgress, answered: float) -> str:
 
 
 def _find_news(found: ChangeProgress, answered: float, last_news: str) -> str:
-    """What to say of ``found`` that differs from ``last_news``; empty for nothing."""
+    """Return news in ``found`` since ``last_news``; empty if none."""
     if found.is_taken_up:
         return "" if found.waits_for == last_news else found.waits_for
     silence = f"It waits for {progress.describe_silence(_SILENCE_SECONDS)}"

@@ -1,4 +1,4 @@
-"""Which write a verb asks for: pure. ``progress`` judges what comes of it."""
+"""A LookupDataset, and the write for each command: pure. ``progress`` judges the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupdb_operator.plan import generations as promotion
 from lookupdb_operator.plan import generations as rollback
 from lookupdb_operator.status import MAX_SHARDS, DatasetStatus, parse_shards
 
-# A LookupDataset as a person reads it: members of its JSON, whichever version of the operator wrote them.
+# A LookupDataset as JSON members, from any version of the operator.
 
 
 Members = Mapping[str, Any]
@@ -50,17 +50,17 @@ class Dataset:
 
     @property
     def key(self) -> str:
-        """``shop/airports``, as messages call it."""
+        """The name in messages: ``shop/airports``."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def is_observed(self) -> bool:
-        """Whether the operator has looked at it since its spec last changed."""
+        """Whether the operator has reconciled it since its spec last changed."""
         return int(self.status.get("observedGeneration", 0)) >= self.generation
 
     @property
     def speaks_tls(self) -> bool:
-        """Whether its routers do."""
+        """Whether its routers use TLS."""
         return "tls" in (self.spec.get("router") or {})
 
     def condition(self, kind: str) -> Members:
@@ -117,7 +117,7 @@ Change = Mapping[str, Any]
 
 
 class NotPossible(LookupdbError):
-    """The dataset has nothing to which it could be done."""
+    """The change does not apply to the dataset."""
 
 
 def refresh(value: str) -> Change:
@@ -191,7 +191,7 @@ def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
 
 
 def unpin() -> Change:
-    """Let the newest generation be asked for again."""
+    """Request the newest generation again."""
     return {"spec": {"generation": None}}
 
 

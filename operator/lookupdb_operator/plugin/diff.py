@@ -40,7 +40,7 @@ from lookupdb_operator.status import BuiltGeneration
 
 
 LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
-"""Not those by which the operator knows what is its own. The chart's NetworkPolicy of the store goes by them."""
+"""Not the operator's labels of its own objects. The chart's NetworkPolicy of the store admits these."""
 CONTAINER: Final = names.DIFF
 _SUFFIX_BYTES: Final = 4
 _CONTAINER_MEMBERS: Final = (*CONTAINER_MEMBERS, "envFrom")
@@ -117,8 +117,8 @@ def _render_scratch(generations: tuple[BuiltGeneration, BuiltGeneration], *, sam
 
 
 def _count_scratch_bytes(generations: tuple[BuiltGeneration, BuiltGeneration], *, sampled: bool) -> int:
-    """Room for the files that are compared at a time: one of each generation, unless all keys are compared and their
-    numbers of shards differ."""
+    """Return the room for files that are compared at once: one of each generation, unless all keys are
+    compared and shard counts differ."""
     before, after = generations
     if sampled or before.shards == after.shards:
         size = before.largest_shard_bytes + after.largest_shard_bytes
@@ -132,7 +132,7 @@ _SAMPLES: Final = 5
 
 
 class ComparisonFailed(JobFailed):
-    """The Job did not end well."""
+    """The Job failed."""
 
 
 @click.command("diff")
@@ -227,7 +227,7 @@ def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any
 
 
 def render_difference(document: Mapping[str, Any]) -> str:
-    """For people. Raises ComparisonFailed when another version wrote ``document``."""
+    """Return the difference as text. Raises ComparisonFailed when another version wrote ``document``."""
     try:
         return "\n".join(_list_differences(document))
     except (KeyError, TypeError, AttributeError, ValueError) as error:

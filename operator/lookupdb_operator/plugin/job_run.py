@@ -21,14 +21,14 @@ from lookupdb_operator.plugin.views import clean
 
 _POLL_SECONDS: Final = 1.0
 _CREATION_SECONDS: Final = 5.0
-"""For which the answer to a Job's creation is waited for, before it is deleted."""
+"""Seconds to wait for the answer to a Job's creation before deleting it."""
 _DELETION_SECONDS: Final = 5.0
-"""For which a Job's deletion is tried."""
+"""Seconds to retry a Job's deletion."""
 _LOG_SECONDS: Final = 30.0
-"""For which the log of a Job that has ended is asked for: it is all that its work comes to."""
+"""Seconds to retry reading the log of a Job that has ended: the log is its only result."""
 _LOG_LINES: Final = 5000
 _FOLLOWED_SECONDS: Final = 5.0
-"""For the last lines of a log, when the pod has ended."""
+"""Seconds for the last lines of a log after the pod has ended."""
 
 start_timeout_option: Final = click.option(
     "--start-timeout",
@@ -42,12 +42,12 @@ start_timeout_option: Final = click.option(
 
 
 class JobFailed(LookupdbError):
-    """The Job did not end well."""
+    """The Job failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how many seconds a Job is waited for."""
+    """Time limits for a Job, in seconds."""
 
     start: float
     """Until its pod runs."""
@@ -65,7 +65,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """How a Job has ended, and what it has logged."""
+    """The result of a Job, and its log."""
 
     progress: JobProgress
     log: str
@@ -141,7 +141,7 @@ async def _wait_for_end(
     patience: Patience,
     follow: Callable[[JobProgress], None],
 ) -> JobProgress:
-    """How the Job has ended. What it waits for is told. Raises JobFailed when patience is at its end."""
+    """Return how the Job ended. Report what it waits for. Raises JobFailed when time is up."""
     began, polls = time.monotonic(), Polls(f"Job {name}", patience.end)
     progress = JobProgress("Starting", why="it has not been seen yet")
     told = progress.why
@@ -170,7 +170,7 @@ async def _look(session: ClusterSession, namespace: str, name: str, component: s
 
 
 async def _delete(session: ClusterSession, namespace: str, name: str, creation: asyncio.Future[None]) -> None:
-    """Delete the Job. It may have been made though nobody has heard of it."""
+    """Delete the Job. It may exist although its creation got no answer."""
     await asyncio.wait((creation,), timeout=_CREATION_SECONDS)
     creation.cancel()
     if creation.done() and not creation.cancelled() and isinstance(creation.exception(), Refused | AlreadyExists):

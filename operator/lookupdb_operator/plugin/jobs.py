@@ -16,10 +16,10 @@ from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.changes import Dataset, Members, NotPossible
 
-# How far a Job of the plugin is, by what its cluster says of it: its conditions, its pod, and events where neither
-# has a word. Pure. Each obstacle is told in the sentence that the operator has for it (``parse.causes``).
+# The progress of a Job, by its conditions, its pod, and events. Obstacles have the operator's sentences
+# (``cluster.diagnosis``).
 #
-# is told by            what
+# source                what
 # events of the Job     it may not make its pod: quota, admission, what its pod names is missing
 # conditions            it is suspended, has failed, took too long
 # the pod's status      no node takes it, its image, memory, eviction, a lost node
@@ -29,18 +29,18 @@ from lookupdb_operator.plugin.changes import Dataset, Members, NotPossible
 Body = Mapping[str, Any]
 
 _POD_ENDED: Final = "BackoffLimitExceeded"
-"""Of a Job: its pod failed, which is not why."""
+"""A Job's reason if its pod failed; it does not say why."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a Job is that has one pod."""
+    """The progress of a Job with one pod."""
 
     phase: Literal["Starting", "Running", "Succeeded", "Failed"]
     pod: str = ""
-    """Whose log says more; empty for none."""
+    """The pod whose log says more; empty if none."""
     why: str = ""
-    """What it waits for, or why it failed; empty when only its log can tell."""
+    """What it waits for, or why it failed; empty if only its log says so."""
 
 
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
@@ -61,7 +61,7 @@ def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: 
 
 
 def _judge_ended_pod(pod: Body, component: str) -> JobProgress | None:
-    """What a pod that has ended comes to. That a container ended by itself is told better by its log."""
+    """Judge a pod that has ended. Its log says more about a container that ended by itself."""
     name, phase = pod["metadata"]["name"], _phase(pod)
     if phase == "Succeeded":
         return JobProgress("Succeeded", name)
@@ -92,7 +92,7 @@ def _describe_failure(name: str, job: Body, condition: Body) -> str:
 
 
 def _diagnose_warnings(kind: str, name: str, warnings: Iterable[Body], component: str) -> Trouble | None:
-    """What the newest of ``warnings`` says, of those that say anything."""
+    """Diagnose the newest of ``warnings`` that says anything."""
 
     def diagnose(event: Body) -> Trouble | None:
         reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
@@ -118,7 +118,7 @@ _KEPT_SECONDS: Final = 600
 _GRACE_SECONDS: Final = 2
 _FETCHER: Final = "fetch"
 _FOLDERS_IN_STORE: Final = 4
-"""Of a generation's folder: the cluster's, the namespace's, the dataset's, its own."""
+"""Segments of a generation's folder: cluster, namespace, dataset, generation."""
 _STORE_FLAGS: Final = ("--store", "--cluster-id")
 _POD_MEMBERS: Final = (
     "nodeSelector",

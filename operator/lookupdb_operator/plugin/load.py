@@ -65,7 +65,7 @@ _SENDER_MEMORY: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """A member of a Secret or a ConfigMap."""
+    """A key of a Secret or ConfigMap."""
 
     name: str
     key: str
@@ -73,13 +73,13 @@ class ObjectKey:
 
 @dataclass(frozen=True, slots=True)
 class LoadJobOptions:
-    """What a person has asked for."""
+    """The user's options."""
 
     words: Sequence[str]
     """Of `lookupdb load`, but for the router, the keys, and what the result goes to."""
     processes: int
     keys: Sequence[str] | None
-    """None: a sample of the generation that answers, or is asked for."""
+    """None: a sample of the generation that serves, or is requested."""
     largest_shard_bytes: int
     """Of that one: its shards are copied from the store one by one."""
     token: ObjectKey | None = None
@@ -185,7 +185,7 @@ _RESULT_MARK: Final = f'"kind":"{KIND}"'
 
 
 class LoadFailed(JobFailed):
-    """The Job did not end with a result."""
+    """The Job ended without a result."""
 
 
 def _parse_object_key(default: str) -> Any:

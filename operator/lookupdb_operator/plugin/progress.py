@@ -108,7 +108,7 @@ def _describe_pin(dataset: Dataset, answers: Collection[str]) -> str:
 
 
 def _describe_answer(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> str:
-    """What a refresh that is done has come to."""
+    """Return the result of a finished refresh."""
     candidate, serving = _candidate(dataset), str(dataset.status.get("generation") or "nothing")
     unchanged = "the source has not changed: " if answers and set(answers) <= set(earlier) else ""
     if candidate:

@@ -1,4 +1,4 @@
-"""``kubectl lookupdb top``."""
+"""``kubectl lookupdb`` ``logs``, ``get``, ``status`` and ``top``: commands that only read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NoBuilder(LookupdbError):
 
 @dataclass(frozen=True, slots=True)
 class BuildLog:
-    """What the pod of a build has written."""
+    """The log of a build's pod."""
 
     dataset: Dataset
     pod: str
@@ -50,7 +50,7 @@ class BuildLog:
     text: str
 
     def summarize(self) -> dict[str, Any]:
-        """The same for machines."""
+        """Return the data for machines."""
         lines = self.text.removesuffix("\n").split("\n") if self.text else []
         where = {"namespace": self.dataset.namespace, "name": self.dataset.name}
         return {**where, "pod": self.pod, "generation": self.generation, "lines": lines}
@@ -60,7 +60,7 @@ class BuildLog:
 @name_argument()
 @with_target
 @output_option
-@click.option("--tail", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="So many lines.")
+@click.option("--tail", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Number of lines.")
 def logs(name: str, target: Target, output: str | None, tail: int) -> None:
     """Print the log of a build of the dataset NAME.
 
@@ -277,7 +277,7 @@ _PODS_AT_ONCE: Final = 8
     default="2s",
     show_default=True,
     metavar="TIME",
-    help="Rates are of so long.",
+    help="Time over which rates are measured.",
 )
 @click.option("--all-rollouts", is_flag=True, help="Also servers that are not those of the active routing table.")
 def top(name: str, target: Target, output: str | None, interval: float, all_rollouts: bool) -> None:

@@ -1,4 +1,4 @@
-"""Requests to one API server in a person's name: the only I/O of the plugin."""
+"""Requests to one API server as the user, and port forwarding: the only I/O of the plugin."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from lookupdb_operator.cluster.workloads import parse_pod
 from lookupdb_operator.plugin.changes import Dataset, DatasetPods
 from lookupdb_operator.plugin.views import clean
 
-# A pod's port through ``kubectl port-forward``, which ends at the pod's own loopback: no NetworkPolicy is in its way,
-# as it may be in that of the API server's proxy.
+# Access to a pod's port through ``kubectl port-forward``, which ends at the pod's loopback. NetworkPolicies may block
+# the API server's proxy, but not this.
 
 
 _ADDRESS: Final = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
@@ -37,8 +37,9 @@ _MESSAGE_AT_MOST: Final = 2000
 
 
 async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -> str:
-    """What ``pod`` answers to GET ``path`` on ``port``. ``kubectl`` is the program, with the options that name cluster
-    and namespace. Raises Unreachable."""
+    """Return the answer of ``pod`` to GET ``path`` on ``port``. ``kubectl`` is the program with its options for cluster
+    and
+    namespace. Raises Unreachable."""
     subject = f"port {port} of pod {pod}"
     try:
         async with (
@@ -61,8 +62,8 @@ async def read_through(kubectl: Sequence[str], pod: str, port: int, path: str) -
 async def open_port(
     kubectl: Sequence[str], pod: str, port: int, *, is_encrypted: bool = False
 ) -> AsyncIterator[PodPort]:
-    """``port`` of ``pod``, until the block ends. Raises Unreachable. ``is_encrypted``: it speaks TLS; that it is the
-    pod's, the API server says, and no certificate is verified."""
+    """Open ``port`` of ``pod`` until the block ends. Raises Unreachable. With ``is_encrypted`` it uses TLS without
+    verifying the certificate: the API server vouches for the pod."""
     subject = f"port {port} of pod {pod}"
     forwarding = _forward([*kubectl, "port-forward", f"pod/{pod}", f":{port}"])
     async with contextlib.AsyncExitStack() as stack:
@@ -76,7 +77,7 @@ async def open_port(
 
 
 class PodPort:
-    """What answers at one port of a pod."""
+    """One port of a pod."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, subject: str) -> None:
         self._http = http
@@ -84,7 +85,7 @@ class PodPort:
         self._subject = subject
 
     async def get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
-        """The answer to GET ``path``. Raises Unreachable."""
+        """Return the answer to GET ``path``. Raises Unreachable."""
         try:
             async with (
                 asyncio.timeout(_PATIENCE),
@@ -99,7 +100,7 @@ class PodPort:
 
 @asynccontextmanager
 async def _forward(words: Sequence[str]) -> AsyncIterator[str]:
-    """The address on which the program listens, until the block ends."""
+    """Return the address on which the program listens, until the block ends."""
     process = await asyncio.create_subprocess_exec(*words, "--address", "127.0.0.1", stdout=PIPE, stderr=PIPE)
     try:
         yield await _read_address(process)
@@ -124,13 +125,13 @@ _DEFAULT_KUBECONFIG: Final = "~/.kube/config"
 _SHOWN_CONTEXTS: Final = 20
 _A_PAGE: Final = 500
 _LOG_SILENCE: Final = 600.0
-"""Seconds after which a log that is followed is given up."""
+"""Seconds of silence after which following a log stops."""
 _PROXY_PATIENCE: Final = 4.0
-"""Seconds. A packet that a NetworkPolicy drops is not answered, and the API server waits for half a minute."""
+"""Seconds. NetworkPolicies drop packets silently, and the API server would wait for half a minute."""
 
 
 Ask = Callable[[str, str | None], Awaitable[Answer]]
-"""What a router answers to a key, of a generation."""
+"""Asks a router for a key, of a generation."""
 
 
 def _insist(generation: str | None) -> dict[str, str]:
@@ -142,28 +143,29 @@ class NoSuchDataset(LookupdbError):
 
 
 class NoCredentials(LookupdbError):
-    """There is no kubeconfig, or it has no such context."""
+    """There is no kubeconfig, or it lacks the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cluster, and which namespace of it."""
+    """A cluster, and a namespace in it."""
 
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
-    """That of the context when None."""
+    """None: the namespace of the context."""
 
     def render_kubectl(self, namespace: str) -> list[str]:
-        """kubectl, with the options that name this cluster and ``namespace``."""
+        """Return the kubectl command with options for this cluster and ``namespace``."""
         options = {"--kubeconfig": self.kubeconfig, "--context": self.context, "--namespace": namespace}
         return ["kubectl", *(word for name, value in options.items() if value is not None for word in (name, value))]
 
 
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
-    """A session with the API server of ``target``. Raises Unreachable when there are no credentials for it,
-    NoCredentials when its kubeconfig is not there or has no such context."""
+    """Open a session with the API server of ``target``. Raises Unreachable if there are no credentials for it,
+    NoCredentials
+    if its kubeconfig is missing or lacks the context."""
     _check_kubeconfig(target)
     api = await Api.connect(target.kubeconfig, target.context)
     try:
@@ -173,7 +175,7 @@ async def open_session(target: Target) -> AsyncIterator[ClusterSession]:
 
 
 def _check_kubeconfig(target: Target) -> None:
-    """Raises NoCredentials for a missing file, and a missing context, of which the library speaks in its own words."""
+    """Raise NoCredentials for a missing file or context, with a clearer message than the library's."""
     if target.kubeconfig is None and target.context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return  # in a pod, with its service account
     paths = target.kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
@@ -184,7 +186,7 @@ def _check_kubeconfig(target: Target) -> None:
     try:
         contexts, _ = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError):
-        return  # connecting says what is wrong with it
+        return  # connecting will report the problem
     found = [str(context["name"]) for context in contexts]
     if target.context not in found:
         raise NoCredentials(
@@ -194,7 +196,7 @@ def _check_kubeconfig(target: Target) -> None:
 
 
 def find_namespace(target: Target) -> str:
-    """The namespace of the context, or of the pod that this runs in; ``default`` when neither says."""
+    """Return the namespace of the context, or of the pod that this runs in; else ``default``."""
     try:
         contexts, active = config.list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError):
@@ -205,17 +207,17 @@ def find_namespace(target: Target) -> str:
 
 
 class ClusterSession:
-    """One API server, and the namespace that names are of."""
+    """One API server, and a namespace for names."""
 
     def __init__(self, api: Api, namespace: str, target: Target) -> None:
         self._api = api
         self.namespace = namespace
         self._target = target
         self._unproxied: set[str] = set()
-        """Pods whose admin port the API server's proxy does not reach."""
+        """Pods whose admin port the API server's proxy cannot reach."""
 
     async def get_dataset(self, name: str) -> Dataset:
-        """The dataset ``name``. Raises NoSuchDataset."""
+        """Return the dataset ``name``. Raises NoSuchDataset."""
         path = names.DATASET_KIND.path(self.namespace, name)
         try:
             return Dataset.from_body(await self._api.request("GET", path, subject=f"LookupDataset {name}"))
@@ -226,20 +228,21 @@ class ClusterSession:
             ) from error
 
     async def list_datasets(self, *, everywhere: bool = False) -> tuple[Dataset, ...]:
-        """The datasets of the namespace, or of all, by name."""
+        """Return the datasets of the namespace, or of all, by name."""
         path = names.DATASET_KIND.path("" if everywhere else self.namespace)
         bodies = await self._list(path, "LookupDatasets", {})
         return tuple(sorted(map(Dataset.from_body, bodies), key=lambda dataset: (dataset.namespace, dataset.name)))
 
     async def with_pods(self, dataset: Dataset) -> DatasetPods:
-        """``dataset`` with its pods, or with why they cannot be listed: who may see datasets need not see pods."""
+        """Return ``dataset`` with its pods, or with the reason why they cannot be listed: the user may lack that
+        right."""
         try:
             return DatasetPods(dataset, tuple(parse_pod(body) for body in await self.list_pods(dataset)))
         except Refused as error:
             return DatasetPods(dataset, problem=error.message)
 
     async def list_pods(self, dataset: Dataset, **labels: str) -> list[Mapping[str, Any]]:
-        """The pods of ``dataset`` as the API server has them, those that began first first."""
+        """Return the pods of ``dataset`` as the API server has them, oldest first."""
         selector = {names.DATASET: dataset.name, names.DATASET_UID: dataset.uid} | labels
         query = {"labelSelector": ",".join(f"{name}={value}" for name, value in selector.items())}
         bodies = await self._list(names.POD.path(dataset.namespace), f"the pods of {dataset.key}", query)
@@ -248,7 +251,7 @@ class ClusterSession:
         )
 
     async def patch_dataset(self, dataset: Dataset, change: Mapping[str, Any]) -> Dataset:
-        """``dataset`` after ``change``, a merge patch, in a write that fails when it is another one by now."""
+        """Apply the merge patch ``change`` and return the result. The write fails if ``dataset`` has changed."""
         body = {**change, "metadata": {"uid": dataset.uid, **change.get("metadata", {})}}
         answer = await self._api.request(
             "PATCH",
@@ -262,10 +265,11 @@ class ClusterSession:
 
     @asynccontextmanager
     async def open_router(self, dataset: Dataset, token: str | None) -> AsyncIterator[Ask]:
-        """What asks a router of ``dataset`` for a key, of a generation or of the active one.
+        """Return a function that asks a router of ``dataset`` for a key.
 
-        Without ``token`` through the API server's proxy of their Service. That keeps the header with a token to itself,
-        so with one it is ``kubectl port-forward`` to the first router that is ready. Raises Unreachable.
+        It uses the API server's proxy of the Service. The proxy drops tokens, so with ``token`` it uses ``kubectl
+        port-forward``
+        to the first router that is ready. Raises Unreachable.
         """
         if token is None:
             yield lambda key, generation: self._look_up(dataset, key, generation)
@@ -289,8 +293,8 @@ class ClusterSession:
         return await self._api.fetch(path, subject=subject, query={"key": key}, headers=_insist(generation))
 
     async def read_metrics(self, namespace: str, pod: str) -> str:
-        """The metrics of a pod's admin port, through the API server's proxy, or where that does not reach it through
-        kubectl port-forward."""
+        """Return the metrics of a pod's admin port, through the API server's proxy, or else through kubectl
+        port-forward."""
         path = f"{names.POD.path(namespace)}/{quote(pod, safe='')}:{names.ADMIN_PORT}/proxy/metrics"
         if pod not in self._unproxied:
             with contextlib.suppress(Unreachable, TimeoutError):
@@ -300,7 +304,7 @@ class ClusterSession:
         return await read_through(self._target.render_kubectl(namespace), pod, names.ADMIN_PORT, "/metrics")
 
     async def list_shard_sets(self, dataset: Dataset) -> list[Mapping[str, Any]]:
-        """The StatefulSets of ``dataset``, those that were made first first."""
+        """Return the StatefulSets of ``dataset``, oldest first."""
         selector = f"{names.DATASET}={dataset.name},{names.DATASET_UID}={dataset.uid}"
         path = names.STATEFUL_SET.path(dataset.namespace)
         bodies = await self._list(path, f"the StatefulSets of {dataset.key}", {"labelSelector": selector})
@@ -312,7 +316,7 @@ class ClusterSession:
         await self._api.request("POST", names.JOB.path(namespace), subject=subject, body=job)
 
     async def get_job(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """The Job as the API server has it; None when it is gone."""
+        """Return the Job as the API server has it; None if it is gone."""
         try:
             job: Mapping[str, Any] = await self._api.request(
                 "GET", names.JOB.path(namespace, name), subject=f"Job {name}"
@@ -322,7 +326,7 @@ class ClusterSession:
         return job
 
     async def delete_job(self, namespace: str, name: str) -> None:
-        """Delete the Job and its pod; one that is gone already is no error."""
+        """Delete the Job and its pod; no error if it is already gone."""
         with contextlib.suppress(NotFound):
             query = {"propagationPolicy": "Background"}
             await self._api.request("DELETE", names.JOB.path(namespace, name), subject=f"Job {name}", query=query)
@@ -333,19 +337,19 @@ class ClusterSession:
         return await self._list(names.POD.path(namespace), f"the pods of Job {name}", query)
 
     async def list_warnings(self, namespace: str, kind: str, name: str) -> list[Mapping[str, Any]]:
-        """Warning events about an object; none for who may not list events."""
+        """Return Warning events about an object; none if the user may not list events."""
         query = {"fieldSelector": f"type=Warning,involvedObject.kind={kind},involvedObject.name={name}"}
         with contextlib.suppress(Refused):
             return await self._list(names.EVENT.path(namespace), f"events about {kind} {name}", query)
         return []
 
     async def read_log(self, namespace: str, pod: str, container: str, lines: int) -> str:
-        """The last lines that a container has written."""
+        """Return the last lines of a container's log."""
         query = {"container": container, "tailLines": str(lines)}
         return await self._read_text(names.POD.path(namespace, pod, "log"), f"the log of pod {pod}", query)
 
     async def follow_log(self, namespace: str, pod: str, container: str) -> AsyncIterator[str]:
-        """The lines that a container writes, as they come, until it ends."""
+        """Yield the lines of a container's log as they arrive, until it ends."""
         query = {"container": container, "follow": "true"}
         path = names.POD.path(namespace, pod, "log")
         lines = self._api.stream(
@@ -374,20 +378,21 @@ class ClusterSession:
             bodies += page.get("items") or ()
 
 
-# Looks at the API server, again and again, while something is waited for. One that fails need not be the last: the API
-# server is started anew, or too many ask it. So the next one comes as ever, and what goes on for seconds is told.
+# Polls while a command waits. One failed poll need not be the last, because the API server may be restarting or busy.
+# So
+# polling continues, and failures that last for seconds are reported.
 
 
 T = TypeVar("T")
 
 _TOLD_AFTER: Final = 5.0
-"""Seconds for which looks fail before it is told."""
+"""Seconds of failed polls before a report."""
 _LAST_SECONDS: Final = 1.0
-"""For which a look may go on when time is up: the last one begins about then."""
+"""Seconds that the last poll may take when time is up."""
 
 
 class Polls:
-    """Looks at ``subject`` for ``seconds`` at most."""
+    """Polls of ``subject`` for at most ``seconds``."""
 
     def __init__(self, subject: str, seconds: float) -> None:
         self._subject = subject
@@ -396,25 +401,26 @@ class Polls:
         self._answers_since = time.monotonic()
         self._is_told = False
         self.trouble = ""
-        """Why the last look failed; empty when it did not."""
+        """Why the last poll failed; empty if it did not."""
 
     @property
     def are_over(self) -> bool:
-        """Whether time is up."""
+        """Return whether time is up."""
         return time.monotonic() >= self._ends_at
 
     @property
     def answered_seconds(self) -> float:
-        """For how long the API server has answered; 0 while it does not."""
+        """Return for how long the API server has been answering; 0 if it is not."""
         return 0.0 if self.trouble else time.monotonic() - self._answers_since
 
     def describe_trouble(self) -> str:
-        """A sentence behind others about the last look, if it failed; else nothing."""
+        """Return a sentence about the last poll if it failed, to append to others; else nothing."""
         return f". The last look at it failed: {self.trouble}" if self.trouble else ""
 
     async def look(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """What ``ask`` comes to; None when the API server cannot say it now, or not in time. Raises what will not be
-        otherwise by asking again."""
+        """Return the result of ``ask``; None if the API server cannot answer now, or in time. Raises errors that
+        another
+        attempt would not fix."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(max(self._ends_at - began, _LAST_SECONDS)):

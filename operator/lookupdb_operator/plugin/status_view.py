@@ -1,5 +1,4 @@
-"""One dataset on a screen. Each part is a function from what was read to its lines; a part without anything to say has
-none."""
+"""One dataset on a screen. Each part is a function from data to lines, or no lines if it has nothing to show."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from lookupdb_operator.status import ALL, parse_shards
 
 _CONDITIONS: Final = ("Ready", "Built", "RolledOut", "Degraded")
 _WAITED_FOR: Final = {"Built": "a build", "RolledOut": "a rollout"}
-"""By condition, what is waited for while it is not True."""
+"""What each condition waits for while it is not True."""
 _AS_ABOVE: Final = "as above"
 _MOST_SHARDS: Final = 12
-"""Shards that lack servers, on a screen."""
+"""Most shards with missing servers on a screen."""
 _MOST_BUILDS: Final = 5
 _MOST_TROUBLES: Final = 5
 _INDENT: Final = "  "
 
 
 def render(view: DatasetPods, now: datetime) -> str:
-    """The screen."""
+    """Return the screen."""
     parts = (
         _head(view, now),
         _section("Pods cannot be listed", [(view.problem,)] if view.problem else []),
@@ -47,7 +46,7 @@ def render(view: DatasetPods, now: datetime) -> str:
 
 
 def summarize(view: DatasetPods) -> dict[str, Any]:
-    """The same for machines: the status as it is, and the pods."""
+    """Return the data for machines: the status and the pods."""
     dataset = view.dataset
     pods = [
         {"name": pod.name, "component": pod.component, "phase": pod.phase, "ready": pod.ready}
@@ -65,7 +64,7 @@ def summarize(view: DatasetPods) -> dict[str, Any]:
 
 
 def to_json(document: Any) -> str:
-    """``document`` for machines."""
+    """Return ``document`` as JSON."""
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -92,21 +91,21 @@ def _serving(status: Members) -> str:
 
 
 def _mixture(status: Members) -> list[str]:
-    """The generations that serve, oldest first, while they are several; else none."""
+    """Return the served generations, oldest first, if there are several; else none."""
     table: Members = status.get("table") or {}
     serving = {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
     return sorted(map(str, serving), key=names.read_number) if len(serving) > 1 else []
 
 
 def _find_waiting(view: DatasetPods) -> dict[str, Members]:
-    """The conditions for which something is waited, by their type. ``_waits`` shows their messages; nothing of these is
-    shown once more."""
+    """Return conditions that wait for something, by type. ``_waits`` shows their messages; other parts do not repeat
+    them."""
     conditions = {kind: view.dataset.condition(kind) for kind in _WAITED_FOR}
     return {kind: found for kind, found in conditions.items() if found and found.get("status") != "True"}
 
 
 def _leave_out_told(message: str, view: DatasetPods) -> str:
-    """``message`` without the sentences that ``_waits`` shows."""
+    """Return ``message`` without sentences that ``_waits`` shows."""
     told = {sentence for found in _find_waiting(view).values() for sentence in _split(str(found.get("message", "")))}
     sentences = _split(message)
     left = [sentence for sentence in sentences if sentence not in told]
@@ -221,7 +220,7 @@ def _candidate(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 
 def _addressed(view: DatasetPods) -> str:
-    """The dataset as a command names it, whichever namespace the context has."""
+    """Return the dataset as a command's arguments, independent of the context's namespace."""
     return f"-n {view.dataset.namespace} {view.dataset.name}"
 
 
@@ -248,7 +247,7 @@ def _rollouts(view: DatasetPods, now: datetime) -> Iterator[str]:
 
 
 def _count_shards(rollout: Members, shards: int | None) -> str:
-    """How many shards it has servers of: of one that goes on shard by shard, of how many."""
+    """Return the number of shards with servers and, during a shard-by-shard rollout, of all shards."""
     of_all = "? shards" if shards is None else format_count(shards, "shard")
     try:
         held = parse_shards(rollout.get("shardRanges", ALL))
@@ -280,7 +279,7 @@ def _replicas(rollout: Members, pods: tuple[Pod, ...]) -> int:
 
 
 def _shards(view: DatasetPods) -> Iterator[str]:
-    """Shards of every rollout that have servers which are not ready; and why, of the first pods that say so."""
+    """Yield shards with servers that are not ready, and the reasons of the first pods that have one."""
     rows, troubled = [], []
     for rollout in view.dataset.status.get("rollouts") or ():
         by_shard: dict[int, list[Pod]] = {}
@@ -297,11 +296,11 @@ def _shards(view: DatasetPods) -> Iterator[str]:
 
 
 def _troubles(pods: list[Pod]) -> list[tuple[str, ...]]:
-    """What ``pods`` say, each sentence once, with the first pod that says it and how many more do."""
+    """Return the troubles of ``pods``, each once, with the first pod and the number of others."""
     named: dict[str, list[str]] = {}
     for pod in pods:
         if pod.trouble is not None:
-            # Sentences about pods hold their names.
+            # Messages contain the names of their pods.
             named.setdefault(pod.trouble.message.replace(pod.name, "…"), []).append(pod.name)
     return [
         (f"{names_of[0]}{f' and {len(names_of) - 1} more' if len(names_of) > 1 else ''}: {message}",)

@@ -1,4 +1,4 @@
-"""What servers and routers do, measured between two samples of their metrics."""
+"""Output of the plugin: columns, lists, lookups, and rates between two samples of metrics."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lookupdb_operator.model import Pod
 from lookupdb_operator.plan.clock import parse_moment
 from lookupdb_operator.plugin.changes import Dataset
 
-# Columns, ages, sizes: how views write them. What comes from a cluster is one line, without control characters.
+# Formats of columns, ages and sizes. Text from a cluster becomes one line without control characters.
 
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _TWO_UNITS_BELOW: Final = 10
-"""Of a unit, fewer are told with the next smaller one too: 3 h 20 min."""
+"""Below this number of units, the next smaller unit is shown too: 3 h 20 min."""
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def format_columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """``rows``, their columns below each other; the last cell of a row may be as long as it likes."""
+    """Return ``rows`` with aligned columns; the last cell of a row may have any length."""
     rows = [[clean(cell) for cell in row] for row in rows]
     columns = max(map(len, rows), default=0)
     widths = [max((len(row[i]) for row in rows if i + 1 < len(row)), default=0) for i in range(columns)]
@@ -37,12 +37,12 @@ def format_columns(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]
 
 
 def clean(text: str) -> str:
-    """``text`` on one line, without what a terminal would take for an order."""
+    """Return ``text`` on one line, without control characters for a terminal."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def format_age(moment: str, now: datetime) -> str:
-    """How long ago ``moment`` is, as "3 h 20 min"; empty for none, "?" for what is no moment."""
+    """Return the age of ``moment``, as "3 h 20 min"; empty if it is empty, "?" if it is not a time."""
     if not moment:
         return ""
     try:
@@ -53,7 +53,7 @@ def format_age(moment: str, now: datetime) -> str:
 
 
 def format_until(moment: str, now: datetime) -> str:
-    """In how long ``moment`` is: "in 3 h 20 min", "now" when it has passed."""
+    """Return the time until ``moment``: "in 3 h 20 min", or "now" if it has passed."""
     try:
         seconds = (parse_moment(moment) - now).total_seconds()
     except ValueError:
@@ -62,7 +62,7 @@ def format_until(moment: str, now: datetime) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """ "45 s", "3 h 20 min", "12 d"."""
+    """Return "45 s", "3 h 20 min" or "12 d"."""
     whole = int(seconds)
     for i, (size, unit) in enumerate(_UNITS):
         if whole >= size:
@@ -74,7 +74,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """ "12.3 MiB"."""
+    """Return a size as "12.3 MiB"."""
     for unit in _BINARY[:-1]:
         if abs(size) < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -82,14 +82,14 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} {_BINARY[-1]}"
 
 
-# All datasets, a line each.
+# All datasets, one line each.
 
 
 _HEAD: Final = ("NAME", "READY", "PHASE", "HEALTH", "GENERATION", "DATA AGE", "SHARDS", "RECORDS")
 
 
 def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool, namespace: str) -> str:
-    """A table of ``datasets``; with ``everywhere`` their namespaces too."""
+    """Return a table of ``datasets``; with ``everywhere``, including their namespaces."""
     if not datasets:
         return (
             "There are no LookupDatasets." if everywhere else f"There are no LookupDatasets in namespace {namespace}."
@@ -100,7 +100,7 @@ def render_list(datasets: Sequence[Dataset], now: datetime, *, everywhere: bool,
 
 
 def summarize_dataset(dataset: Dataset) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the row of a dataset, for machines."""
     return {"namespace": dataset.namespace, "name": dataset.name, "status": dict(dataset.status)}
 
 
@@ -118,8 +118,7 @@ def _row(dataset: Dataset, now: datetime) -> tuple[str, ...]:
     )
 
 
-# What a router said of a key, and how that is printed. Values are printed as they came: nothing is parsed and written
-# again, because numbers would come out otherwise.
+# Answers of routers and their output. Values are printed unchanged, because reformatting would alter numbers.
 
 
 _PROBLEM: Final = "application/problem+json"
@@ -141,7 +140,7 @@ class FoundKey:
 
 @dataclass(frozen=True, slots=True)
 class AbsentKey:
-    """No record of the generation has it: the router says so itself."""
+    """A router says that no record of the generation has the key."""
 
     key: str
     generation: str
@@ -150,7 +149,7 @@ class AbsentKey:
 
 @dataclass(frozen=True, slots=True)
 class UnavailableKey:
-    """Nothing can be said of it now."""
+    """The key cannot be looked up now."""
 
     key: str
     why: str
@@ -160,8 +159,8 @@ Lookup = FoundKey | AbsentKey | UnavailableKey
 
 
 def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) -> Lookup | None:
-    """What an answer says of ``key``; None for one that is not a router's, or says that the request cannot be. A 404 of
-    somebody on the way, that there is no such Service say, is no word about the key."""
+    """Parse a router's answer about ``key``; None if it is not from a router, or the request is invalid. A 404 from
+    elsewhere, for example about a missing Service, says nothing about the key."""
     media_type = headers.get("Content-Type", "").partition(";")[0].strip()
     generation = headers.get(GENERATION_HEADER, "")
     if status == 200 and generation:
@@ -176,7 +175,7 @@ def read_answer(key: str, status: int, headers: Mapping[str, str], body: bytes) 
 
 
 def read_unknown_generation(status: int, body: bytes) -> str | None:
-    """What a router says of a generation that it was asked for and does not serve, without the header's name."""
+    """Return a router's message about a generation that it does not serve, without the header's name."""
     problem = _read_problem(body)
     if status != 412 or str(problem.get("type", "")).removeprefix(_PROBLEMS) != "unknown-generation":
         return None
@@ -184,14 +183,14 @@ def read_unknown_generation(status: int, body: bytes) -> str | None:
 
 
 def read_denial(status: int, body: bytes) -> str | None:
-    """Why a router does not let who asks look up; None if it does, or if it is the API server that does not."""
+    """Return why a router refuses the caller; None if it does not, or if the API server does."""
     problem = _read_problem(body)
     name = str(problem.get("type", "")).removeprefix(_PROBLEMS)
     return str(problem.get("detail", "")) if (status, name) in _DENIALS else None
 
 
 def render_line(lookup: Lookup) -> bytes:
-    """One of several, as a JSON object."""
+    """Return one of several lookups as a JSON object."""
     key = b'{"key":' + orjson.dumps(lookup.key)
     if isinstance(lookup, UnavailableKey):
         return key + b',"unavailable":' + orjson.dumps(lookup.why) + b"}"
@@ -210,18 +209,18 @@ def _read_problem(body: bytes) -> Mapping[str, Any]:
     return problem if isinstance(problem, dict) else {}
 
 
-# The metrics of one admin port at one moment.
+# One sample of an admin port's metrics.
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """By name: the values, each with its labels."""
+    """Values with their labels, by metric name."""
 
     values: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The sample that ``text``, in the Prometheus text format, holds; an empty one for any other text."""
+        """Parse ``text`` in the Prometheus text format; empty for any other text."""
         values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         try:
             for family in text_string_to_metric_families(text):
@@ -232,14 +231,14 @@ class MetricSample:
         return cls({name: tuple(samples) for name, samples in values.items()})
 
     def total(self, name: str, **labels: str) -> float | None:
-        """The sum over all values of ``name`` with these labels; None when there is none."""
+        """Return the sum of all values of ``name`` with these labels; None if there are none."""
         found = [value for found_labels, value in self.values.get(name, ()) if labels.items() <= found_labels.items()]
         return sum(found) if found else None
 
 
 def bound_quantile(before: MetricSample, after: MetricSample, name: str, share: float) -> float | None:
-    """The least bound of the histogram ``name`` that ``share`` of what was observed meanwhile does not exceed: infinite
-    beyond the last bound, None when nothing was observed, or nothing is known."""
+    """Return the lowest bucket bound of the histogram ``name`` that covers ``share`` of the observations in between:
+    infinite beyond the last bucket, None without observations."""
     grown = {
         float(labels["le"]): value - (before.total(f"{name}_bucket", le=labels["le"]) or 0)
         for labels, value in after.values.get(f"{name}_bucket", ())
@@ -251,7 +250,7 @@ def bound_quantile(before: MetricSample, after: MetricSample, name: str, share: 
 
 
 def rate(before: MetricSample, after: MetricSample, seconds: float, name: str, **labels: str) -> float | None:
-    """By how much ``name`` grew in a second. None when nothing is known, or a server was started anew in between."""
+    """Return the increase of ``name`` per second. None if unknown, or if the server restarted in between."""
     first, last = before.total(name, **labels), after.total(name, **labels)
     if first is None or last is None or last < first or seconds <= 0:
         return None
@@ -271,26 +270,25 @@ _UNAVAILABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServerRates:
-    """A shard server."""
+    """Rates of a shard server, per second."""
 
     pod: str
     rollout: str
     shard: int
     lookups: float | None = None
-    """A second, as all rates are."""
     misses: float | None = None
     private_bytes: float | None = None
     file_bytes: float | None = None
     cached_bytes: float | None = None
-    """Of its file, in the page cache."""
+    """Bytes of its file in the page cache."""
     major_faults: float | None = None
     problem: str = ""
-    """Why nothing is known of it."""
+    """Why nothing is known about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterRates:
-    """A router."""
+    """Rates of a router, per second."""
 
     pod: str
     requests: float | None = None
@@ -298,16 +296,16 @@ class RouterRates:
     keys: float | None = None
     unavailable: float | None = None
     batch_microseconds: float | None = None
-    """The mean, from sending a batch to its answer, of every 16th."""
+    """Mean time from sending a batch to its answer, of every 16th batch."""
     batch_p99_seconds: float | None = None
-    """No more than one in a hundred took longer, by the bounds of the routers' histogram; infinite beyond the last."""
+    """Bound that 99 % of batches do not exceed, by the histogram; infinite beyond the last bucket."""
     private_bytes: float | None = None
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """All of them."""
+    """Rates of all servers and routers."""
 
     servers: tuple[ServerRates, ...]
     routers: tuple[RouterRates, ...]
@@ -315,11 +313,11 @@ class Top:
 
 
 Samples = Mapping[str, MetricSample | str]
-"""By pod: its metrics, or why they cannot be read."""
+"""Metrics of each pod, or why they cannot be read."""
 
 
 def measure(pods: Sequence[Pod], before: Samples, after: Samples, seconds: float) -> Top:
-    """What ``pods`` did in the ``seconds`` from ``before`` to ``after``."""
+    """Return the rates of ``pods`` in the ``seconds`` from ``before`` to ``after``."""
     servers, routers = [], []
     for pod in pods:
         first, last = before[pod.name], after[pod.name]
@@ -376,12 +374,12 @@ def _sum(values: Any) -> float | None:
 
 
 def summarize_top(top: Top) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the rates for machines."""
     return asdict(top)
 
 
 def render_top(top: Top) -> str:
-    """Two tables."""
+    """Return two tables."""
     servers = [_SERVER_HEAD, *map(_server_row, top.servers)]
     routers = [_ROUTER_HEAD, *map(_router_row, top.routers)]
     return "\n".join([*format_columns(servers), "", *format_columns(routers)])
