@@ -125,7 +125,7 @@ def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(words: list[st
     assert run.returncode == 6
     assert run.stderr == (
         "error: standard output cannot be written: No space left on device\n"
-        "  what has been written is not whole: make room where it goes\n"
+        "  the output is incomplete: free some disk space\n"
     )
 
 

@@ -1,5 +1,6 @@
-"""The command line: one program, a verb for each role. A verb's module is imported only when it is used,
-so that a shard server does not carry the builder's libraries in its memory.
+"""The command line: one program with a verb for each role.
+
+A verb's module is imported only when it is used, so that a shard server does not load the builder's libraries.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ VERBS: Final = {
     "serve": "Serve one shard over RESP, the Redis protocol.",
     "route": "Answer lookups over HTTP from the shards of a routing table.",
     "get": "Look keys up, through a router.",
-    "load": "Put a load on a router, and measure how long lookups take.",
-    "token": "Make a token for a client of a router, and its hash.",
-    "inspect": "Show what a shard file or a generation holds.",
+    "load": "Send load to a router and measure lookup latency.",
+    "token": "Create a client token for a router, and its hash.",
+    "inspect": "Show the contents of a shard file or a generation.",
     "diff": "Compare the records of two generations.",
-    "copy": "Copy generations from one store, or one cluster's part of it, into another.",
-    "image": "Make the shards of a generation container images, and push them to a registry.",
-    "sweep": "Remove from a store what belongs to no living dataset.",
+    "copy": "Copy generations between stores, or between clusters' parts of a store.",
+    "image": "Package the shards of a generation as container images, and push them.",
+    "sweep": "Remove data of deleted datasets from a store.",
 }
-"""Verb → the sentence in ``lookupdb --help``. Each is ``command`` in ``lookupdb.cli.<verb>``."""
+"""Verb → the sentence in ``lookupdb --help``. The verb is ``command`` in ``lookupdb.cli.<verb>``."""
 
 ENTRY_POINT_GROUP: Final = "lookupdb.verbs"
-"""Entry points of other packages: verb → its command. What is not installed is no verb."""
+"""Entry points of other packages: verb → its command."""
 
 OTHER_VERB_SENTENCES: Final = {
     "operator": "Run the Kubernetes operator.",
-    "gateway": "Stand before a cluster's store, and let every namespace reach its own part.",
+    "gateway": "Proxy a cluster's store, and give each namespace access to its own part.",
 }
-"""The sentences of other packages' verbs, so that --help loads none of them."""
+"""Help sentences of other packages' verbs, so that --help need not load them."""
 
 
 @cache
 def other_verbs() -> dict[str, EntryPoint]:
-    """Return the verbs of other packages. None of them displaces one of ours."""
+    """Return the verbs of other packages. They cannot replace a built-in verb."""
     from importlib.metadata import entry_points  # here, because servers need none of them
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in VERBS}
@@ -91,21 +92,21 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
     is_eager=True,
     expose_value=False,
     callback=_show_version,
-    help="Show the version, and which kernels are used, and exit.",
+    help="Show the version and the kernels in use, and exit.",
 )
 def cli() -> None:
-    """Large, read-mostly lookup datasets: built into shard files once, mapped by every server, found over HTTP.
+    """Build large, read-mostly lookup datasets once, map them in every server, and read them over HTTP.
 
-    Begin with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
-    Most options can be given as environment variables, which --help of each command names: LOOKUPDB_ and the option's
-    name, as LOOKUPDB_DATA_DIR is --data-dir of every command that has one. --rate of `load` alone is
-    LOOKUPDB_LOAD_RATE: requests, and LOOKUPDB_RATE is bytes. An option counts before its variable. How one answer is
-    shown has none: --json, --verify, --exit-code. LOOKUPDB_NATIVE=0 works in Python alone, without the native kernels;
-    1 demands these.
+    Start with `lookupdb up -f examples/airports.yaml`; `lookupdb COMMAND --help` explains each command.
+    Most options have an environment variable, which --help names: LOOKUPDB_ and the option's name, for example
+    LOOKUPDB_DATA_DIR for --data-dir. One exception: --rate of `load` is LOOKUPDB_LOAD_RATE (requests), because
+    LOOKUPDB_RATE is in bytes. Command-line options override environment variables. Options that only shape one result
+    have no variable: --json, --verify, --exit-code. LOOKUPDB_NATIVE=0 uses Python without the native kernels; 1
+    requires them.
 
-    Exit codes: 0 done, 1 failed, 2 usage or invalid manifest, 3 bad source, 4 gate closed, 5 store,
-    6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. Of `lookupdb get`, 3 is a
-    missing key and 4 an unavailable one.
+    Exit codes: 0 success, 1 failure, 2 usage or invalid manifest, 3 bad source, 4 gate failed, 5 store,
+    6 not enough memory or disk, 7 a condition of `load --fail-if` holds, 130 interrupted. For `lookupdb get`, 3 means
+    a missing key and 4 an unavailable one.
     """
 
 

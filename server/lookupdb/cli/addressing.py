@@ -1,4 +1,7 @@
-"""How a command line names a generation: by the folder that holds it, or as gN of a dataset in a store."""
+"""Find what a command line names: a generation, by folder or as gN of a stored dataset; or a router, by URL or name.
+
+It also writes the commands that a user can paste after a gate has rejected a generation.
+"""
 
 from __future__ import annotations
 
@@ -43,34 +46,34 @@ store_option = option(
     help="Where generations are kept: a directory, or file://, s3://, gs://, az://; or http(s)://, a gateway.",
 )
 STORE_WAIT_SECONDS: Final = 60.0
-"""A store of the same installation takes its time to start: image, volume, credentials."""
+"""A store that is installed together with this command needs time to start."""
 
 store_wait_option = option(
     "--store-wait",
     type=click.FloatRange(min=0),
     default=STORE_WAIT_SECONDS,
-    help="Seconds to wait at the start for a store that does not answer yet; one that denies is not waited for.",
+    help="Seconds to wait at startup for a store that does not answer yet. A store that denies access fails at once.",
 )
 cluster_option = option(
-    "--cluster-id", default=LOCAL, help="The part of the store that is this cluster's: the uid of its kube-system."
+    "--cluster-id", default=LOCAL, help="This cluster's part of the store: the uid of its kube-system namespace."
 )
 dataset_option = option(
     "--dataset",
     metavar="[NAMESPACE/]NAME",
     show_default=False,
-    help="Whose generation gN is.  [default: the only dataset in the store]",
+    help="Dataset that gN belongs to.  [default: the only dataset in the store]",
 )
 
 uid_option = option(
     "--uid",
     metavar="UID",
-    help="Its uid, where the store has several datasets of that name; its first eight characters count.",
+    help="Uid of the dataset, if the store has several of that name; the first eight characters suffice.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationLocator:
-    """Finds ``gN`` in the store, cluster and dataset that the options name."""
+    """Find ``gN`` in the store, cluster and dataset that the options name."""
 
     store_url: str
     cluster_id: str
@@ -100,7 +103,7 @@ class GenerationLocator:
         addresses = opened_store.addresses_in(namespace) if namespace else opened_store.addresses()
         found = [address for address in addresses if self._fits(address)]
         if not found and namespace:
-            addresses = opened_store.addresses()  # to say what there is
+            addresses = opened_store.addresses()  # for the error message
         names = ", ".join(f"{address} ({address.uid})" for address in addresses) or "none"
         if len(found) == 1:
             return opened_store.dataset_at(found[0])
@@ -120,16 +123,15 @@ class GenerationLocator:
 
 
 def locator_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--store, --cluster-id, --dataset and --uid."""
+    """Add --store, --cluster-id, --dataset and --uid."""
     return store_option(cluster_option(dataset_option(uid_option(command))))
 
 
-# How a command line names a router: by its URL, or by the name of a dataset that `lookupdb up` serves; and which
-# certificates it trusts.
-
-
 data_dir_option: Final = option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Of `lookupdb up`."
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DATA_DIRECTORY,
+    help="Data folder of `lookupdb up`.",
 )
 ca_file_option: Final = option(
     "--ca-file",
@@ -137,25 +139,27 @@ ca_file_option: Final = option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="LOOKUPDB_CA_FILE",
     callback=lambda _ctx, _param, file: Trust(file),
-    help="Trust the certificates that an authority in this file (PEM) has signed, not those of this machine.",
+    help="Trust the certificate authorities in this PEM file instead of those of this machine.",
 )
 
 _SHOWN_NAMES: Final = 8
 
 
 def is_url(dataset: str) -> bool:
-    """Whether ``dataset`` is meant as a URL, and not as a name."""
+    """Return whether ``dataset`` is a URL rather than a name."""
     return "://" in dataset or "@" in dataset
 
 
 def find_router_url(dataset: str, data: Path) -> str:
-    """The URL that ``dataset`` is, or at which the `lookupdb up` with the folder ``data`` serves the dataset of that
-    name. Raises UsageError, or Unavailable if none serves it."""
+    """Return the URL that ``dataset`` is, or the one at which `lookupdb up` with the folder ``data`` serves it.
+
+    Raises UsageError, or Unavailable if nothing serves it.
+    """
     return _check_url(dataset) if is_url(dataset) else _find_url(dataset, data)
 
 
 def _check_url(url: str) -> str:
-    """Return ``url``. Raises UsageError if it is no router's, or that of a lookup, as `curl` would be given it."""
+    """Return ``url``. Raises UsageError unless it is the base URL of a router."""
     client.check_url(url)
     router = re.sub(r"(/v1/(lookup|dataset)(/.*)?)?([?#].*)?$", "", url, count=1)
     if router != url:
@@ -184,17 +188,17 @@ def _find_url(dataset: str, data: Path) -> str:
 
 
 def _describe_served(names: list[str]) -> str:
-    """What follows the name of a dataset that is not served: what is."""
+    """Return the end of the message for a dataset that is not served: the names that are."""
     more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return f", which has {', '.join(names[:_SHOWN_NAMES])}{more}" if names else ""
 
 
-# What a person can do when a gate has refused a generation, as commands to paste; who serves it when it may pass.
+# Commands to paste after a gate has rejected a generation.
 
 
 @contextmanager
 def show_ways_out(file: Path, store_url: str, cluster_id: str) -> Iterator[None]:
-    """Give a GenerationRefused of the block the commands that look at the generation, and that let it pass."""
+    """Add to a GenerationRefused the commands that show the generation and that override the gate."""
     try:
         yield
     except GenerationRefused as error:

@@ -1,4 +1,4 @@
-"""`lookupdb build`: one generation of a dataset, from source to store."""
+"""`lookupdb build`: build one generation of a dataset from its source into a store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lookupdb.wording import escape_controls
 log = logging.getLogger(__name__)
 
 _MAX_REPORT_BYTES: Final = 64 << 10
-"""Of a failure: its message is cut to fit. `lookupdb up` reads the report, and keeps no line of any length."""
+"""Limit of a failure report, whose message is cut to fit: `lookupdb up` reads the report as one line."""
 
 
 class AdoptedAddress(click.ParamType[EarlierDataset]):
@@ -43,7 +43,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     name = "UID[/gN]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> EarlierDataset:
-        """Fails with a usage error for anything else."""
+        """Return the parsed address, or fail with a usage error."""
         try:
             return EarlierDataset.parse(str(value))
         except UsageError as error:
@@ -73,93 +73,92 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
 @option(
     "--build-id",
     metavar="ID",
-    help="What you call this build: a --generation that is there already is adopted only if it was built under this "
-    "name.",
+    help="Your name for this build. An existing --generation is adopted only if it was built under this name.",
 )
 @option(
     "--active",
     type=GenerationAddress(),
-    help="The generation that gates compare with; the newest readable one where the store has lost it.  "
+    help="Generation that gates compare with; if the store has lost it, the newest readable one.  "
     "[default: the newest whole one]",
     show_default=False,
 )
 @option(
     "--active-records",
     type=click.IntRange(min=0),
-    help="How many records that one has: gates compare with it when the store has lost all generations.",
+    help="Number of its records. Gates use it if the store has lost all generations.",
 )
 @option(
     "--override-gates",
     "overridden",
     type=GenerationAddress(),
-    help="Build nothing; let this generation, which a gate has refused, pass as if none had.",
+    help="Build nothing; override the gates that rejected this generation.",
 )
 @option(
     "--memory-limit",
     type=Size(),
     default="1GiB",
-    help="The memory that the build and the processes it starts may use, whatever the source's size.",
+    help="Memory that the build and its child processes may use, whatever the size of the source.",
 )
 @option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False),
     default=tempfile.gettempdir,
     show_default="the system's temporary folder",
-    help="Disk for sorting: about twice the uncompressed source.",
+    help="Scratch folder for sorting; needs about twice the size of the uncompressed source.",
 )
 @option(
     "--threads",
     type=click.IntRange(1, 256),
     default=build.count_usable_cores,
     show_default="all cores",
-    help="Cores to use.",
+    help="Number of cores to use.",
 )
 @option(
     "--volume",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The folder that volume:// urls name files in.",
+    help="Folder that volume:// URLs refer to.",
 )
 @option(
     "--no-local-files",
     "no_local_files",
     is_flag=True,
     show_default=False,
-    help="Refuse urls of files of this machine (paths, file://); volume:// is not one.",
+    help="Reject local files (paths, file://) as sources; volume:// is allowed.",
 )
 @option(
     "--unless-fingerprint",
     metavar="F",
-    help="Build nothing when the source's fingerprint is F and the store holds a generation of it and this very spec.",
+    help="Build nothing if the fingerprint of the source is F and the store has a generation of it and the same spec.",
 )
 @option(
     "--unless-success-file",
     metavar="S",
-    help="With --unless-fingerprint: build nothing, and leave the source alone, when the success file is still S "
+    help="With --unless-fingerprint: build nothing, without reading the source, if the success file is still S "
     "(`successFile` of the last result).",
 )
 @option(
     "--seen-success-file",
     metavar="S",
-    help="With --seen-fingerprint: fail when the success file is still S, and the source has changed since it was seen "
-    "with it: somebody may be writing the next one.",
+    help="With --seen-fingerprint: fail if the success file is still S but the source has changed since: the next "
+    "source may be half written.",
 )
-@option("--seen-fingerprint", metavar="F", help="What the source's fingerprint was then.")
+@option("--seen-fingerprint", metavar="F", help="Fingerprint of the source at that time.")
 @option(
     "--unless-refused",
     type=GenerationAddress(),
-    help="Build nothing when a gate has refused this generation, and nothing has changed since: it is refused again.",
+    help="Build nothing if a gate rejected this generation and nothing has changed since: report the rejection again.",
 )
 @option(
     "--adopt",
     type=AdoptedAddress(),
-    help="Build nothing if the dataset has no generation yet; copy the newest, or gN, that an earlier dataset of this "
-    "name and another uid has left in the store, if it was built to this very spec.",
+    help="Build nothing if the dataset has no generation yet. Copy the newest one, or gN, of an earlier dataset with "
+    "this name and another uid, if it was built with the same spec.",
 )
 @option(
     "--keep",
     type=click.IntRange(min=1),
-    help="Before the build, remove older generations as a sweep would: of those that are older than the newest "
-    "--protect all but the newest N whole ones, the protected and the announced one (active.json).  [default: remove "
+    help="Before the build, remove older generations as a sweep would: of those older than the newest "
+    "--protect, keep the newest N whole ones, protected ones and the announced one (active.json).  [default: remove "
     "none]",
     show_default=False,
 )
@@ -167,10 +166,12 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     "--protect",
     type=GenerationAddress(),
     multiple=True,
-    help="With --keep, a generation that stays, as often as there are; without one, none is removed.",
+    help="With --keep: generation to keep. May be repeated; if there is none, nothing is removed.",
     show_default=False,
 )
-@option("--explain", "explains", is_flag=True, help="Say what would be done, without reading the data, and do nothing.")
+@option(
+    "--explain", "explains", is_flag=True, help="Print what would be done, without reading the data, and do nothing."
+)
 @output.termination_log_option
 @output.json_option
 @option(
@@ -178,7 +179,7 @@ class AdoptedAddress(click.ParamType[EarlierDataset]):
     "style",
     type=click.Choice(["auto", "rich", "plain", "none"]),
     default="auto",
-    help="How to show progress, on standard error.",
+    help="How to show progress on standard error.",
 )
 @log_format
 def command(
@@ -198,9 +199,9 @@ def command(
 ) -> None:
     """Build one generation of the dataset that MANIFEST describes.
 
-    Reads the source, sorts its records within the memory limit, writes one file per shard, publishes the generation
-    into the store, and marks it as refused if a gate is closed. Standard output gets the result, failures too, as one
-    line of JSON; a terminal gets of a failure its message alone, unless --json is given. --explain writes no JSON.
+    Reads the source, sorts its records within the memory limit, writes one file per shard, and publishes the generation
+    into the store. If a gate fails, the generation is marked as rejected. Standard output gets the result as one line
+    of JSON. On a terminal a failure prints only its message, unless --json is given. --explain writes no JSON.
 
     \b
         lookupdb build -f examples/airports.yaml
@@ -208,20 +209,20 @@ def command(
         lookupdb build -f people.yaml --store s3://lookups/eu --memory-limit 4GiB
         lookupdb build -f examples/airports.yaml --override-gates g3
 
-    A generation never changes once it is published; old ones stay until something removes them (`lookupdb up` and a
-    cluster keep spec.keepGenerations; a build with --keep removes some). A --generation that is there already is
-    adopted when it was built to this very spec, so that a build can be repeated when nobody heard how it ended. When a
-    build fails or is interrupted, nothing of it is left and earlier generations are as they were: run it again.
+    A generation never changes once it is published. Old ones stay until something removes them: `lookupdb up` and a
+    cluster keep spec.keepGenerations; a build with --keep removes some. A --generation that exists already is adopted
+    if it was built with the same spec, so you can repeat a build whose result was lost. A build that fails or is
+    interrupted leaves nothing behind and changes no earlier generation: run it again.
 
-    With spec.refresh.successFile, nothing is read before that file is there: the outcome is "waiting" then, and the
-    exit code 0, as when the source is unchanged.
+    With spec.refresh.successFile, nothing is read before that file exists: the outcome is then "waiting", with exit
+    code 0, as when the source is unchanged.
 
-    A generation that a gate refuses (exit code 4) does not serve, but can be looked at. --override-gates lets that one
-    generation pass. The message names both commands.
+    A generation that a gate rejects (exit code 4) does not serve, but you can inspect it. --override-gates overrides
+    the gates for that one generation. The message names both commands.
 
-    Gates that compare with the active generation take the newest that can be read when the store has lost it; when it
-    has lost them all, though there were some, maxShrinkPercent and maxGrowthPercent refuse the build: set the one to
-    100 and take the other away until the next generation is built.
+    Gates compare with the active generation, or with the newest readable one if the store has lost it. If the store has
+    lost every generation, maxShrinkPercent and maxGrowthPercent fail the build: set the first to 100 and remove the
+    second until the next generation is built.
     """
     began = time.monotonic()
     chosen = BuildOptions(**options, local_files=not no_local_files)
@@ -249,8 +250,10 @@ def command(
 def _remove_superseded(
     dataset: store.StoredDataset, keep: int, protect: tuple[str, ...], generation: str | None
 ) -> None:
-    """Remove what is not kept; nothing if ``generation``, which is to be built, is there already: that never changes.
-    That it cannot be removed is no reason not to build: the store's credentials may lack that right."""
+    """Remove generations that are not kept, unless ``generation``, the one to build, exists already.
+
+    A failure to remove does not stop the build: the store's credentials may lack that right.
+    """
     try:
         if generation in dataset.published_generations():
             return
@@ -261,7 +264,7 @@ def _remove_superseded(
 
 
 class _BuildAttempt:
-    """What is known so far of the build."""
+    """The state of the running build, for its report."""
 
     spec: DatasetSpec | None = None
     result: build_report.BuildReport | None = None
@@ -269,7 +272,7 @@ class _BuildAttempt:
 
 @contextmanager
 def _report_outcome(termination_log: Path | None, began: float, prints_failures: bool) -> Iterator[_BuildAttempt]:
-    """Let SIGTERM end the build as cleanly and as soon as Ctrl-C does, and write how it ended, whatever the end."""
+    """Let SIGTERM end the build as cleanly and as quickly as Ctrl-C, and always report the outcome."""
     attempt = _BuildAttempt()
 
     def report_failure(report: build_report.BuildReport) -> None:

@@ -1,4 +1,4 @@
-"""`lookupdb copy`: generations from one store, or one cluster's part of it, into another."""
+"""`lookupdb copy`: copy generations between stores, or between clusters' parts of a store."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lookupdb.store.fetch import CopiedGeneration, copy_generation, find_address
 from lookupdb.wording import format_count, render_json, strip_secrets
 
 _MAX_SHOWN: Final = 3
-"""Problems in the last message; each was shown when it happened."""
-_AGAIN: Final = "mend that and run it again: what is whole there is not copied again"
+"""Number of problems in the last message; each was printed when it happened."""
+_AGAIN: Final = "fix that and run it again: what was copied completely is not copied again"
 
 
 @click.command()
@@ -35,7 +35,7 @@ _AGAIN: Final = "mend that and run it again: what is whole there is not copied a
     "--to-cluster-id",
     default=None,
     show_default=False,
-    help="The part of TARGET to copy into.  [default: that of --cluster-id]",
+    help="Part of TARGET to copy into.  [default: that of --cluster-id]",
 )
 @option(
     "--dataset",
@@ -43,13 +43,13 @@ _AGAIN: Final = "mend that and run it again: what is whole there is not copied a
     metavar="[NAMESPACE/]NAME",
     multiple=True,
     show_default=False,
-    help="Which datasets, as often as there are.  [default: all of the cluster]",
+    help="Dataset to copy. May be repeated.  [default: all of the cluster]",
 )
-@option("--uid", metavar="UID", help="Of these only the one with this uid; its first eight characters count.")
+@option("--uid", metavar="UID", help="Copy only the dataset with this uid; the first eight characters suffice.")
 @option(
     "--generation",
     type=GenerationAddress(),
-    help="Which generation, of a single dataset.  [default: the newest that is whole and not refused]",
+    help="Generation to copy, for a single dataset.  [default: the newest whole one that no gate rejected]",
     show_default=False,
 )
 @option(
@@ -57,14 +57,14 @@ _AGAIN: Final = "mend that and run it again: what is whole there is not copied a
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=tempfile.gettempdir,
     show_default="the system's temporary folder",
-    help="Disk for one shard file, where a store cannot copy by itself.",
+    help="Scratch folder for one shard file, if the store cannot copy by itself.",
 )
 @option(
     "--progress",
     "style",
     type=click.Choice(["auto", "rich", "plain", "none"]),
     default="auto",
-    help="How to show progress, on standard error.",
+    help="How to show progress on standard error.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
 @log_format
@@ -87,17 +87,17 @@ def command(
         lookupdb copy s3://lookups/eu s3://lookups-us/main --cluster-id c1 --to-cluster-id c2
         lookupdb copy .lookupdb/store s3://lookups/eu --to-cluster-id c1 --dataset airports
 
-    A dataset keeps its namespace, name, uid and numbers. In the other cluster a dataset of that name adopts it, with
-    what is printed as spec.adopt. Until then it is retained there: no sweep removes it.
+    A dataset keeps its namespace, name, uid and generation numbers. In the other cluster, a dataset of that name adopts
+    it: set spec.adopt to the printed value. Until then the copy is retained: no sweep removes it.
 
-    Each generation appears whole or not at all; what is there already is not copied again, so run it again if it
-    breaks off. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself; all else
-    passes through here and is verified (size, SHA-256). Of a dataset that cannot be copied the message says why, and
-    the others are copied; the exit code is 6 if room is all that was lacking, else 5. Where the newest is damaged, the
-    newest whole one is copied, and the exit code is 5 unless --generation chose it.
+    Each generation appears completely or not at all. If the copy breaks off, run it again: what exists already is not
+    copied again. Within one bucket, with the same URL, endpoint and credentials, the store copies by itself. All other
+    data pass through this process and are verified (size, SHA-256). A dataset that cannot be copied is reported, and
+    the others are copied. The exit code is then 6 if only room was lacking, else 5. If the newest generation is
+    damaged, the newest whole one is copied, and the exit code is 5 unless --generation chose it.
 
-    The credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and the like). Those of
-    SOURCE are LOOKUPDB_SOURCE_STORE_AWS_…, where it has others.
+    Credentials of TARGET are those of every command (LOOKUPDB_STORE_AWS_…, else AWS_…, and so on). If SOURCE has other
+    credentials, set LOOKUPDB_SOURCE_STORE_AWS_….
     """
     with credentials.source_store():
         source = store.open_store(source_url, cluster_id)
@@ -120,7 +120,7 @@ def command(
                 copied = _copy(source, target, address, generation, scratch, progress)
             except (StoreDenied, StoreUnreachable):
                 raise
-            except LookupdbError as error:  # disk too: another one may find room
+            except LookupdbError as error:  # a full disk too: another dataset may fit
                 remedy = f" ({error.hint})" if error.hint else ""
                 problems.append(f"{address} ({address.uid}): {error.message}{remedy}")
                 lacks_room &= isinstance(error, NotEnoughRoom)
@@ -173,7 +173,7 @@ def _report(copied: CopiedGeneration, as_json: bool) -> None:
 
 
 def _report_damage(address: StoreAddress, copied: CopiedGeneration, source: Store, as_json: bool) -> str:
-    """What was not copied, because it is damaged, though it is newer."""
+    """Return a message about newer generations that are damaged and were not copied."""
     chosen, names = copied.manifest.generation, ", ".join(copied.damaged)
     text = (
         f"{address} ({address.uid}): {names} in {strip_secrets(source.url)} is damaged and was not copied, only "

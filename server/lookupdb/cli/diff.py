@@ -42,7 +42,7 @@ _MAX_SAMPLES: Final = 100
     envvar="LOOKUPDB_SAMPLED",
     show_envvar=True,
     is_flag=True,
-    help="Compare some 100,000 keys that their hashes have chosen, not all.",
+    help="Compare a sample of about 100,000 keys, chosen by hash.",
 )
 @click.option(
     "--samples",
@@ -51,19 +51,19 @@ _MAX_SAMPLES: Final = 100
     type=click.IntRange(0, _MAX_SAMPLES),
     default=SAMPLES,
     show_default=True,
-    help="Show so many keys of each kind of change; no more than 10 with --sampled.",
+    help="Number of keys to show for each kind of change; at most 10 with --sampled.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
-@click.option("--exit-code", "with_exit_code", is_flag=True, help="End with 1 when there are differences.")
+@click.option("--exit-code", "with_exit_code", is_flag=True, help="Exit with 1 if there are differences.")
 def command(
     before: str, after: str, sampled: bool, samples: int, as_json: bool, with_exit_code: bool, **location: Any
 ) -> None:
     """Compare the records of two generations: keys added, removed and changed, with counts and samples.
 
-    Each is a generation's folder, or gN of a dataset in a store. They may have different numbers of shards.
+    Each argument is a generation's folder, or gN of a dataset in a store. They may have different numbers of shards.
 
-    With --sampled only the first shards are read, a gigabyte of the first generation's at most, and the counts are
-    those of the keys that were compared.
+    --sampled reads only the first shards, at most a gigabyte of the first generation. The counts are then those of the
+    compared keys.
 
     \b
         lookupdb diff g11 g12 --dataset airports
@@ -83,7 +83,7 @@ def command(
         if old.where == new.where:
             raise UsageError(f"{before} and {after} are the same generation", hint="give two different ones")
         for generation in (old, new):
-            generation.check_files()  # of shards with equal checksums none is opened
+            generation.check_files()  # shards with equal checksums are never opened
         with tempfile.TemporaryDirectory(prefix="lookupdb-diff-") as folder:
             scratch.append(Path(folder))
             if sampled:
@@ -96,13 +96,13 @@ def command(
     except BrokenPipeError:
         if not with_exit_code:
             raise
-        drop_unwritten()  # who reads has read enough, and the exit code answers
+        drop_unwritten()  # the reader has closed the pipe; the exit code still matters
     if with_exit_code and difference.has_changes:
         sys.exit(1)
 
 
 def _with_keys_alone(sampled: SampledDifference, samples: int) -> tuple[GenerationDifference, bool]:
-    """A sampled difference, which knows keys and no values, and whether all keys were compared."""
+    """Return the sampled difference, which has no values, and whether it compared all keys."""
     keys = {kind: [KeyChange(key, None, None) for key in found[:samples]] for kind, found in sampled.samples.items()}
     return (
         GenerationDifference(sampled.added, sampled.removed, sampled.changed, sampled.same, keys, samples),

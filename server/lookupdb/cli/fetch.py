@@ -1,4 +1,4 @@
-"""`lookupdb fetch`: one shard of a generation, from a store into a folder."""
+"""`lookupdb fetch`: fetch one shard of a generation from a store into a folder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ from lookupdb.wording import check_path
 @store_wait_option
 @cluster_option
 @option(
-    "--namespace", default=None, show_default=False, help="Of the dataset.  [default: that in --dataset, else default]"
+    "--namespace",
+    default=None,
+    show_default=False,
+    help="Namespace of the dataset.  [default: that in --dataset, else default]",
 )
-@option("--dataset", metavar="[NAMESPACE/]NAME", required=True, help="Whose generation it is.")
-@option("--uid", default=LOCAL, help="Of the dataset; its first eight characters count.")
-@option("--generation", type=GenerationAddress(), required=True, help="Of which generation.")
-@option("--shard", type=click.IntRange(min=0), required=True, help="Which of its shards.")
-@option("--rate", type=Size(), default="256MiB", help="Bytes a second, at most: others need the disk too.")
+@option("--dataset", metavar="[NAMESPACE/]NAME", required=True, help="Dataset of the generation.")
+@option("--uid", default=LOCAL, help="Uid of the dataset; the first eight characters suffice.")
+@option("--generation", type=GenerationAddress(), required=True, help="Generation of the shard.")
+@option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
+@option("--rate", type=Size(), default="256MiB", help="Maximum bytes per second, to leave disk bandwidth to others.")
 @option(
     "--patience",
     type=click.FloatRange(min=0),
     default=PATIENCE_SECONDS,
-    help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
+    help="Seconds without a byte from a failing store before giving up.",
 )
 @termination_log_option
 @json_option
@@ -62,10 +65,10 @@ def command(
         lookupdb fetch --store s3://lookups/eu --cluster-id c1 --dataset team/people --uid 3f2b9c1e --generation g12 \\
             --shard 3 /data
 
-    The file is verified (size, SHA-256) before it gets its name, and manifest.json comes last. What is there whole is
-    not fetched again; what an interrupted fetch left is removed. Nothing that is written stays in the page cache: it
-    belongs to those who serve. Standard output gets the result, failures too, as one line of JSON; a terminal gets of
-    a failure its message alone, unless --json is given.
+    The file is verified (size, SHA-256) before it gets its name, and manifest.json is written last. A whole file is not
+    fetched again, and leftovers of an interrupted fetch are removed. Written data do not stay in the page cache, which
+    belongs to the serving processes. Standard output gets the result as one line of JSON. On a terminal a failure
+    prints only its message, unless --json is given.
     """
     with report_outcome(termination_log, as_json, dataset=dataset, generation=generation, shard=shard) as result:
         check_path(folder)

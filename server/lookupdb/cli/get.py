@@ -1,4 +1,4 @@
-"""`lookupdb get`."""
+"""`lookupdb get`: look keys up through a router."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from lookupdb.wording import format_count
     "--generation",
     type=GenerationAddress(),
     metavar="gN",
-    help="Ask this generation, a candidate say, or none; not the active one.",
+    help="Ask this generation only, for example a candidate, not the active one.",
 )
 @ca_file_option
-@token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
+@token_file("Send the router the token in this file (or in LOOKUPDB_TOKEN).")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -43,14 +43,14 @@ def command(
 ) -> None:
     """Look keys up in DATASET: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or a router's URL.
 
-    One key prints its value: JSON as a line, a raw value byte for byte, so that `> FILE` saves it as it is; only a
-    terminal gets an end of line with it, if it has none. Several, or `-` for one key a line on standard input, print a
-    JSON object a line: {"key": …, "value": …}, with base64 for raw values, {"key": …, "value": null, "missing": true}
-    for a missing key, or {"key": …, "unavailable": true} for one of which nothing can be said now. A value that is null
-    is not missing.
+    For one key, print its value: JSON as a line, a raw value byte for byte, so that `> FILE` saves it unchanged. Only a
+    terminal gets a final newline, if the value has none. For several keys, or `-` for one key per line on standard
+    input, print a JSON object per line: {"key": …, "value": …}, with base64 for raw values;
+    {"key": …, "value": null, "missing": true} for a missing key; {"key": …, "unavailable": true} for a key that may or
+    may not exist. A null value is not missing.
 
-    Exit code 3: a key is missing. 4: a key is unavailable, or no router answers, or no `lookupdb up` serves DATASET: it
-    may or may not exist; of several keys this comes before 3. 1: the router refused, or does not serve --generation.
+    Exit code 3: a key is missing. 4: a key is unavailable, no router answers, or no `lookupdb up` serves DATASET; this
+    takes precedence over 3. 1: the router rejected the request, or does not serve --generation.
 
     \b
         lookupdb get airports KJFK

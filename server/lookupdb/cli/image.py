@@ -1,4 +1,4 @@
-"""`lookupdb image`: a generation as container images, one for each shard."""
+"""`lookupdb image`: package a generation as container images, one for each shard."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _REGISTRY_PATIENCE_SECONDS: Final = 60.0
 
 @click.group()
 def command() -> None:
-    """Make a generation container images, which Kubernetes mounts into shard servers as volumes.
+    """Package a generation as container images, which Kubernetes mounts into shard servers as volumes.
 
-    Each shard is an image of two layers: manifest.json, and the shard's file. The tag is the shard's for good:
-    people-3f2b9c1e-g12-shard-00003. The same generation gives the same digests, wherever and whenever they are made.
+    Each shard becomes an image of two layers: manifest.json and the shard's file. Its tag never changes, for example
+    people-3f2b9c1e-g12-shard-00003. The same generation always gives the same digests.
     """
 
 
@@ -41,7 +41,7 @@ def _shard_option(command: F) -> F:
         type=click.IntRange(min=0),
         multiple=True,
         show_default=False,
-        help="Which shards, as often as there are.  [default: all]",
+        help="Shard to take. May be repeated.  [default: all]",
     )(command)
 
 
@@ -51,7 +51,7 @@ def _progress_option(command: F) -> F:
         "style",
         type=click.Choice(["auto", "rich", "plain", "none"]),
         default="auto",
-        help="How to show progress, on standard error.",
+        help="How to show progress on standard error.",
     )(command)
 
 
@@ -60,7 +60,7 @@ def _patience_option(command: F) -> F:
         "--patience",
         type=click.FloatRange(min=0),
         default=PATIENCE_SECONDS,
-        help="Seconds for which the store may fail, nothing coming from it, before that is given up.",
+        help="Seconds without a byte from a failing store before giving up.",
     )(command)
 
 
@@ -70,7 +70,7 @@ def _override_option(command: F) -> F:
         "overridden",
         type=GenerationAddress(),
         show_default=False,
-        help="Take this generation, although a gate has refused it.",
+        help="Take this generation although a gate rejected it.",
     )(command)
 
 
@@ -81,7 +81,7 @@ def _override_option(command: F) -> F:
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="The folder of the image layout: empty, not there, or a layout, whose index.json is replaced. Blobs stay.",
+    help="Folder of the image layout: new, empty, or a layout whose index.json is replaced. Its blobs stay.",
 )
 @locator_options
 @_shard_option
@@ -100,14 +100,14 @@ def write(
     as_json: bool,
     **location: Any,
 ) -> None:
-    """Write the images of a GENERATION (gN) in a store, or of the FOLDER of one, as an OCI image layout.
+    """Write the images of a GENERATION (gN in a store, or a FOLDER) as an OCI image layout.
 
     \b
         lookupdb image write g12 --store s3://lookups/eu --dataset team/people --out people-g12
         skopeo copy oci:people-g12:people-3f2b9c1e-g12-shard-00000 docker://registry.example/lookups:…
 
-    Files are verified (size, SHA-256) as they are read. What cannot be read whole is in no index.json. A generation
-    that a gate has refused is not taken, unless --override-gates names it.
+    Files are verified (size, SHA-256) while they are read. index.json lists only complete images. A generation that a
+    gate rejected is not taken, unless --override-gates names it.
     """
     with report_outcome(None, as_json, target=target) as result:
         generation, shards = _find(location, target, selected, overridden)
@@ -126,22 +126,24 @@ def write(
 
 @command.command(short_help="Push the images of a generation to a registry.")
 @click.argument("target", metavar="FOLDER|GENERATION")
-@option("--repository", metavar="HOST/PATH", required=True, help="Where to: registry.example/team/lookups.")
+@option(
+    "--repository", metavar="HOST/PATH", required=True, help="Repository to push to: registry.example/team/lookups."
+)
 @option(
     "--docker-config",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     show_default=False,
-    help="A file with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
+    help="File with credentials, as docker login or a Secret has it.  [default: $DOCKER_CONFIG/config.json]",
 )
 @option(
     "--ca-file",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     show_default=False,
-    help="Trust what authorities in this file (PEM) have signed, besides those of this machine.",
+    help="Also trust the certificate authorities in this PEM file.",
 )
-@click.option("--plain-http", is_flag=True, help="Without TLS; credentials are then sent to this machine alone.")
+@click.option("--plain-http", is_flag=True, help="Use no TLS; credentials are then sent to this machine only.")
 @locator_options
 @_shard_option
 @_override_option
@@ -150,7 +152,7 @@ def write(
     "--registry-patience",
     type=click.FloatRange(min=0),
     default=_REGISTRY_PATIENCE_SECONDS,
-    help="Seconds for which the registry may fail before that is given up.",
+    help="Seconds for which the registry may fail before giving up.",
 )
 @_progress_option
 @termination_log_option
@@ -171,15 +173,14 @@ def push(
     as_json: bool,
     **location: Any,
 ) -> None:
-    """Push the images of a GENERATION (gN) in a store, or of the FOLDER of one, to a repository.
+    """Push the images of a GENERATION (gN in a store, or a FOLDER) to a repository.
 
     \b
         lookupdb image push g12 --store s3://lookups/eu --dataset team/people --repository registry.example/lookups
 
-    Shards are read as streams and verified (size, SHA-256), and sent by oras, which must be on PATH: no shard is
-    written here. What the registry has is not sent again, so run it again if it breaks off. Credentials come from a
-    file, or from a helper that it names. A generation that a gate has refused is not taken, unless --override-gates
-    names it.
+    Shards are streamed and verified (size, SHA-256), and pushed by oras, which must be on PATH; no shard is written to
+    disk. If the push breaks off, run it again: what the registry has is not sent again. Credentials come from a file,
+    or from a helper that it names. A generation that a gate rejected is not taken, unless --override-gates names it.
     """
     with report_outcome(termination_log, as_json, target=target, repository=repository) as result:
         place = parse_repository(repository)
@@ -205,8 +206,10 @@ def push(
 def _find(
     location: dict[str, Any], target: str, selected: Sequence[int], overridden: str | None
 ) -> tuple[StoredGeneration, tuple[int, ...]]:
-    """The generation, and which of its shards. Raises UsageError, StoreError, and GateClosed if a gate has refused it
-    and it is not the one whose gates are ``overridden``."""
+    """Return the generation and the numbers of the chosen shards.
+
+    Raises UsageError, StoreError, and GateClosed for a rejected generation that is not ``overridden``.
+    """
     generation = GenerationLocator(**location).find(target)
     manifest = generation.manifest
     if manifest.refused is not None and overridden != manifest.generation:

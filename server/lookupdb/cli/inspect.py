@@ -1,4 +1,4 @@
-"""`lookupdb inspect`: what a shard file or a generation holds."""
+"""`lookupdb inspect`: show the contents of a shard file or a generation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lookupdb.store.stored_generation import StoredGeneration, find_shard_entry,
 from lookupdb.wording import format_count
 
 _SHOWN_CHARACTERS: Final = 100
-"""Of a sampled value, in text; JSON has more."""
+"""Length of a sampled value in text; JSON has more."""
 _SHOWN_FILES: Final = 8
 
 
@@ -36,11 +36,11 @@ _SHOWN_FILES: Final = 8
     "--verify",
     "with_checksums",
     is_flag=True,
-    help="Read every file through and compare its checksum with manifest.json.",
+    help="Read every file and compare its checksum with manifest.json.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -> None:
-    """Show what a shard FILE, the FOLDER of a generation, or a GENERATION (gN) in a store holds.
+    """Show the contents of a shard FILE, the FOLDER of a generation, or a GENERATION (gN) in a store.
 
     \b
         lookupdb inspect g1 --dataset airports
@@ -63,7 +63,7 @@ def command(target: str, with_checksums: bool, as_json: bool, **location: Any) -
 
 
 def _check_file(path: Path, *, with_checksum: bool) -> None:
-    """Compare a single file with the manifest beside it, which it need not have unless its checksum is asked for."""
+    """Compare a single file with the manifest beside it, which is required only for its checksum."""
     try:
         entry = find_shard_entry(path)
     except StoreError as error:
@@ -143,7 +143,7 @@ def _describe_manifest(manifest: Manifest, *, verified: bool) -> Iterator[tuple[
 
 
 def _describe_reasons(name: str, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Why gates were closed, a line each."""
+    """Yield the reasons of failed gates, one a line."""
     lines = [line for reason in reasons for line in reason.splitlines()]
     yield from (("" if number else name, line) for number, line in enumerate(lines))
 

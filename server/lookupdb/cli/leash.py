@@ -1,6 +1,6 @@
-"""``python -m lookupdb.cli.leash VERB…`` is ``lookupdb VERB…`` that ends when its standard input does.
+"""Run ``python -m lookupdb.cli.leash VERB…``: ``lookupdb VERB…`` that ends when its standard input closes.
 
-`lookupdb up` holds the other end of that pipe, so whatever ends `up`, SIGKILL included, ends its children.
+`lookupdb up` holds the other end of that pipe, so its children end whatever kills it, SIGKILL included.
 """
 
 from lookupdb.cli import main

@@ -1,4 +1,4 @@
-"""`lookupdb load`."""
+"""`lookupdb load`: send load to a router and measure it."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from lookupdb.store.stored_generation import StoredGeneration
 from lookupdb.up.client import Trust
 from lookupdb.wording import format_count, render_json
 
-# The options that say what a load is: those of `lookupdb load`, and of `kubectl lookupdb load`, whose Job runs it.
+# Options that describe a load. `lookupdb load` has them, and `kubectl lookupdb load`, whose Job runs the former.
 
 
-# The most that may be sent without FLAG: a typing error must not take a router down.
+# Limits without FLAG: a typing error must not overload a router.
 MAX_RATE: Final = 1000.0
 MAX_KEYS_PER_SECOND: Final = 100_000.0
-MAX_SECONDS: Final = 60.0  # with the warm-up
+MAX_SECONDS: Final = 60.0  # including the warm-up
 FLAG: Final = "--beyond-default-bounds"
 SAMPLE: Final = "sample"
 DEFAULT_DURATION: Final = 10.0
@@ -62,18 +62,18 @@ _MAX_FILE_KEY_BYTES: Final = 256 << 20
 
 
 class TextLine(click.ParamType[str]):
-    """Text of which an environment variable holds one a line."""
+    """Text; an environment variable holds several, one a line."""
 
     name = "text"
     envvar_list_splitter = "\n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """``value``."""
+        """Return ``value``."""
         return str(value)
 
 
 class FileLine(click.Path):
-    """A file's path, of which an environment variable holds one a line: names of files have colons, as times do."""
+    """A file path; an environment variable holds several, one a line, because file names may contain colons."""
 
     envvar_list_splitter = "\n"
 
@@ -83,41 +83,50 @@ _PLAN_OPTIONS: Final = (
         "--rate",
         type=click.FloatRange(0.01, 1_000_000),
         default=100.0,
-        envvar="LOOKUPDB_LOAD_RATE",  # LOOKUPDB_RATE is that of fetches, in bytes
-        help="Requests a second.",
+        envvar="LOOKUPDB_LOAD_RATE",  # LOOKUPDB_RATE is the fetch rate in bytes
+        help="Requests per second.",
     ),
     option(
-        "--ramp", metavar="START:END:SECONDS", help="Go from one rate to another, and stay there; instead of --rate."
+        "--ramp", metavar="START:END:SECONDS", help="Ramp from one rate to another and stay there; replaces --rate."
     ),
-    option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="At random, or evenly."),
+    option("--arrivals", type=click.Choice(["poisson", "uniform"]), default="poisson", help="Random or even spacing."),
     option(
         "--duration",
         type=click.FloatRange(0.1, _LONGEST),
         show_default="10, or the ramp's seconds",
-        help="Seconds that are measured.",
+        help="Seconds to measure.",
     ),
-    option("--warmup", type=click.FloatRange(0, _LONGEST), default=1.0, help="Seconds before, which do not count."),
+    option("--warmup", type=click.FloatRange(0, _LONGEST), default=1.0, help="Seconds of load before measuring."),
     option(
-        "--batch", type=click.IntRange(1, 100_000), default=1, help="Keys of a request: 1 is a GET, more are a POST."
+        "--batch", type=click.IntRange(1, 100_000), default=1, help="Keys per request: 1 sends GET, more send POST."
     ),
-    option("--partial", is_flag=True, help="Let batches be answered in part where a shard is unavailable."),
+    option("--partial", is_flag=True, help="Accept partial answers to batches if a shard is unavailable."),
     option(
-        "--hit-ratio", type=click.FloatRange(0, 1), default=1.0, help="The share of --keys; other keys are made up."
+        "--hit-ratio",
+        type=click.FloatRange(0, 1),
+        default=1.0,
+        help="Share of requests for --keys; the others use made-up keys.",
     ),
-    option("--distribution", default="uniform", metavar="uniform|zipf:S", help="How often which key is asked for."),
-    option("--seed", type=click.IntRange(0), default=1, help="Of all that is random: sample, choice, arrivals."),
+    option("--distribution", default="uniform", metavar="uniform|zipf:S", help="Distribution of requests over keys."),
+    option("--seed", type=click.IntRange(0), default=1, help="Seed for sample, key choice and arrivals."),
     option(
-        "--max-in-flight", type=click.IntRange(1, 20_000), default=256, help="Unanswered requests, and connections."
+        "--max-in-flight",
+        type=click.IntRange(1, 20_000),
+        default=256,
+        help="Maximum unanswered requests and connections.",
     ),
     option(
-        "--processes", type=click.IntRange(1, 64), default=1, help="Of senders: more where a processor is too slow."
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        help="Sender processes; raise it if one CPU cannot keep up.",
     ),
     option(
         "--at",
         "generation",
         type=GenerationAddress(),
         metavar="gN",
-        help="Ask this generation, a candidate say, or none.",
+        help="Ask this generation only, for example a candidate.",
     ),
     option(
         "--header", "headers", type=TextLine(), metavar="'NAME: TEXT'", multiple=True, help="Send it with each request."
@@ -128,9 +137,9 @@ _PLAN_OPTIONS: Final = (
         type=TextLine(),
         metavar="CONDITION",
         multiple=True,
-        help="End with 7 if it holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
+        help="Exit with 7 if this holds: 'p99>20ms', 'unavailable>0', 'missing>5%', 'rate<900'.",
     ),
-    option(FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s, or than 60 s."),
+    option(FLAG, "is_unbounded", is_flag=True, help="Allow more than 1,000 requests/s or 60 s."),
 )
 
 
@@ -151,7 +160,7 @@ def check_bounds(plan: LoadPlan) -> None:
 
 
 def read_key_lines(stream: BinaryIO, where: str, seed: int) -> list[str]:
-    """The keys of ``stream``, one a line. Raises UsageError if they are not UTF-8, or not keys."""
+    """Return the keys of ``stream``, one a line. Raises UsageError if they are not UTF-8, or not keys."""
     keys = take_sample(_decode_lines(stream, where), MAX_KEYS, seed)
     if not keys:
         raise UsageError(f"{where} has no keys", hint="give a file with one key a line, or --keys sample")
@@ -172,7 +181,7 @@ def _decode_lines(stream: BinaryIO, where: str) -> Iterator[str]:
 
 
 def read_keys(source: str, seed: int) -> list[str]:
-    """The keys of the file ``source``, or of standard input if it is ``-``. Raises UsageError."""
+    """Return the keys of the file ``source``, or of standard input if it is ``-``. Raises UsageError."""
     if source == "-":
         return read_key_lines(sys.stdin.buffer, "standard input", seed)
     try:
@@ -186,15 +195,17 @@ def read_keys(source: str, seed: int) -> list[str]:
 
 
 def plan_options(command: F) -> F:
-    """The options, for ``make_plan`` and ``render_words``."""
+    """Add the options that ``make_plan`` and ``render_words`` take."""
     for add in reversed(_PLAN_OPTIONS):
         command = add(command)
     return command
 
 
 def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
-    """The load that ``options`` say, ``timeout`` among them. Raises UsageError, also for one that has to be asked for
-    explicitly."""
+    """Return the plan that ``options``, ``timeout`` among them, describe.
+
+    Raises UsageError, also for a plan that needs ``FLAG``.
+    """
     rate, duration, ramp_seconds = options["rate"], options["duration"], 0.0
     start = end = rate
     if options["ramp"] is not None:
@@ -224,7 +235,7 @@ def make_plan(ctx: click.Context, options: Mapping[str, Any]) -> LoadPlan:
 
 
 def render_words(options: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that say the same."""
+    """Return the options as words of a command line."""
     return [name if value is True else f"{name}={value}" for name, value in _list_values(options)]
 
 
@@ -249,7 +260,7 @@ _REPORT_SUFFIXES: Final = (".html", ".svg")
 
 @dataclass(frozen=True, slots=True)
 class _KeyOptions:
-    """Where keys come from."""
+    """The source of keys."""
 
     keys: str
     size: int
@@ -260,7 +271,7 @@ class _KeyOptions:
     """The dataset that --dataset names."""
 
     def read(self, facts: DatasetFacts, scratch: list[Path]) -> tuple[list[str], str]:
-        """The keys, and what they are from. Raises UsageError, StoreError, CorruptFile."""
+        """Return the keys and a description of their source. Raises UsageError, StoreError, CorruptFile."""
         if self.keys == SAMPLE:
             generation = self._find(facts)
             with tempfile.TemporaryDirectory(prefix="lookupdb-load-") as folder:
@@ -270,8 +281,10 @@ class _KeyOptions:
         return read_keys(self.keys, self.seed), "standard input" if self.keys == "-" else self.keys
 
     def _find(self, facts: DatasetFacts) -> StoredGeneration:
-        """The generation that is sampled: the one that answers, unless another is named. Raises UsageError for one of
-        another dataset than answers; of a folder the namespace is not asked, as it may have been built elsewhere."""
+        """Return the generation to sample: the one that the router serves, unless another is named.
+
+        Raises UsageError for another dataset. A folder's namespace is not compared: it may have been built elsewhere.
+        """
         target = self.sample_from or facts.generation
         if not GENERATION.fullmatch(target):
             generation = self.locator.find(target)
@@ -307,18 +320,26 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
 @click.command("load")
 @click.argument("router", metavar="DATASET")
 @plan_options
-@option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line; or a sample of what answers.")
+@option("--keys", metavar="FILE|-|sample", default=SAMPLE, help="One key a line, or a sample of the served generation.")
 @option(
-    "--sample-size", type=click.IntRange(1, MAX_KEYS), default=DEFAULT_SAMPLE, help="Of --keys sample: so many keys."
+    "--sample-size",
+    type=click.IntRange(1, MAX_KEYS),
+    default=DEFAULT_SAMPLE,
+    help="With --keys sample: number of keys.",
 )
-@option("--sample-from", metavar="FOLDER|gN", help="Of --keys sample: a generation's folder, or another generation.")
-@option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, help="Seconds from a request's intended time.")
+@option("--sample-from", metavar="FOLDER|gN", help="With --keys sample: a generation's folder, or another generation.")
+@option(
+    "--timeout",
+    type=click.FloatRange(0.05, 60),
+    default=5.0,
+    help="Timeout in seconds after a request's scheduled time.",
+)
 @click.option(
     "--json",
     "json_files",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
-    help="The result, as JSON; - is stdout. May be repeated.",
+    help="Write the result here as JSON; - is stdout. May be repeated.",
 )
 @option(
     "--report",
@@ -327,24 +348,24 @@ def _check_reports(_: click.Context, __: click.Parameter, paths: tuple[Path, ...
     metavar="FILE.html|FILE.svg",
     multiple=True,
     callback=_check_reports,
-    help="The result, as a page with plots, or as plots alone. May be repeated.",
+    help="Write the result here as a page with plots, or as plots only. May be repeated.",
 )
 @data_dir_option
 @ca_file_option
-@token_file("The router is shown the token in this file (or in LOOKUPDB_TOKEN).")
+@token_file("Send the router the token in this file (or in LOOKUPDB_TOKEN).")
 @locator_options
 @click.pass_context
 def command(ctx: click.Context, /, router: str, **options: Any) -> None:
-    """Put a load on a router of DATASET, and measure: the name of one that `lookupdb up` serves ([NAMESPACE/]NAME), or
-    a router's URL.
+    """Send load to a router and measure latency. DATASET is a name that `lookupdb up` serves ([NAMESPACE/]NAME), or a
+    router's URL.
 
-    Requests leave by the clock, at --rate, however slowly others are answered, and latencies count from that time on: a
-    router that stalls is charged for all that it keeps waiting. At most --max-in-flight are unanswered; what has to
-    wait for that is counted, and its latency includes it.
+    Requests follow a fixed schedule at --rate, however slow the answers are. Latency counts from the scheduled time, so
+    a router that stalls is charged for every request that it delays. At most --max-in-flight requests are unanswered;
+    requests that wait for this limit are counted, and their latency includes the wait.
 
-    Ctrl-C ends it with the result so far. Exit code 7: a condition of --fail-if holds. 4: no router answers, or it
-    serves nothing. 1: the router refuses, or this machine cannot send as fast as it is asked to. 0 says that the load
-    has run, whatever was answered.
+    Ctrl-C ends the run and prints the result so far. Exit code 7: a condition of --fail-if holds. 4: no router answers,
+    or it serves nothing. 1: the router rejected the load, or this machine cannot send at that rate. 0: the load ran,
+    whatever the router answered.
 
     \b
         lookupdb load airports --rate 500 --duration 30
@@ -357,7 +378,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
         if str(path) != "-":
             _check_writable(path)
     if reports:
-        from lookupdb.load import report  # noqa: F401 - before the load: it says if its library is not installed
+        from lookupdb.load import report  # noqa: F401 - fail before the load if its library is missing
     scratch: list[Path] = []
 
     def clean_up(_code: int) -> None:
@@ -376,7 +397,7 @@ def command(ctx: click.Context, /, router: str, **options: Any) -> None:
 
 
 def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: list[Path]) -> LoadOrder:
-    """Ask the router once, and read the keys. Folders to be removed are in ``scratch``."""
+    """Ask the router once and read the keys. Folders to remove later are added to ``scratch``."""
     plan = make_plan(ctx, options)
     generation, trust = options["generation"], options["trust"]
     assert isinstance(trust, Trust)
@@ -395,7 +416,7 @@ def _prepare(ctx: click.Context, router: str, options: dict[str, Any], scratch: 
 
 
 def _key_options(ctx: click.Context, router: str, facts: DatasetFacts, options: dict[str, Any]) -> _KeyOptions:
-    """The store of the `lookupdb up` that serves ``router`` is the one that is meant, unless another is named."""
+    """Use the store of the `lookupdb up` that serves ``router``, unless another one is named."""
     store_url = options["store_url"]
     is_default = ctx.get_parameter_source("store_url") is click.core.ParameterSource.DEFAULT
     if is_default and not is_url(router):
@@ -413,7 +434,7 @@ def _write_result(
     say = say_of_failure if is_failure else click.echo
     try:
         say(line if Path("-") in json_files else render_summary(document))
-    finally:  # also when nobody reads that any more
+    finally:  # also if standard output is closed
         contents = [(path, line + b"\n") for path in json_files if str(path) != "-"]
         if reports:
             from lookupdb.load.report import render_report
@@ -423,7 +444,7 @@ def _write_result(
 
 
 def _write_files(contents: Sequence[tuple[Path, bytes]]) -> None:
-    """Write as many as can be written. Raises UsageError for the first that cannot."""
+    """Write every file that can be written. Raises UsageError for the first failure."""
     failures = []
     for path, content in contents:
         try:
@@ -435,11 +456,11 @@ def _write_files(contents: Sequence[tuple[Path, bytes]]) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Raises UsageError if ``path`` cannot be written: it is known before the load, and nothing is written yet."""
+    """Raises UsageError, before the load starts, if ``path`` cannot be written."""
     folder = path.parent
     try:
         is_folder, is_there = folder.is_dir(), path.exists()
-    except OSError as error:  # a folder above them may not be looked into
+    except OSError as error:  # a parent folder may not be readable
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="give another file") from error
     if not is_folder:
         raise UsageError(

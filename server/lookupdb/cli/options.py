@@ -1,4 +1,4 @@
-"""Options that verbs share: names of environment variables, sizes, logging."""
+"""Options that verbs share (environment variables, sizes, secrets, logging), and a build's note on the announcement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lookupdb.tokens import MAX_TOKEN_BYTES
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_PASSWORD_BYTES: Final = 1024
-"""A client that has not authenticated may send only little (see ``serve.limits``)."""
+"""Limited, because an unauthenticated client may send only little (see ``serve.limits``)."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _UNITS: Final = {
     "": 1,
@@ -45,18 +45,18 @@ def option(name: str, *names: str, **settings: Any) -> Callable[[F], F]:
     settings.setdefault("show_envvar", True)
     settings.setdefault("show_default", True)
     kind = settings.get("type")
-    if isinstance(kind, click.IntRange | click.FloatRange):  # or a message speaks of "a valid integer range"
+    if isinstance(kind, click.IntRange | click.FloatRange):  # else messages say "a valid integer range"
         kind.name = "number" if isinstance(kind, click.FloatRange) else "integer"
     return click.option(name, *names, **settings)
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes as people and Kubernetes write it: 1GiB, 512Mi, 2G, 1048576."""
+    """A number of bytes, written as 1GiB, 512Mi, 2G or 1048576."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Fails with a usage error for anything that is not a positive size."""
+        """Return the number of bytes, or fail with a usage error."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?)?B?", str(value).strip(), re.IGNORECASE)
@@ -67,29 +67,31 @@ class Size(click.ParamType[int]):
 
 
 class GenerationAddress(click.ParamType[str]):
-    """g1, g2, …"""
+    """The name of a generation: g1, g2, …"""
 
     name = "gN"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Fails with a usage error for anything else."""
+        """Return the name, or fail with a usage error."""
         if not GENERATION.fullmatch(str(value)):
             self.fail(f"a generation is called g1, g2, …, found {value!r}", param, ctx)
         return str(value)
 
 
 class ManifestOption(click.Option):
-    """--file, which names one manifest: of two, click would drop the first one silently, and other programs take both.
-    Of any other option the last value counts, so that what a script or the chart sets can be overridden."""
+    """The option --file, which takes one manifest and rejects a second one instead of silently dropping the first.
+
+    For every other option the last value wins, so that users can override what a script or the chart sets.
+    """
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Have the parser collect all values."""
+        """Make the parser collect all values."""
         parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=1)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         """Return the value and where it comes from. Raises click's UsageError for several."""
         if files := opts.get(self.name):
-            if len(files) > 1 and not ctx.resilient_parsing:  # while words are completed nothing is refused
+            if len(files) > 1 and not ctx.resilient_parsing:  # shell completion must not fail
                 names, found = "/".join(self.opts), " and ".join(map(repr, files))
                 raise click.UsageError(
                     f"{names} takes one manifest, found {found}; give each LookupDataset a run of its own.", ctx
@@ -101,7 +103,7 @@ class ManifestOption(click.Option):
 def password_file(help_text: str) -> Callable[[F], F]:
     """Return an option whose command takes ``password``: text from the file, or from LOOKUPDB_PASSWORD, or None.
 
-    A flag never holds it: any process listing would show that.
+    A command-line flag would show it in process listings.
     """
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return option("--password-file", "password", type=kind, callback=_password, help=help_text)
@@ -119,7 +121,7 @@ def _password(_ctx: click.Context, _param: click.Parameter, file: Path | None) -
 def token_file(help_text: str) -> Callable[[F], F]:
     """Return an option whose command takes ``token``: text from the file, or from LOOKUPDB_TOKEN, or None.
 
-    A flag never holds it: any process listing would show that.
+    A command-line flag would show it in process listings.
     """
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return option("--token-file", "token", type=kind, callback=_read_token, help=help_text)
@@ -166,17 +168,19 @@ log_format = option(
 )
 
 
-# What a build says where the store announces another generation: whoever follows the announcement does not see it.
+# The note of a build when the store announces another generation, which readers then follow.
 
 
 def with_note(report: BuildReport, store: Store, spec: DatasetSpec, active: str | None) -> BuildReport:
-    """``report``, which says in its message, and on standard error, that another generation is announced. Who has
-    named the ``active`` one cuts over, and announces, itself: nothing is said then."""
+    """Return ``report`` with a note, also printed to standard error, if the store announces another generation.
+
+    A caller that names the ``active`` generation announces by itself, and gets no note.
+    """
     if active is not None or report.outcome == "waiting":
         return report
     try:
         note = _describe_announced(report, store, spec)
-    except StoreError:  # it was built, and whoever follows says what is wrong
+    except StoreError:  # the build succeeded, and readers report this error
         return report
     if note is None:
         return report

@@ -1,4 +1,4 @@
-"""How the value of a single key is written to standard output."""
+"""What verbs write: the JSON result of a run, and keys and values as text."""
 
 from __future__ import annotations
 
@@ -19,33 +19,30 @@ from lookupdb.process.launch import describe_error, drop_unwritten, write_termin
 from lookupdb.store.difference import MAX_VALUE_BYTES, MAX_VALUE_CHARACTERS
 from lookupdb.wording import needs_escape, render_json, shorten
 
-# The result of a verb that runs once: one line of JSON, and the termination log of Kubernetes.
+# The result of a verb that runs once: one line of JSON, also written to the termination log of Kubernetes.
 
 
 def termination_log_option(command: F) -> F:
-    """--termination-log."""
+    """Add --termination-log."""
     return option(
         "--termination-log",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Also write the result here, failures too, in at most 4096 bytes.",
+        help="Also write the result, or the failure, to this file, in at most 4096 bytes.",
     )(command)
 
 
 def json_option(command: F) -> F:
-    """--json, of verbs whose result is JSON for a program and a message for a person, when they fail."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="On a terminal, too, write the result of a failure as JSON."
-    )(command)
+    """Add --json, for verbs whose failures print JSON to programs and a message to people."""
+    return click.option("--json", "as_json", is_flag=True, help="Write failures as JSON on a terminal too.")(command)
 
 
 def prints_failures(as_json: bool) -> bool:
-    """Whether the result of a failure is printed: a terminal gets its message alone, unless asked by --json."""
+    """Return whether failures print JSON: always, except on a terminal without --json."""
     return as_json or not sys.stdout.isatty()
 
 
 def say_of_failure(line: str | bytes) -> None:
-    """Print ``line`` of a program that has failed. What standard output does not take is dropped: the message and the
-    exit code are those of the failure."""
+    """Print ``line`` for a failed program, or drop it if standard output is closed: the failure keeps its exit code."""
     try:
         click.echo(line)
     except OSError:
@@ -53,13 +50,15 @@ def say_of_failure(line: str | bytes) -> None:
 
 
 class VerbResult(dict[str, Any]):
-    """The members of the result that are known so far."""
+    """The members of the result so far."""
 
 
 @contextmanager
 def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator[VerbResult]:
-    """Write how the block ends, with the members that it has added, whatever the end. SIGINT and SIGTERM end it
-    soon, also while a bucket does not answer."""
+    """Write the outcome of the block, with the members that it added.
+
+    SIGINT and SIGTERM end it soon, also while a bucket does not answer.
+    """
     began = time.monotonic()
     result = VerbResult(members)
 
@@ -84,23 +83,23 @@ def report_outcome(path: Path | None, as_json: bool, **members: Any) -> Iterator
 def _describe_failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         code = 130 if isinstance(error, KeyboardInterrupt) else int(error.code or 0)
-        return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted, and can be run again"}
+        return {"exitCode": code, "reason": "Interrupted", "message": "it was interrupted; run it again"}
     return describe_error(
         error if isinstance(error, LookupdbError) else LookupdbError(f"{type(error).__name__}: {error}")
     )
 
 
-# How ``inspect`` and ``diff`` write keys and values: text as it is, other bytes as Python has them.
+# Keys and values as ``inspect`` and ``diff`` write them: text unchanged, other bytes in Python's notation.
 
 
 _ELLIPSIS: Final = "…"
 
 
 def render_line(data: bytes, characters: int = MAX_VALUE_CHARACTERS) -> str:
-    """Return ``data`` in one line of so many characters, and an ellipsis if there is more.
+    """Return ``data`` in one line of at most ``characters``, with an ellipsis if there is more.
 
-    Text is as it is. If it has control characters, these are escaped, as \\n or \\x1b, and a backslash is \\\\. What is
-    not UTF-8 is in quotes, as Python writes bytes: '\\x89PNG'.
+    Control characters in text are escaped, as \\n or \\x1b; then a backslash is \\\\. Bytes that are not UTF-8 are
+    written in quotes, as Python writes them: '\\x89PNG'.
     """
     text = _decode(data)
     if text is None:
@@ -111,14 +110,13 @@ def render_line(data: bytes, characters: int = MAX_VALUE_CHARACTERS) -> str:
 
 
 def render_member(data: bytes) -> str:
-    """Return ``data`` as a string of a JSON document: text as it is, what is not UTF-8 as ``render_line`` has it. A
-    long one is cut."""
+    """Return ``data`` as a string for JSON, cut if it is long. Bytes that are not UTF-8 are as in ``render_line``."""
     text = _decode(data)
     return _render_bytes(data, MAX_VALUE_CHARACTERS) if text is None else shorten(text, MAX_VALUE_CHARACTERS)
 
 
 def _decode(data: bytes) -> str | None:
-    """The text; None if ``data`` is not UTF-8. A sample of a longer value may end within a character."""
+    """Return the text, or None if ``data`` is not UTF-8. A cut value may end within a character."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(data, final=len(data) < MAX_VALUE_BYTES)
     except UnicodeDecodeError:
@@ -137,7 +135,7 @@ def _escape(text: str, characters: int) -> str:
 
 
 def _render_bytes(data: bytes, characters: int) -> str:
-    """As Python writes bytes, without the b; only whole bytes are shown."""
+    """Return ``data`` as Python writes bytes, without the b and with whole bytes only."""
     kept, shown = data, repr(data)[1:]
     while (excess := len(shown) - characters) > 0:
         kept = kept[: -((excess + 3) // 4)]  # a byte has at most four characters
@@ -146,7 +144,9 @@ def _render_bytes(data: bytes, characters: int) -> str:
 
 
 def print_value(value: bytes, *, is_json: bool) -> None:
-    """Write ``value``, and flush it: JSON as a line; a raw value byte for byte, so that it can be put into a file. Only
-    a terminal gets an end of line with it, if it has none."""
+    """Write ``value`` and flush it: JSON as a line, a raw value byte for byte.
+
+    Only a terminal gets a final newline, if the value has none.
+    """
     ends_line = is_json or (sys.stdout.isatty() and not value.endswith(b"\n"))
     click.echo(value, nl=ends_line)

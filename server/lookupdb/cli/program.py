@@ -1,4 +1,4 @@
-"""How a program of the command line ends: with an exit code, and a sentence where it has failed."""
+"""How a command-line program ends: its exit code, its error message, and its reaction to SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from lookupdb.process.launch import (
 
 
 def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError], str] = str) -> NoReturn:
-    """Run a program to its end: ``run``, which returns its exit code, or nothing. ``describe`` makes the sentence of an
-    error. Messages that standard error does not take change no exit code."""
+    """Run ``run``, which returns its exit code or nothing, and exit. ``describe`` formats an error.
+
+    The exit code stays the same if standard error cannot be written.
+    """
     open_closed_streams()
     drop_refused_messages()
     try:
@@ -49,35 +51,33 @@ def run_program(run: Callable[[], int | None], describe: Callable[[LookupdbError
 
 
 def _find_unwritten(error: OSError) -> NotEnoughRoom:
-    """The error of a program whose standard output takes no more, for its disk is full. Raises any other ``error``."""
+    """Return the error for standard output on a full disk. Raises any other ``error``."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
         raise error
     drop_unwritten()
     return NotEnoughRoom(
         f"standard output cannot be written: {error.strerror}",
-        hint="what has been written is not whole: make room where it goes",
+        hint="the output is incomplete: free some disk space",
     )
 
 
-# SIGINT and SIGTERM end a verb in time, wherever it stands: also in native code, where no handler runs.
-#
-# A signal is raised in the main thread as soon as that takes it, and everything is undone in order. A thread of its own
-# sees to it that this happens: else it ends the program.
+# SIGINT and SIGTERM end a verb in time, also in native code, where no Python handler runs. The signal is raised in the
+# main thread, which cleans up. A second thread ends the program if that takes too long.
 
 
 TAKEN_SECONDS: Final = 1.0
-"""Until the main thread must have taken a signal."""
+"""Time limit for the main thread to notice a signal."""
 UNDO_SECONDS: Final = 5.0
-"""Until everything must be undone from then on: a bucket that does not answer holds that up."""
+"""Time limit for the clean-up after that. A bucket that does not answer delays it."""
 EXIT_CODES: Final = {signal.SIGINT: 130, signal.SIGTERM: 128 + signal.SIGTERM}
 
 
 @contextmanager
 def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt in the block and SIGTERM SystemExit, once.
+    """Make SIGINT raise KeyboardInterrupt in the block, and SIGTERM SystemExit, once.
 
-    When the block has not ended in time after that, ``clean_up`` is called in another thread, with the exit code, and
-    the program ends with it, whatever ``clean_up`` raises.
+    If the block does not end in time after that, another thread calls ``clean_up`` with the exit code and ends the
+    program, whatever ``clean_up`` raises.
     """
     watch = _Watch(clean_up)
     previous = {number: signal.signal(number, watch.take) for number in EXIT_CODES}
@@ -93,7 +93,7 @@ def ended_in_time(clean_up: Callable[[int], None] = lambda _: None) -> Iterator[
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End the program with ``code``, and say why, if standard error takes that."""
+    """End the program with ``code``, and print why if standard error can be written."""
     with suppress(OSError):
         click.echo("interrupted", err=True)
     daemon_calls.end_at_once(code)
@@ -108,7 +108,7 @@ class _Watch:
         self.thread = threading.Thread(target=self._run, name="interruption", daemon=True)
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        """The handler of both signals. `lookupdb up` and its terminal both send one: the second undoes no undoing."""
+        """Handle both signals. Both may come at once: the second must not stop the clean-up."""
         if self._is_taken:
             return
         self._is_taken = True
@@ -122,7 +122,7 @@ class _Watch:
         os.close(self._reading)
 
     def _run(self) -> None:
-        while numbers := os.read(self._reading, 1):  # Python writes each signal's number, whatever it is busy with
+        while numbers := os.read(self._reading, 1):  # Python writes the number of each signal here at once
             if numbers[0] in EXIT_CODES and not self._ends_in_time():
                 self._force_end(EXIT_CODES[signal.Signals(numbers[0])])
 

@@ -1,4 +1,4 @@
-"""`lookupdb route`: the router."""
+"""`lookupdb route`: run the router."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lookupdb.router.subjects import MAX_SUBJECTS, is_subject
 _ROUTER_FIELDS: Final[dict[str, Any]] = schema.resource_schema()["properties"]["spec"]["properties"]["router"][
     "properties"
 ]
-"""The CRD's ``spec.router``: defaults, bounds and descriptions of the options stand there."""
+"""The CRD's ``spec.router``, which has the defaults, bounds and descriptions of the options."""
 
 
 _OPTIONS: Final = {
@@ -31,24 +31,24 @@ _OPTIONS: Final = {
     "idle_timeout_seconds": "idle_timeout",
     "write_timeout_seconds": "write_timeout",
 }
-"""Fields of RouterLimits whose option is called otherwise, because an option's name need not say its unit."""
+"""Fields of RouterLimits whose option has a name without the unit."""
 
 
 DIRECTIVES: Final = re.compile("[a-z][a-z-]*(=[A-Za-z0-9-]+)?(, ?[a-z][a-z-]*(=[A-Za-z0-9-]+)?)*")
-"""As the CRD's rule has them."""
+"""The same pattern as in the CRD."""
 _SHARED: Final = re.compile("public|s-maxage|must-revalidate")
-"""Directives by which shared caches may keep answers to requests with a token (RFC 9111, 3.5)."""
+"""Directives that let shared caches keep answers to requests with a token (RFC 9111, 3.5)."""
 
 
 def _limit_option(name: str, field: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option whose default, bounds and help are those of ``spec.router.<field>``."""
+    """Return an option with the default, bounds and help of ``spec.router.<field>``."""
     schema_ = _ROUTER_FIELDS[field]
     settings.setdefault("type", click.IntRange(schema_["minimum"], schema_.get("maximum")))
     return option(name, default=schema_["default"], help=schema_["description"], **settings)
 
 
 def _check_cache_control(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Return ``value`` if it is as ``spec.router.cacheControl`` may be."""
+    """Return ``value`` if ``spec.router.cacheControl`` may have it."""
     longest = _ROUTER_FIELDS["cacheControl"]["maxLength"]
     if value is not None and not (len(value) <= longest and DIRECTIVES.fullmatch(value)):
         raise click.BadParameter(
@@ -63,20 +63,20 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
-    help="The routing table file. It is watched: a change takes effect while serving.",
+    help="Routing table file. It is watched: changes take effect while serving.",
 )
 @option(
     "--dataset-uid",
     metavar="UID",
-    help="The dataset to route for: a table of another is refused, also of one deleted that had the same name.  "
+    help="Dataset to route for. A table of another dataset is rejected, even of a deleted one with the same name.  "
     "[default: any]",
 )
 @option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
-@option("--port", type=click.IntRange(0, 65535), default=8080, help="The public HTTP port; 0 takes a free one.")
+@option("--port", type=click.IntRange(0, 65535), default=8080, help="Public HTTP port; 0 takes a free one.")
 @option(
     "--resp-port",
     type=click.IntRange(0, 65535),
-    help="A second public port, on which clients speak the Redis protocol; 0 takes a free one.  [default: none]",
+    help="Second public port, for the Redis protocol; 0 takes a free one.  [default: none]",
 )
 @option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
 @_limit_option("--workers", "workers")
@@ -99,54 +99,54 @@ def _check_cache_control(_context: click.Context, _parameter: click.Parameter, v
 @option(
     "--memory-limit",
     type=Size(),
-    help="The memory that the router may use, whatever clients do: what it takes of requests and answers follows.  "
-    "[default: the container's limit; where there is none, 448MiB a worker and 56MiB]",
+    help="Memory limit of the router. It bounds the requests and answers that it accepts.  "
+    "[default: the container's limit; without one, 448MiB per worker plus 56MiB]",
 )
 @option(
     "--tls-cert",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The public port speaks TLS with the certificate in this PEM file, and its chain; it is watched.",
+    help="Use TLS on the public port, with the certificate chain in this PEM file. It is watched.",
 )
-@option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="The certificate's key, not encrypted.")
+@option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Unencrypted key of the certificate.")
 @option(
     "--tls-client-ca",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Clients need a certificate by one of the authorities in this PEM file.",
+    help="Require client certificates signed by an authority in this PEM file.",
 )
 @password_file(
-    "Shard servers are given the password in this file (or in LOOKUPDB_PASSWORD), but those whose key the routing "
+    "Password for shard servers, in this file (or in LOOKUPDB_PASSWORD), except those whose key the routing "
     "table names."
 )
 @option(
     "--password-key-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder of keys that the routing table names, each in a file called by its fingerprint; passwords of "
+    help="Folder of the keys that the routing table names, each in a file named by its fingerprint. Passwords of "
     "shard servers are derived from them. It is watched.",
 )
 @option(
     "--auth-tokens",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder of hashes of tokens, a file a client (see `lookupdb token`): who shows such a token may look up. It "
-    "is watched.  [default: anybody may look up]",
+    help="Folder of token hashes, one file per client (see `lookupdb token`): these clients may look up. It is "
+    "watched.  [default: anybody may look up]",
 )
 @option(
     "--auth-keys",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The public keys of a cluster's service accounts (a JWKS): those of --auth-subject may look up, too. It is "
+    help="Public keys of a cluster's service accounts (a JWKS), so that those of --auth-subject may look up. It is "
     "watched.",
 )
-@option("--auth-audience", help="The one audience of the tokens of service accounts.")
+@option("--auth-audience", help="Required audience of service account tokens.")
 @option(
     "--auth-subject",
     "auth_subjects",
     metavar="NAMESPACE/NAME",
     multiple=True,
-    help="A service account that may look up, or all of a namespace: NAMESPACE/*. May be repeated.",
+    help="Service account that may look up, or NAMESPACE/* for all of a namespace. May be repeated.",
 )
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help='Written when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.',
+    help='Write this when ready: {"pid": …, "port": …, "admin": …}; "resp" is --resp-port.',
 )
 @log_format
 def command(
@@ -171,17 +171,17 @@ def command(
       GET  /v1/dataset                          generation, records, shards, age
       GET  /healthz, /readyz                    for load balancers, without a token
 
-    With --resp-port any client of Redis can ask, too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
-    EXPIRETIME PEXPIRETIME, for fields of objects HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN, transactions
-    (MULTI EXEC DISCARD WATCH UNWATCH), DBSIZE INFO, and what clients ask when they connect (AUTH CLIENT COMMAND CONFIG
-    ECHO HELLO PING QUIT READONLY RESET SELECT). What cannot be looked up now is an error, never nil.
+    With --resp-port any Redis client can ask too: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL
+    EXPIRETIME PEXPIRETIME; for fields of objects HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN; transactions
+    (MULTI EXEC DISCARD WATCH UNWATCH); DBSIZE INFO; and what clients send when they connect (AUTH CLIENT COMMAND CONFIG
+    ECHO HELLO PING QUIT READONLY RESET SELECT). A key that cannot be looked up now gives an error, never nil.
 
-    Keys that arrive together leave together: one batch a shard is in flight while the next one gathers. An endpoint
-    is used only after it has proven to serve the dataset, generation and shard that the table says. A new table
-    takes effect when all of its shards are proven; until then, and when it is not valid, the old one serves.
+    Keys that arrive together are sent together: each shard has one batch in flight while the next one gathers. An
+    endpoint is used only after it has proven that it serves the dataset, generation and shard of the table. A new table
+    takes effect when all of its shards have. Until then, and if it is invalid, the old one serves.
 
-    The admin port answers /healthz, /readyz, /status (which says why a table is not in effect) and /metrics.
-    SIGTERM: not ready, answer for --drain-seconds more while clients leave, finish what is in flight, end.
+    The admin port answers /healthz, /readyz, /status (with the reason why a table is not in effect) and /metrics.
+    On SIGTERM: not ready, keep answering for --drain-seconds while clients leave, finish what is in flight, end.
     """
     access = _read_access(auth_tokens, auth_keys, auth_audience, auth_subjects)
     if access is not None and _SHARED.search(options["cache_control"] or ""):
@@ -204,7 +204,7 @@ def command(
 
 
 def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> dict[str, str | None] | None:
-    """As the router's settings have them. Raises UsageError."""
+    """Return the TLS files in the form of the router's settings. Raises UsageError."""
     if certificate is None or key is None:
         if certificate or key or client_ca:
             raise UsageError(
@@ -219,7 +219,7 @@ def _tls_files(certificate: Path | None, key: Path | None, client_ca: Path | Non
 def _read_access(
     tokens: Path | None, keys: Path | None, audience: str | None, subjects: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Who may look up, as AccessSettings; None for anybody. Raises UsageError."""
+    """Return AccessSettings, or None if anybody may look up. Raises UsageError."""
     if len({keys is None, not audience, not subjects}) > 1:
         raise UsageError(
             "service accounts are let in by their cluster's keys, an audience and subjects, found only some of these",

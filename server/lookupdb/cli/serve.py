@@ -1,4 +1,4 @@
-"""`lookupdb serve`: one shard over RESP."""
+"""`lookupdb serve`: serve one shard over RESP."""
 
 from __future__ import annotations
 
@@ -20,65 +20,68 @@ _LAST_PORT: Final = 65535
 
 @click.command(short_help="Serve one shard over RESP, the Redis protocol.")
 @click.argument("path", metavar="GENERATION_DIR|FILE", type=click.Path(path_type=Path))
-@option(
-    "--shard", type=click.IntRange(min=0), help="Which shard of the directory; needed if it holds files of several."
-)
+@option("--shard", type=click.IntRange(min=0), help="Shard to serve; required if the directory holds several.")
 @option("--workers", type=click.IntRange(1, 64), default=1, help="Worker processes; all share one copy of the shard.")
 @option("--host", default="127.0.0.1", help="The address to listen on; * or :: is all, IPv4 and IPv6.")
-@option("--port", type=click.IntRange(0, 65535), default=7000, help="Worker i listens on PORT+i; 0: on free ones.")
-@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option("--port", type=click.IntRange(0, 65535), default=7000, help="Worker i listens on PORT+i; 0 takes free ports.")
+@option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=9090,
+    help="Port for health, status and metrics; 0 takes a free one.",
+)
 @option(
     "--drain-seconds",
     type=click.FloatRange(0, 3600),
     default=5.0,
-    help="After SIGTERM: not ready, but answering for so long.",
+    help="Seconds after SIGTERM to be not ready but keep answering.",
 )
 @option(
     "--warm",
     type=click.Choice(get_args(WarmPolicy)),
     default="auto",
-    help="Whether the file, read to verify it, stays in the page cache; auto: when it fits into memory.",
+    help="Keep the verified file in the page cache; auto: if it fits into memory.",
 )
-@option("--read-rate", type=Size(), default="1GiB", help="Bytes a second at which the file is verified.")
-@password_file("Clients must AUTH with the password in this file (or in LOOKUPDB_PASSWORD).")
+@option("--read-rate", type=Size(), default="1GiB", help="Bytes per second for verifying the file.")
+@password_file("Require clients to AUTH with the password in this file (or in LOOKUPDB_PASSWORD).")
 @option(
     "--password-sha256",
     metavar="HEX",
-    help="The same, by the SHA-256 of the password: 64 digits. Anybody may see them if it is long and random.",
+    help="SHA-256 of that password instead, in 64 digits. It need not be secret if the password is long and random.",
 )
 @option(
     "--max-connections",
     type=click.IntRange(min=1),
     default=_LIMITS.max_connections,
-    help="The most clients a worker; one more is refused.",
+    help="Maximum clients per worker; more are rejected.",
 )
 @option(
     "--idle-seconds",
     type=click.FloatRange(min=0),
     default=_LIMITS.idle_seconds,
-    help="A client that asks nothing for so long is closed; 0: never.",
+    help="Seconds after which an idle client is closed; 0: never.",
 )
 @option(
     "--slow-seconds",
     type=click.FloatRange(min=0.1),
     default=_LIMITS.slow_seconds,
-    help="A client that does not read its replies for so long is closed.",
+    help="Seconds after which a client that does not read its replies is closed.",
 )
 @option(
     "--wait",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Seconds for which GENERATION_DIR may lack the generation, as a volume does that somebody else fills.",
+    help="Seconds to wait for the generation to appear in GENERATION_DIR, such as a volume that is being filled.",
 )
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help='Written when ready: {"pid": …, "ports": […], "admin": …}.',
+    help='Write this when ready: {"pid": …, "ports": […], "admin": …}.',
 )
 @option(
     "--termination-log",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write here why the server ends, if it fails: one line of JSON.",
+    help="Write the reason of a failure here, as one line of JSON.",
 )
 @log_format
 def command(
@@ -92,20 +95,19 @@ def command(
 ) -> None:
     """Serve one shard of a generation over RESP, the protocol of Redis.
 
-    Every Redis client can ask: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL EXPIRETIME PEXPIRETIME HGET
+    Any Redis client can ask: GET MGET EXISTS TOUCH STRLEN GETRANGE SUBSTR TYPE TTL PTTL EXPIRETIME PEXPIRETIME HGET
     HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN MULTI EXEC DISCARD WATCH UNWATCH DBSIZE PING ECHO INFO HELLO AUTH
-    CLIENT COMMAND CONFIG SELECT RESET QUIT. Writes are answered -READONLY. INFO lookupdb says which dataset, generation
-    and shard is served.
+    CLIENT COMMAND CONFIG SELECT RESET QUIT. Writes get -READONLY. INFO lookupdb reports the dataset, generation and
+    shard.
 
-    The file must be what manifest.json beside it says: it is verified (size, SHA-256) before anything is answered.
-    All workers map the same file, read-only: it is in memory once, in the page cache.
+    The file is verified against manifest.json beside it (size, SHA-256) before the first answer. All workers map the
+    same file read-only, so it is in memory once, in the page cache.
 
-    GENERATION_DIR may be a folder of a volume that is mounted read-only, such as an NFS share that shows a store.
-    Nothing is copied then. With --wait a generation that is not there yet is waited for, and not served before it is
-    whole.
+    GENERATION_DIR may be a folder of a read-only volume, such as an NFS share of a store. Then nothing is copied. With
+    --wait, the server waits for a generation that does not exist yet, and serves it once it is complete.
 
-    The admin port answers /healthz, /readyz, /status and /metrics. SIGTERM: not ready, answer for --drain-seconds
-    more while clients leave, finish what has arrived, end. A second signal ends at once.
+    The admin port answers /healthz, /readyz, /status and /metrics. On SIGTERM: not ready, keep answering for
+    --drain-seconds while clients leave, finish what has arrived, end. A second signal ends it at once.
     """
     _check_ports(options["port"], options["workers"])
     limits = {name: options.pop(name) for name in ("max_connections", "idle_seconds", "slow_seconds")}
@@ -122,7 +124,7 @@ def command(
 
 
 def _check_ports(port: int, workers: int) -> None:
-    """Raises UsageError if a worker's port would be beyond the last one."""
+    """Raises UsageError if a worker's port would be above the last one."""
     last = port + workers - 1
     if port and last > _LAST_PORT:
         raise UsageError(
@@ -132,7 +134,7 @@ def _check_ports(port: int, workers: int) -> None:
 
 
 def _choose_hash(password: str | None, password_sha256: str | None) -> str | None:
-    """The SHA-256 of what clients must show; None for nothing. Raises UsageError."""
+    """Return the SHA-256 of the password, or None without one. Raises UsageError."""
     if password is not None and password_sha256 is not None:
         raise UsageError(
             "a password and the hash of one are given",

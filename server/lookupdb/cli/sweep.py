@@ -1,4 +1,4 @@
-"""`lookupdb sweep`: removes from a store what belongs to no living dataset."""
+"""`lookupdb sweep`: remove data of deleted datasets from a store."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, as people write them: 24h, 30m, 7d, 90s."""
+    """A duration in seconds, written as 24h, 30m, 7d or 90s."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Fails with a usage error for anything else."""
+        """Return the seconds, or fail with a usage error."""
         if isinstance(value, float):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value).strip())
@@ -44,7 +44,7 @@ class Duration(click.ParamType[float]):
 @option(
     "--cluster-id",
     default=None,
-    help="Whose part of the store is swept; no other is touched.  [default: the cluster whose list it is]",
+    help="Cluster whose part of the store is swept; no other is touched.  [default: the cluster whose list it is]",
 )
 @option(
     "--living",
@@ -52,21 +52,21 @@ class Duration(click.ParamType[float]):
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The JSON file that names the cluster's datasets, as its operator writes it.",
+    help="JSON file with the live datasets of the cluster, written by its operator.",
 )
 @option(
     "--grace",
     type=Duration(),
     default="24h",
-    help="How long a dataset must not have been living, and an unfinished generation not have changed.",
+    help="Minimum time since a dataset was deleted, or since an unfinished generation changed.",
 )
 @option(
     "--max-age",
     type=Duration(),
     default="1h",
-    help="How old the list may be: its operator writes it anew every ten minutes.",
+    help="Maximum age of the list, which the operator writes every ten minutes.",
 )
-@option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write every line as JSON.")
 @log_format
 def command(
@@ -78,24 +78,23 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove from a store what belongs to no living dataset of a cluster.
+    """Remove data of deleted datasets of a cluster from a store.
 
     \b
         lookupdb sweep --store s3://lookups/eu --cluster-id c1 --living living.json --dry-run
 
-    Of a living dataset the newest generations stay, as many as it keeps, those that the list protects, and all that
-    are newer than these: they may have come to serve since the list was read. Where it protects none, all stay.
+    For live datasets, the newest generations stay (as many as the dataset keeps), and so do those that the list
+    protects and all newer ones: they may have become active since the list was read. If it protects none, all stay.
 
-    A dataset that the list does not name is marked by the first sweep that finds it so; a later one removes it, once
-    the mark has stood for the grace period. A generation whose builder is alive stays, and so does whatever is not
-    known.
+    The first sweep that misses a dataset in the list marks it. A later sweep removes it once the mark is older than the
+    grace period. A generation whose builder is alive stays, and so does every unknown file.
 
     The list has the members formatVersion (1), cluster, writtenAt (ISO 8601), and datasets: [{namespace, name, uid,
-    keep, protect, retain, adopt}]; with namespaces: [...], only what is in those is swept. What a dataset with retain:
-    true leaves when it is deleted stays, and so does what those in retained: [{namespace, name, uid}] have left. What
-    the dataset of the same name and the uid adopt has left stays for as long as that is named. A list of another
-    cluster or format, or older than --max-age, is refused. Standard output gets a line for each thing removed, with
-    --json as {"message": …}, and then the sums as one line of JSON.
+    keep, protect, retain, adopt}]. With namespaces: [...], only those namespaces are swept. Generations of deleted
+    datasets stay if the dataset had retain: true, or if it is in retained: [{namespace, name, uid}]. Generations of
+    the dataset that `adopt` names are kept while it is named. A list of another cluster or format, or one older than
+    --max-age, is rejected. Standard output gets a line for each removal, with --json as {"message": …}, and then the
+    totals as one line of JSON.
     """
     with ended_in_time():
         cluster_id = cluster_id or live_datasets.read_cluster(living_list)

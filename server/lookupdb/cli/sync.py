@@ -1,4 +1,4 @@
-"""`lookupdb sync`: keeps the active generation of chosen datasets in a folder."""
+"""`lookupdb sync`: keep the active generation of chosen datasets in a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lookupdb.wording import escape_controls
 
 _LAST_CALLS_SECONDS: Final = 0.3
 _UMASK: Final = 0o022
-"""Others may look into a folder from the moment on at which it is there, also if this process is killed then."""
+"""Other users can read a folder from the moment it exists, even if this process is killed then."""
 
 
 @click.command(short_help="Keep the active generation of datasets in a folder, for programs that map it.")
@@ -31,7 +31,7 @@ _UMASK: Final = 0o022
     metavar="[NAMESPACE/]NAME[@UID]",
     multiple=True,
     show_default=False,
-    help="Which dataset, as often as there are. Without its uid: whichever lives under that name.",
+    help="Dataset to keep. May be repeated. Without a uid: the live dataset of that name.",
 )
 @option(
     "--table",
@@ -40,7 +40,7 @@ _UMASK: Final = 0o022
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     show_default=False,
-    help="A routing table, as often as there are: its dataset is kept, at the generation that it says is active.",
+    help="Routing table whose dataset is kept, at the generation that it names as active. May be repeated.",
 )
 @store_option
 @cluster_option
@@ -48,22 +48,29 @@ _UMASK: Final = 0o022
     "--keep",
     type=click.IntRange(1, 100),
     default=2,
-    help="How many of the newest generations stay; the current one does, and what a program has mapped.",
+    help="Number of newest generations to keep, besides the current one and those that programs have mapped.",
 )
-@option("--rate", type=Size(), default="256MiB", help="Bytes a second, of all fetches: others need the disk too.")
-@option("--once", is_flag=True, help="End when all are there, for an init container.")
+@option(
+    "--rate", type=Size(), default="256MiB", help="Bytes per second of all fetches, to leave disk bandwidth to others."
+)
+@option("--once", is_flag=True, help="Exit when all datasets are there, for an init container.")
 @option(
     "--store-wait",
     type=click.FloatRange(min=0),
     default=STORE_WAIT_SECONDS,
-    help="With --once: seconds to wait for a store that does not answer, or has no generation yet.",
+    help="With --once: seconds to wait for a store that does not answer or has no generation yet.",
 )
-@option("--host", default="127.0.0.1", help="The address of the admin port; * or :: is all, IPv4 and IPv6.")
-@option("--admin-port", type=click.IntRange(0, 65535), default=9090, help="Health, status, metrics; 0: a free one.")
+@option("--host", default="127.0.0.1", help="Address of the admin port; * or :: is all, IPv4 and IPv6.")
+@option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=9090,
+    help="Port for health, status and metrics; 0 takes a free one.",
+)
 @option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help='Written when all are there: {"pid": …, "admin": …}.',
+    help='Write this when all datasets are there: {"pid": …, "admin": …}.',
 )
 @log_format
 def command(
@@ -87,19 +94,19 @@ def command(
         lookupdb sync /data --store s3://lookups/eu --cluster-id c1 --dataset team/people --dataset team/offers
         lookupdb sync /data --store http://gateway:7071 --cluster-id c1 --table /etc/lookupdb/people/routing-table.json
 
-    DIR/NAMESPACE/NAME holds a folder for each generation, g12, and the link current to the one that is active. It
-    changes by one rename, when every file of the new one is verified (size, SHA-256) and on the disk. What another
-    program has mapped stays until it has let go.
+    DIR/NAMESPACE/NAME holds a folder for each generation, such as g12, and the link `current` to the active one. The
+    link changes by one rename, after every file of the new generation is verified (size, SHA-256) and on disk.
+    Generations that another program has mapped stay until it releases them.
 
-    What is active: where a table is given, what that says (or what is announced, if the dataset is named too and that
-    is newer); else what is announced in the store (active.json, by whoever cuts routers over); else the newest whole
-    generation that no gate has refused. A rollback is followed. A generation
-    that is damaged, or a store that is away, leaves what is there, and is tried again.
+    With a table, the active generation is the one it names (or a newer announced one, if the dataset is named too).
+    Else it is the one announced in the store (active.json, written at each cutover); else the newest whole one that no
+    gate rejected. Rollbacks are followed. If a generation is damaged or the store is away, the folder stays as it is,
+    and sync retries.
 
-    The admin port answers /healthz, /readyz (every dataset is there), /status (what is wrong, too) and /metrics.
-    SIGTERM ends it at once; what was being fetched is taken up again. Of a store in a directory on the same disk, files
-    are linked and not copied. With --once, exit codes are those of every command, and a dataset of which something is
-    there is no failure.
+    The admin port answers /healthz, /readyz (every dataset is there), /status (problems too) and /metrics. SIGTERM ends
+    it at once; an unfinished fetch is resumed at the next start. From a store in a directory on the same disk, files
+    are linked, not copied. With --once, exit codes are those of every command, and a dataset that has any generation
+    is no failure.
     """
     if not names and not tables:
         raise UsageError(
@@ -139,7 +146,7 @@ def command(
 
 
 def _has_calls_left() -> bool:
-    """Whether a look or a fetch still waits for a store. One that has its answer needs a moment more to end."""
+    """Return whether a check or a fetch still waits for a store. One with its answer needs a moment to end."""
     deadline = time.monotonic() + _LAST_CALLS_SECONDS
     while daemon_calls.are_unfinished() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""`lookupdb token`."""
+"""`lookupdb token`: create a client token, or hash one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lookupdb.router.access import NoToken, hash_token, read_bearer_token
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 RANDOM_BYTES: Final = 32
-"""256 bits: nobody guesses them, so a fast hash of them is safe to keep."""
+"""256 bits cannot be guessed, so a fast hash of them is safe to store."""
 
 
 @click.command()
-@option("--hash", "hashes", is_flag=True, help="Hash the token on standard input, and make none.")
+@option("--hash", "hashes", is_flag=True, help="Hash the token on standard input instead of creating one.")
 def command(hashes: bool) -> None:
-    """Make a token for a client of a dataset that says who may look up (spec.router.auth.tokens).
+    """Create a token for a client of a dataset with spec.router.auth.tokens.
 
-    Standard output gets the token alone. Its hash is told on standard error, with the command that makes a Secret of
-    it, and where `lookupdb route` looks for it. The token itself belongs nowhere but to the client: keep it in a file,
-    or in a Secret of the client's.
+    Standard output gets only the token. Standard error gets its hash, the command that makes a Secret of the hash, and
+    where `lookupdb route` looks for it. Give the token only to the client: keep it in a file or in a Secret of the
+    client.
 
     \b
         lookupdb token > web.token
@@ -46,7 +46,7 @@ def command(hashes: bool) -> None:
 
 
 def _read_token() -> bytes:
-    """The token on standard input. Raises UsageError, which does not show it."""
+    """Return the token on standard input. Raises UsageError, which does not show it."""
     token = sys.stdin.buffer.read(MAX_TOKEN_BYTES + 2).strip()
     try:
         return read_bearer_token(b"Bearer " + token)

@@ -1,4 +1,4 @@
-"""`lookupdb up`."""
+"""`lookupdb up`: build, serve and route a dataset on this machine."""
 
 from __future__ import annotations
 
@@ -29,37 +29,44 @@ from lookupdb.up.up import Up, UpOptions
     help="The manifest.",
 )
 @option(
-    "--port", type=click.IntRange(0, 65535), default=8080, help="Of the router, on 127.0.0.1; 0 chooses a free one."
+    "--port", type=click.IntRange(0, 65535), default=8080, help="Port of the router on 127.0.0.1; 0 takes a free one."
 )
 @option(
     "--resp-port",
     type=click.IntRange(0, 65535),
-    help="Where the router speaks the Redis protocol, on 127.0.0.1; 0 chooses a free one.  [default: 6379, or the next "
-    "one that is free]",
+    help="Port for the Redis protocol, on 127.0.0.1; 0 takes a free one.  [default: 6379, or the next free one]",
 )
 @option(
-    "--watch/--no-watch", default=False, help="Build again when manifest or source change, and cut over while serving."
+    "--watch/--no-watch",
+    default=False,
+    help="Rebuild and cut over while serving when the manifest or the source changes.",
 )
-@option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="How often --watch looks.")
+@option("--watch-seconds", type=click.FloatRange(0.05, 86400), default=2.0, help="Interval of --watch.")
 @option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=DATA_DIRECTORY, help="Generations, logs."
 )
 @option(
-    "--memory-limit", type=Size(), default=None, help="Of a build, e.g. 512MiB; as `lookupdb build` has it by default."
+    "--memory-limit",
+    type=Size(),
+    default=None,
+    help="Memory limit of a build, for example 512MiB; the default is that of `lookupdb build`.",
 )
 @option(
-    "--volume", type=click.Path(path_type=Path, file_okay=False), default=None, help="What volume:// urls stand for."
+    "--volume",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder that volume:// URLs refer to.",
 )
 @option(
     "--max-servers",
     type=click.IntRange(min=1),
     default=MAX_SERVERS,
-    help="Refuse a dataset of more shard servers (shards × replicas): each is two or more processes.",
+    help="Reject a dataset with more shard servers (shards × replicas). Each is two or more processes.",
 )
 @option(
     "--override-gates",
     type=GenerationAddress(),
-    help="Let this generation, which a gate has refused, pass as if none had.",
+    help="Override the gates that rejected this generation.",
 )
 @log_format
 def command(
@@ -76,11 +83,11 @@ def command(
 ) -> None:
     """Build a dataset, serve every shard and route lookups to them, all on this machine.
 
-    Reads the same YAML as `kubectl apply`. A generation that is whole and whose source has not changed is reused.
-    What dies is started again. Ctrl-C stops everything. Listens on 127.0.0.1 only.
+    Reads the same YAML as `kubectl apply`. A whole generation whose source has not changed is reused. Dead processes
+    are restarted. Ctrl-C stops everything. Listens on 127.0.0.1 only.
 
-    What only a cluster has is checked, and has no effect here: generation, suspend, adopt, deletionPolicy, rollout,
-    sync, store (what is built here is in --data-dir), refresh.schedule, and what pods are made from.
+    Fields for clusters only are checked but have no effect here: generation, suspend, adopt, deletionPolicy, rollout,
+    sync, store (generations are in --data-dir), refresh.schedule, and settings of pods.
 
     \b
         lookupdb up -f examples/airports.yaml
@@ -93,7 +100,7 @@ def command(
     up = Up(options, _say)
     try:
         asyncio.run(_run_until_signal(up))
-    except BuildFailed as error:  # the builder has said why
+    except BuildFailed as error:  # the builder has printed why
         sys.exit(error.exit_code)
     finally:
         drop_unwritten()
@@ -102,8 +109,7 @@ def command(
 
 
 async def _run_until_signal(up: Up) -> None:
-    """Run ``up`` until SIGINT or SIGTERM; both are the ordinary way to stop it. The second one kills a builder that has
-    not ended yet."""
+    """Run ``up`` until SIGINT or SIGTERM. A second signal kills a builder that is still running."""
     running = asyncio.current_task()
     assert running is not None
     loop = asyncio.get_running_loop()
@@ -128,6 +134,6 @@ async def _run_until_signal(up: Up) -> None:
 
 
 def _say(line: str) -> None:
-    """Print ``line``, or drop it while standard output takes none: what serves goes on."""
+    """Print ``line``, or drop it if standard output is closed, so that serving continues."""
     with suppress(OSError):
         click.echo(line)

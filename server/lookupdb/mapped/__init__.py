@@ -3,12 +3,10 @@
     people = lookupdb.open("/data/team/people")
     people["ada"]
 
-``location`` knows where a dataset's generations are and which of them is to answer, ``generation`` opens one,
-``follower`` changes over to another, ``dataset`` is the mapping and ``look_alikes`` what it can be looked at as. What
-a lookup does is native, or its twin (``python_view``).
+``location`` finds a dataset's generations and chooses the active one, ``generation`` opens it and switches to the next,
+``dataset`` is the mapping. Lookups use the native kernels, or the Python fallback in ``python_generation``.
 
-Light: neither the builder, nor servers, nor the command line are imported, and of the store what reads an announcement,
-where there is one.
+It imports no builder, server or command line, and from the store only what reads an announcement.
 """
 
 from __future__ import annotations
