@@ -24,8 +24,8 @@ from lookupdb_operator.model import Manifest, ObservedDataset
 # Passwords of shard servers: routers get the dataset's keys, servers the hash of a password.
 #
 # A dataset's key is derived from the release's key and the dataset's uid; a shard's password from that key, the
-# rollout's name and the shard's number (``lookupdb.shard_passwords``). So nothing must be stored or read back: the Secret
-# is created, never read, changed or deleted, and its name contains the key's fingerprint.
+# rollout's name and the shard's number (``lookupdb.shard_passwords``). So nothing must be stored or read back: the
+# Secret is created, never read, changed or deleted, and its name contains the key's fingerprint.
 
 
 _DATA_KEY: Final = "key"

@@ -43,7 +43,7 @@ from lookupdb_operator.model import BuildJob, BuildResult, Observed, Pod, Troubl
 from lookupdb_operator.names import BUILDER
 from lookupdb_operator.plan import clock, generations, reasons, refreshes, rollouts, turns
 from lookupdb_operator.plan.reasons import Assessment, Verdict
-from lookupdb_operator.plan.rollouts import Target
+from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Desired, Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
@@ -292,7 +292,7 @@ def end_build(status: DatasetStatus) -> DatasetStatus:
     return replace(status, build=None, failure=None, build_ticket=None)
 
 
-def waits_for_rollout(target: Target) -> bool:
+def waits_for_rollout(target: PassTarget) -> bool:
     """Whether a generation of the present spec is built already and waits for the rollout of an earlier one of the same
     spec. A third generation would only push it out of the store, unserved."""
     waiting, rollout = target.generation, target.rollout
@@ -392,7 +392,7 @@ def note_stall(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     return replace(status, build=replace(build, stall=stall))
 
 
-def assess(status: DatasetStatus, target: Target, situation: Situation) -> Assessment:
+def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """Built, the obstacle of the build, and the time of the next attempt."""
     return reasons.assess(
         reasons.judge(BUILT_CHECKS, status, target, situation),
@@ -402,7 +402,7 @@ def assess(status: DatasetStatus, target: Target, situation: Situation) -> Asses
     )
 
 
-def _check_trouble(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_trouble(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     trouble = diagnose_build(status, situation)
     if trouble is None:
         return None
@@ -410,21 +410,21 @@ def _check_trouble(status: DatasetStatus, target: Target, situation: Situation) 
     return Verdict("False", trouble.reason, f"{text}{describe_next_attempt(status, situation)}")
 
 
-def _check_queued(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_queued(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if not turns.is_waiting(status.build_ticket):
         return None
     message = f"The build{turns.describe_wait(status.build_ticket, situation.observed.turns.build)}"
     return Verdict("False", reasons.WAITING_FOR_TURN, message)
 
 
-def _check_under_way(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_under_way(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     build = status.build
     if build is None:
         return None
     return Verdict("False", reasons.BUILDING, f"{build.generation} is being built since {build.started_at}.")
 
 
-def _check_source_missing(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_source_missing(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     failure = status.failure
     if failure is None or not is_waiting_for_source(status):
         return None
@@ -432,7 +432,7 @@ def _check_source_missing(status: DatasetStatus, target: Target, situation: Situ
     return Verdict("False", reasons.WAITING_FOR_SOURCE, f"{message} It is looked for at {failure.retry_at}.")
 
 
-def _check_rollout_first(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_rollout_first(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     generation, rollout = target.generation, target.rollout
     if generation is None or rollout is None or not waits_for_rollout(target):
         return None
@@ -445,13 +445,13 @@ def _check_rollout_first(status: DatasetStatus, target: Target, situation: Situa
     return Verdict("False", reasons.WAITING_FOR_ROLLOUT, f"{message} The refresh is built after that.")
 
 
-def _check_suspended(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if not situation.desired.is_suspended or not _is_missing(status, situation):
         return None
     return Verdict("False", reasons.SUSPENDED, "Nothing is built while spec.suspend is true.")
 
 
-def _check_damaged(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_damaged(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     generation = generations.up_to_date_generation(status, situation.desired)
     damage = None if generation is None else generations.diagnose_damage(generation, status, situation)
     if generation is None or damage is None:
@@ -461,13 +461,13 @@ def _check_damaged(status: DatasetStatus, target: Target, situation: Situation) 
     return Verdict("False", damage.reason, f"{text}{generations.describe_rebuild(status, situation)}")
 
 
-def _check_about_to_begin(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_about_to_begin(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if not _is_missing(status, situation):
         return None
     return Verdict("False", reasons.BUILDING, "A build is about to begin.")
 
 
-def _check_built(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     generation = generations.up_to_date_generation(status, situation.desired)
     if generation is None:
         return None

@@ -11,7 +11,7 @@ from lookupdb_operator.model import Observed, Trouble
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, routing_tables, turns, windows
 from lookupdb_operator.plan.reasons import Assessment, Verdict
-from lookupdb_operator.plan.rollouts import Target
+from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Situation
 from lookupdb_operator.replacing import replace
 from lookupdb_operator.status import (
@@ -217,7 +217,7 @@ def find_late_routers(status: DatasetStatus, situation: Situation) -> Mapping[st
     return routing_tables.diagnose_late_routers(situation.observed, table, digest)
 
 
-def assess(status: DatasetStatus, target: Target, situation: Situation) -> Assessment:
+def assess(status: DatasetStatus, target: PassTarget, situation: Situation) -> Assessment:
     """RolledOut, what delays servers or routers, and when to look at them again."""
     last_window = _find_last_window(status, target, situation)
     return reasons.assess(
@@ -237,7 +237,7 @@ def assess(status: DatasetStatus, target: Target, situation: Situation) -> Asses
     )
 
 
-def _check_pin_missing(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_pin_missing(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     missing = generations.diagnose_pin(status, situation.desired)
     if missing is None:
         return None
@@ -245,13 +245,13 @@ def _check_pin_missing(status: DatasetStatus, target: Target, situation: Situati
     return Verdict("False", missing.reason, f"{reasons.write_sentence(missing.reason, missing.message)}{serves}")
 
 
-def _check_queued(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_queued(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if target.rollout is not None and target.rollout.is_starting:
         return None
     return rollouts.judge_waiting(status, target, situation) if turns.is_waiting(status.rollout_ticket) else None
 
 
-def _check_suspended(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_suspended(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     table = status.table
     if not situation.desired.is_suspended:
         return None
@@ -260,7 +260,7 @@ def _check_suspended(status: DatasetStatus, target: Target, situation: Situation
     return rollouts.judge_serving(table, status, situation)
 
 
-def _check_held_back(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_held_back(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if target.rollout is not None or status.table is not None:
         return None
     reason, why = generations.explain_target(status, situation.desired)
@@ -269,27 +269,27 @@ def _check_held_back(status: DatasetStatus, target: Target, situation: Situation
     return Verdict("False", reason, f"What serves stays, and nothing is rolled out.{why}")
 
 
-def _check_last_window(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if status.table is None or not _waits_for_last_window(status, target, situation):
         return None
     return _judge_last_window(status.table, status, situation)
 
 
-def _check_not_built(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_not_built(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     if target.rollout is not None and not generations.is_pin_missing(status, situation.desired):
         return None
     serves = f" Until then {windows.describe_serving(status, 'keep')} serving." if has_served(status) else ""
     return Verdict("False", reasons.WAITING_FOR_BUILD, f"What the spec asks for is not built yet.{serves}")
 
 
-def _check_candidate_waiting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_candidate_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     waiting, table = _find_waiting(status, situation), status.table
     if waiting is None or (table is not None and not table.confirmed_at):
         return None
     return routing_tables.judge_waiting(status, waiting, situation)
 
 
-def _check_starting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_starting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     rollout, table = target.rollout, status.table
     if rollout is None or _find_waiting(status, situation) is not None:
         return None
@@ -298,12 +298,12 @@ def _check_starting(status: DatasetStatus, target: Target, situation: Situation)
     return rollouts.judge_starting(rollout, status, target, situation)
 
 
-def _check_confirming(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_confirming(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     table = status.table
     return None if table is None or table.confirmed_at else _judge_confirming(table, status, situation)
 
 
-def _check_draining(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_draining(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     rollout, table = target.rollout, status.table
     if rollout is None or table is None or not windows.is_draining(status):
         return None
@@ -315,7 +315,7 @@ def _check_draining(status: DatasetStatus, target: Target, situation: Situation)
     return Verdict(truth, reasons.DRAINING, f"Routers answer from {where}; {drains}{why}{idle}")
 
 
-def _check_serving(status: DatasetStatus, target: Target, situation: Situation) -> Verdict | None:
+def _check_serving(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict | None:
     rollout, table = target.rollout, status.table
     if rollout is None or table is None:
         return None
@@ -358,7 +358,7 @@ def _find_waiting(status: DatasetStatus, situation: Situation) -> CandidateStatu
     return None if generations.promoted_candidate(status, situation.desired) else status.candidate
 
 
-def _waits_for_last_window(status: DatasetStatus, target: Target, situation: Situation) -> bool:
+def _waits_for_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
     """Whether shards of what is asked for wait until what the last window has replaced is gone."""
     if situation.desired.is_suspended:
         return False
@@ -369,7 +369,7 @@ def _waits_for_last_window(status: DatasetStatus, target: Target, situation: Sit
     return not is_whole and not windows.pending_shards(target.rollout, status)
 
 
-def _find_last_window(status: DatasetStatus, target: Target, situation: Situation) -> TableStatus | None:
+def _find_last_window(status: DatasetStatus, target: PassTarget, situation: Situation) -> TableStatus | None:
     """The routing table of the last window, while nothing but what that has replaced keeps the next one."""
     table = status.table
     if situation.desired.strategy != windows.PER_SHARD or table is None:

@@ -13,7 +13,7 @@ from lookupdb_operator import manifests, names
 from lookupdb_operator.model import BuildJob, ExistingObject, Manifest, ObjectRef, Observed, ShardSet, Trouble
 from lookupdb_operator.plan import builds, clock, lifecycle, reasons, rollouts, routing_tables
 from lookupdb_operator.plan.lifecycle import GenerationPhase, RolloutPhase
-from lookupdb_operator.plan.rollouts import Target
+from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import (
     Situation,
     Stamp,
@@ -44,7 +44,7 @@ class ObjectChanges:
 
 
 def plan_changes(
-    status: DatasetStatus, target: Target, secrets: tuple[Manifest, ...], situation: Situation
+    status: DatasetStatus, target: PassTarget, secrets: tuple[Manifest, ...], situation: Situation
 ) -> ObjectChanges:
     """Return the writes and deletions after which exactly the objects that ``status`` asks for exist. ``secrets``
     are the Secrets that are due: the store's, and that of the password key."""
@@ -68,7 +68,7 @@ def next_look_in(apply: Iterable[Manifest], situation: Situation) -> float | Non
     return reasons.find_earliest((next_retry_in(situation), next_silent_look_in(situation.observed, apply)))
 
 
-def desired_objects(status: DatasetStatus, target: Target, situation: Situation) -> tuple[Manifest, ...]:
+def desired_objects(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
     """The objects that ``status`` asks for, in the order in which they are written. Builds, rollouts and routing tables
     that are as they should be are left out: rendering a thousand shards takes long."""
     present, keys = _observed_stamps(situation.observed), list_needed_keys(status, situation)
@@ -91,7 +91,7 @@ def _list_build_objects(status: DatasetStatus, situation: Situation, present: se
 
 
 def _list_rollout_objects(
-    status: DatasetStatus, target: Target, situation: Situation, present: set[Stamp]
+    status: DatasetStatus, target: PassTarget, situation: Situation, present: set[Stamp]
 ) -> Iterator[Manifest]:
     for rollout in status.rollouts:
         generation = status.find_generation(rollout.generation)
@@ -188,7 +188,7 @@ def without_permanent_objects(observed: Observed) -> Observed:
     return replace(observed, other_objects=tuple(numbered))
 
 
-def render_scale_changes(status: DatasetStatus, target: Target, situation: Situation) -> tuple[Manifest, ...]:
+def render_scale_changes(status: DatasetStatus, target: PassTarget, situation: Situation) -> tuple[Manifest, ...]:
     """A new number of servers for each StatefulSet that has a wrong one and is of an older pod template: nothing else
     of it is written any more."""
     return tuple(

@@ -63,9 +63,8 @@ GRACE: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The generation and the rollout that a dataset should serve. A step finds them once, and hands them to
-    everything that depends on them."""
+class PassTarget:
+    """The generation and the rollout that a dataset should serve; found once and handed down."""
 
     generation: GenerationStatus | None = None
     """The desired generation; None while there is none that could serve."""
@@ -75,7 +74,7 @@ class Target:
     """The newest rollout of the present spec that is not in effect yet; None if the generation is fixed."""
 
 
-def find_target(status: DatasetStatus, situation: Situation) -> Target:
+def find_target(status: DatasetStatus, situation: Situation) -> PassTarget:
     """Return the desired generation, and its rollout from the present pod template.
 
     An unfinished rollout of the same spec comes first unless it is stuck. Otherwise data that is refreshed faster than
@@ -83,9 +82,9 @@ def find_target(status: DatasetStatus, situation: Situation) -> Target:
     """
     generation = _desired_generation(status, situation)
     if generation is None:
-        return Target()
+        return PassTarget()
     if situation.desired.is_suspended:  # whatever its pod template
-        return Target(generation, None if status.table is None else status.find_rollout(status.table.rollout))
+        return PassTarget(generation, None if status.table is None else status.find_rollout(status.table.rollout))
     is_fixed = generations.has_fixed_target(status, situation.desired)
     unfinished = None if is_fixed else _unfinished_candidate(status, situation)
     if unfinished is None or unfinished.generation == generation.generation:
@@ -94,7 +93,7 @@ def find_target(status: DatasetStatus, situation: Situation) -> Target:
         rollout = _find_rollout(generation, status, situation)
     else:
         rollout = unfinished
-    return Target(generation, rollout, unfinished)
+    return PassTarget(generation, rollout, unfinished)
 
 
 def _desired_generation(status: DatasetStatus, situation: Situation) -> GenerationStatus | None:
@@ -297,7 +296,7 @@ def abandon_rollouts(status: DatasetStatus, situation: Situation) -> DatasetStat
     return replace(status, rollouts=kept)
 
 
-def _without_going_on(status: DatasetStatus, target: Target) -> DatasetStatus:
+def _without_going_on(status: DatasetStatus, target: PassTarget) -> DatasetStatus:
     """``status`` in which a shard-by-shard rollout ends if its window is stuck and newer data comes before it. Without
     that window it would look as if it were between two windows, and be continued before the newer data."""
     overtaken, newer = target.unfinished, target.generation
@@ -315,7 +314,7 @@ def _must_yield(rollout: RolloutStatus, status: DatasetStatus, situation: Situat
     return not is_servable(rollout, situation.desired.replicas, status, situation)
 
 
-def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, target: Target, situation: Situation) -> int:
+def desired_replicas(rollout: RolloutStatus, status: DatasetStatus, target: PassTarget, situation: Situation) -> int:
     """Number of servers that each shard of ``rollout`` should have: as many as are desired, also while it is kept,
     and never fewer than a routing table references that a router may answer from."""
     is_asked_for = rollout == target.rollout or windows.is_in_table(rollout.rollout, status.table)
@@ -382,7 +381,7 @@ def remaining_progress(rollout: RolloutStatus, status: DatasetStatus, situation:
     return clock.seconds_until(since, situation.desired.progress_deadline_seconds, situation.now)
 
 
-def next_progress_in(status: DatasetStatus, target: Target, situation: Situation) -> float | None:
+def next_progress_in(status: DatasetStatus, target: PassTarget, situation: Situation) -> float | None:
     """Seconds until missing servers may be left out, or the rollout is overdue, or one of its servers; None for
     none."""
     rollout = target.rollout
@@ -453,15 +452,14 @@ def describe_rollout(dataset: ObservedDataset, rollout: RolloutStatus) -> str:
     return f"{names.rollout(dataset.name, rollout.rollout)} (generation {rollout.generation})"
 
 
-# Reports for RolledOut and Degraded: how far the servers of the target rollout are that no routing table references
-# yet, and what delays them.
+# For RolledOut and Degraded: progress and trouble of servers that no routing table references yet.
 
 
 _MAX_SHARDS: Final = 3
 """Named in one message."""
 
 
-def diagnose_candidate(status: DatasetStatus, target: Target, situation: Situation) -> Trouble | None:
+def diagnose_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> Trouble | None:
     """Why the servers of the target rollout, which no table references yet, do not get ready."""
     rollout, table = target.rollout, status.table
     if rollout is None or (table is not None and not is_starting(rollout, table, status, situation)):
@@ -470,7 +468,7 @@ def diagnose_candidate(status: DatasetStatus, target: Target, situation: Situati
     return None if trouble is None else generations.with_loss_advice(trouble, rollout.generation, status, situation)
 
 
-def _diagnose_ticket(status: DatasetStatus, target: Target, situation: Situation) -> Trouble | None:
+def _diagnose_ticket(status: DatasetStatus, target: PassTarget, situation: Situation) -> Trouble | None:
     """Why the last rollout slot of the target was given up."""
     ticket, generation = status.rollout_ticket, target.generation
     trouble = turns.diagnose_ticket(ticket)
@@ -522,7 +520,7 @@ def is_starting(target: RolloutStatus, table: TableStatus, status: DatasetStatus
     return bool(windows.pending_shards(target, status))
 
 
-def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: Target, situation: Situation) -> Verdict:
+def judge_starting(rollout: RolloutStatus, status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
     """Report the number of ready servers of ``rollout``, and what delays the others."""
     replicas, shards = situation.desired.replicas, awaited_shards(rollout, status)
     ready = windows.count_ready_shards(rollout, replicas, shards, situation.observed)
@@ -563,7 +561,7 @@ def _explain_at_once(target: RolloutStatus, status: DatasetStatus, situation: Si
     return f" All shards are replaced at once: {why}." if why and target.is_starting else ""
 
 
-def judge_waiting(status: DatasetStatus, target: Target, situation: Situation) -> Verdict:
+def judge_waiting(status: DatasetStatus, target: PassTarget, situation: Situation) -> Verdict:
     """Report how long the rollout has been queued, the number before it, and why it gave the last slot up."""
     ticket = status.rollout_ticket
     progress = windows.describe_progress(status)
@@ -576,7 +574,7 @@ def judge_waiting(status: DatasetStatus, target: Target, situation: Situation) -
     return Verdict("False", trouble.reason, f"{reasons.write_sentence(trouble.reason, trouble.message)} {waits}")
 
 
-def _describe_idle_annotations(status: DatasetStatus, target: Target, situation: Situation) -> str:
+def _describe_idle_annotations(status: DatasetStatus, target: PassTarget, situation: Situation) -> str:
     """A sentence about an annotation that does nothing. One that promotes what is about to be rolled out does."""
     generation, promoted = target.generation, situation.desired.promote
     is_next = generation is not None and generation.generation == promoted
@@ -638,17 +636,10 @@ def _find_host(situation: Situation) -> str:
     return urlsplit(endpoint).netloc.rpartition("@")[2]
 
 
-# The push of a rollout whose servers have their shards from images. The servers are made when the images are pushed: a
-# kubelet that looks for an image too early would look again after minutes. In a cluster without image volumes neither
-# is made.
-#
-# A push never gives up by itself. If another party's rule fails its Job for good, the Job is deleted after a pause, and
-# so made again. A Job that succeeded is also made again if a server does not find its image: the next push sends what
-# the registry has lost. The pause doubles with each push in a row that had no effect. It is short again when all
-# servers of the rollout that have a node are ready, and with another rollout.
-#
-# The pause runs from when the operator saw the push end, which the status notes: the Job's own time is by the clock of
-# another machine.
+# The push of a rollout whose servers get their shards from images. Servers are created only after the push, because a
+# kubelet that finds no image waits for minutes. A Job that failed for good is deleted after a pause and created again;
+# so is one whose images the registry lost. The pause starts when the operator saw the push end, doubles with each push
+# without effect, and is short again when all servers are ready or the rollout changes.
 
 
 BELIEVED_SECONDS: Final = 360.0
@@ -660,10 +651,9 @@ _MOST_PUSHES: Final = 999_999_999
 def without_early_servers(
     rendered: Iterable[Manifest], rollout: RolloutStatus, observed: Observed
 ) -> tuple[Manifest, ...]:
-    """``rendered``, the objects of ``rollout``, without StatefulSets that are to wait for its push, and without that
-    in a cluster without image volumes. What is there stays as it should be, whatever becomes of the Job; and of a
-    rollout that a routing table has referenced all images were pushed once, so that a set that is lost waits for no
-    other push."""
+    """Return ``rendered``, the objects of ``rollout``, without StatefulSets that wait for its push, and without the
+    push if the cluster has no image volumes. Existing objects stay. A rollout that a routing table references waits for
+    no push: its images were pushed once."""
     manifests = tuple(rendered)
     push = "Job", names.push(observed.dataset.name, rollout.rollout)
     if not any((manifest["kind"], manifest["metadata"]["name"]) == push for manifest in manifests):
@@ -679,8 +669,7 @@ def without_early_servers(
 
 
 def _diagnose_cluster(rollout: RolloutStatus, observed: Observed) -> Trouble | None:
-    """That the cluster has no image volumes, from which the servers of ``rollout``, of which there are none yet, are to
-    have their shards."""
+    """Return the trouble that the cluster has no image volumes for the servers of ``rollout``, or None."""
     if not observed.lacks_image_volumes or any(found.rollout == rollout.rollout for found in observed.shard_sets):
         return None
     return Trouble(

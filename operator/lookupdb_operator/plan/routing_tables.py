@@ -22,7 +22,7 @@ from lookupdb_operator.model import BuildJob, ExistingObject, Observed, Pod, Rou
 from lookupdb_operator.names import ROUTER
 from lookupdb_operator.plan import clock, generations, reasons, rollouts, windows
 from lookupdb_operator.plan.reasons import Verdict
-from lookupdb_operator.plan.rollouts import Target
+from lookupdb_operator.plan.rollouts import PassTarget
 from lookupdb_operator.plan.situation import Situation, table_content, table_stamps
 from lookupdb_operator.plan.windows import count_ready_shards
 from lookupdb_operator.replacing import replace
@@ -320,7 +320,7 @@ def _is_left_alone(table: TableStatus, generations: Mapping[str, GenerationStatu
 _HEADER: Final = "Lookupdb-Generation"
 
 
-def with_candidate(status: DatasetStatus, target: Target, situation: Situation) -> DatasetStatus:
+def with_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> DatasetStatus:
     """``status`` with the rollout that waits for promotion, if one does. While the dataset is suspended it goes on
     waiting."""
     if situation.desired.is_suspended and status.candidate is not None:
@@ -336,7 +336,7 @@ def without_routed_candidate(status: DatasetStatus) -> DatasetStatus:
     return replace(status, candidate=None) if is_routed else status
 
 
-def _is_taking_effect(status: DatasetStatus, target: Target, situation: Situation) -> bool:
+def _is_taking_effect(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
     """Whether the candidate is promoted and goes on to take effect, at once or when its servers are ready again."""
     candidate, desired = status.candidate, situation.desired
     promoted = None if desired.pinned_generation else generations.promoted_candidate(status, desired)
@@ -345,7 +345,7 @@ def _is_taking_effect(status: DatasetStatus, target: Target, situation: Situatio
     return promoted == target.generation and promoted != generations.served_generation(status)
 
 
-def _find_candidate(status: DatasetStatus, target: Target, situation: Situation) -> CandidateStatus | None:
+def _find_candidate(status: DatasetStatus, target: PassTarget, situation: Situation) -> CandidateStatus | None:
     if _is_taking_effect(status, target, situation):
         return status.candidate
     rollout, waiting = target.rollout, status.candidate
@@ -360,7 +360,7 @@ def _find_candidate(status: DatasetStatus, target: Target, situation: Situation)
     return CandidateStatus(rollout.generation, rollout.rollout, clock.format_moment(situation.now))
 
 
-def _is_asked_for(status: DatasetStatus, target: Target, situation: Situation) -> bool:
+def _is_asked_for(status: DatasetStatus, target: PassTarget, situation: Situation) -> bool:
     """Whether the candidate would be asked for if nothing newer were there."""
     candidate, desired = status.candidate, situation.desired
     if candidate is None or desired.pinned_generation or status.find_rollout(candidate.rollout) is None:
@@ -472,7 +472,7 @@ def decide_table(status: DatasetStatus, situation: Situation) -> DatasetStatus:
     return without_routed_candidate(status)
 
 
-def _with_desired_table(status: DatasetStatus, target: Target, situation: Situation) -> DatasetStatus:
+def _with_desired_table(status: DatasetStatus, target: PassTarget, situation: Situation) -> DatasetStatus:
     active = _desired_active(status, target, situation)
     if active is None:
         return with_offered_replicas(status, None, situation)
@@ -481,7 +481,7 @@ def _with_desired_table(status: DatasetStatus, target: Target, situation: Situat
     return status if desired == status.table else _with_table(status, desired, situation)
 
 
-def _desired_active(status: DatasetStatus, target: Target, situation: Situation) -> TableStatus | None:
+def _desired_active(status: DatasetStatus, target: PassTarget, situation: Situation) -> TableStatus | None:
     """The present table with another rollout, more shards of it, or another number of servers of what is active; as it
     is when nothing changes. None while nothing can be active."""
     table, desired = status.table, situation.desired
@@ -550,9 +550,8 @@ def _is_servable(replicas: int, status: DatasetStatus, situation: Situation) -> 
 
 
 def _with_next_version(status: DatasetStatus, situation: Situation) -> DatasetStatus:
-    """``status`` with its routing table, as it is, under another version, when routers would not take it up else: one
-    above any that a router has, after a cluster was set back; or the next one, when its own has, or had, other content
-    (``table_conflicts``)."""
+    """Return ``status`` with its routing table under a higher version if routers would not take it otherwise: above any
+    that a router has, after the cluster was restored; or the next one, if another party changed the table's content."""
     table = status.table
     if table is None or not _needs_next_version(table, status, situation):
         return note_taken_version(status, situation)
