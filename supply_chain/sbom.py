@@ -163,7 +163,8 @@ def installed_components(locked: Iterable[LockedPackage]) -> list[Component]:
             expected = " or ".join(version for each, version in by_version if each == name) or "nothing of this name"
             raise ValueError(f"expected {expected} by the lock, found {name} {distribution.version} installed")
         classifiers = distribution.metadata.get_all("Classifier") or []
-        metadata = {key: str(distribution.metadata[key] or "") for key in ("License", "License-Expression")}
+        known = [key for key in ("License", "License-Expression") if key in distribution.metadata]
+        metadata = {key: str(distribution.metadata[key]) for key in known}
         components.append(component_of(package, license_of(metadata, classifiers)))
     return components
 

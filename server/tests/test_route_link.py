@@ -169,9 +169,10 @@ async def test_one_whose_user_fails_to_take_the_news_is_made_again(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context.get("exception")))
     user.link.start()
     await user.reach(LinkState.READY)
-    monkeypatch.setattr(user, "on_no_connection", fail)
-    shard.hang_up()
-    await soon(lambda: shard.proofs == 2, "the server has proven itself again")
+    with monkeypatch.context() as patch:
+        patch.setattr(user, "on_no_connection", fail)
+        shard.hang_up()
+        await soon(lambda: shard.proofs == 2, "the server has proven itself again")
     await user.reach(LinkState.READY)
     assert [type(error) for error in said] == [MemoryError]
 

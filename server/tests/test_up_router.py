@@ -98,8 +98,8 @@ async def test_one_that_has_ended_is_asked_again_once_it_is_started_again(tmp_pa
 
 
 async def test_of_one_that_does_not_it_is_told_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "CONFIRM_SECONDS", 0.5)
-    with pytest.raises(CutoverFailed, match=r"did not take over routing table 7 within 0 s, it has \[6\]\n"):
+    monkeypatch.setattr(serving, "CONFIRM_SECONDS", 2.0)
+    with pytest.raises(CutoverFailed, match=r"did not take over routing table 7 within 2 s, it has \[6\]\n"):
         await confirm(tmp_path, answer(b'{"workers": [{"report": {"tableVersion": 6}}]}'))
 
 
