@@ -128,7 +128,7 @@ TLS_TESTS: tuple[str, ...] = (
     "test_route_resp_connection",
 )
 """The modules whose tests run twice: with clients that speak plain HTTP, and with TLS. A fixture that lives for the
-module asks for ``transport``, to be made anew."""
+module asks for ``transport``, to be made again."""
 
 
 def pytest_report_header() -> str:

@@ -98,7 +98,7 @@ class Arena:
         return self._generations[manifest.stem]
 
     def build(self, manifest: Path, kernels: Kernels = "native") -> Cost:
-        """Build anew what ``manifest`` describes. Its cost is in ``costs`` under its ``cost_name``."""
+        """Build again what ``manifest`` describes. Its cost is in ``costs`` under its ``cost_name``."""
         self.say(f"building {manifest.stem}, {kernels} kernels")
         store = self.run / ("store" if kernels == "native" else f"store-{kernels}")
         shutil.rmtree(store / "local" / "default" / f"{manifest.stem}-local", ignore_errors=True)

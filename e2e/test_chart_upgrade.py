@@ -1,5 +1,5 @@
 """The chart is upgraded under load, with a value that changes the operator, the store and every pod of every dataset:
-datasets are rolled out anew, the store keeps its credentials and its data, and no answer is lost."""
+datasets are rolled out again, the store keeps its credentials and its data, and no answer is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NetworkPolicies are enforced: a dataset is built, served, and built anew under load with no answer lost, and a port
+"""NetworkPolicies are enforced: a dataset is built, served, and built again under load with no answer lost, and a port
 answers those alone whose business it is. It runs alone: all pods of the cluster are held to their policies."""
 
 from __future__ import annotations

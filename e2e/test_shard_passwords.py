@@ -1,4 +1,4 @@
-"""The key of all passwords is deleted under load: the operator makes another one and rolls the dataset out anew, no
+"""The key of all passwords is deleted under load: the operator makes another one and rolls the dataset out again, no
 answer is lost, and the old passwords open nothing. It runs alone: every dataset is rolled out."""
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _phases(arguments: argparse.Namespace, size: Size) -> list[str]:
 
 
 def _command(words: list[str]) -> str:
-    """What measures the same anew, wherever clusters are kept."""
+    """What measures the same again, wherever clusters are kept."""
     if "--worlds" in words:
         place = words.index("--worlds")
         words = words[:place] + words[place + 2 :]

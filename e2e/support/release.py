@@ -49,7 +49,7 @@ def scale_operator(replicas: int) -> None:
 
 
 def replace_shard_key() -> None:
-    """Deletes the key of all shard servers' passwords. The operator makes another one, here because it starts anew: it
+    """Deletes the key of all shard servers' passwords. The operator makes another one, here because it starts again: it
     would at its next resync."""
     name = f"{operator_deployment()}-shard-key"
     before = get("secret", name, NAMESPACE)["metadata"]["uid"]

@@ -50,7 +50,7 @@ def peak_resident() -> int:
 
 
 def reset_peak() -> None:
-    """Let ``peak_resident`` begin anew."""
+    """Let ``peak_resident`` begin again."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

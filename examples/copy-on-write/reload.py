@@ -1,5 +1,5 @@
-"""Memory of a process while new records take the place of the old. A dict is parsed anew, and swapped when it is whole;
-a mapping of lookupdb follows to the next generation, which another process has built. Both answer meanwhile.
+"""Memory of a process while new records replace the old. A dict is parsed again, and swapped when it is complete; a
+mapping of lookupdb switches to the next generation, which another process has built. Both answer meanwhile.
 
   run reload
 """

@@ -254,7 +254,7 @@ async def test_routers_are_asked_now_and_then_though_nothing_has_changed(bench: 
 
 
 async def test_a_look_of_which_a_write_was_refused_is_a_success_as_far_as_it_goes(bench: Bench) -> None:
-    """A quota that is full is not mended by starting the operator anew."""
+    """A quota that is full is not mended by starting the operator again."""
     bench.plan = Plan(status=DATASET.status, apply=(manifest("Job"),))
     bench.cluster.failures["apply Job gently"] = Refused("Job airports", "exceeded quota")
     before = bench.metrics._last_success

@@ -82,7 +82,7 @@ def test_who_waits_is_looked_at_once_when_its_turn_has_come() -> None:
 
 
 def test_who_gives_its_turn_back_and_could_have_the_next_one_is_looked_at_again() -> None:
-    """As a build that has ended and is to begin anew, or a wait that a corrected spec makes shorter."""
+    """As a build that has ended and is to begin again, or a wait that a corrected spec makes shorter."""
     bench = Bench()
     plan = bench.taking.plan(Observed(dataset("a", BUILDING)), lambda *_: Plan(WAITING), NOW)
     assert bench.woken == [("shop", "a")]

@@ -1,6 +1,6 @@
 """Everything that is written to a cluster, to be read: operator/tests/golden/.
 
-``LOOKUPDB_GOLDEN=update pytest operator/tests/test_manifests_golden.py`` writes the files anew; look at the difference.
+``LOOKUPDB_GOLDEN=update pytest operator/tests/test_manifests_golden.py`` writes the files again: read the diff.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _break(world: World, reason: str) -> None:
 
 
 def _hang(world: World, suffix: str) -> None:
-    """Servers of r2 are made anew, and never get ready; nothing tells why."""
+    """Servers of r2 are made again, and never get ready; nothing tells why."""
     world.takes.start = NEVER
     for pod in world.pods.values():
         if "-r2-" in pod.name and pod.name.endswith(suffix):

@@ -205,7 +205,7 @@ class TestDraining:
         assert "StatefulSet/airports-r1-s0" in deleted(world.look())
 
     def test_waits_for_what_a_router_that_is_down_may_have_mounted(self) -> None:
-        """It is started anew with the table of before, because its kubelet has not synced the new one."""
+        """It is started again with the table of before, because its kubelet has not synced the new one."""
         world = _draining()
         world.crash(world.pods[_routers(world)[0]], NEVER)
         world.now += timedelta(seconds=100)

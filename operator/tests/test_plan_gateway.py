@@ -17,7 +17,7 @@ SECRET = "Secret/airports-store-uid-1"
 
 
 def put_behind_gateway(world: World) -> World:
-    """The operator starts anew, with a gateway."""
+    """The operator starts again, with a gateway."""
     world.config, world.store = BEHIND, StoreAccess()
     world.start_operator()
     return world

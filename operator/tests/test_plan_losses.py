@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long  # whole lives
 
 
 def losing(generation: str = "g1") -> World:
-    """``generation`` serves, the store has lost it, and a server has to fetch it anew."""
+    """``generation`` serves, the store has lost it, and a server has to fetch it again."""
     world = serving()
     lose(world, generation)
     return world
@@ -279,7 +279,7 @@ def test_lives_in_which_what_is_pinned_is_lost_until_somebody_brings_it_back(see
 
 
 class TestBesideWhatWaitsForPromotion:
-    """What serves is rolled out anew before anything is offered beside it; not once the store has lost it."""
+    """What serves is rolled out again before anything is offered beside it; not once the store has lost it."""
 
     @staticmethod
     def _waiting() -> World:

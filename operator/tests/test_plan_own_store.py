@@ -223,7 +223,7 @@ def test_whatever_fails_nothing_is_removed_that_may_still_be_fetched(part: int) 
 
 
 def refresh(world: World, number: int, *, settles: bool = True) -> None:
-    """Build anew, from a source that has changed."""
+    """Build again, from a source that has changed."""
     world.content_of_source = lambda text: f"{text}{number}"
     world.annotate(f"refresh-{number}")
     if settles:

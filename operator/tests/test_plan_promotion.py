@@ -221,7 +221,7 @@ class TestRejecting:
 
 @pytest.mark.parametrize("promotion_mode", ["Auto", "Manual"])
 def test_a_rejection_that_a_status_set_back_has_lost_is_made_again_by_its_annotation(promotion_mode: str) -> None:
-    """All that it knows is built anew, from the source that was rejected."""
+    """All that it knows is built again, from the source that was rejected."""
     world = serving(rollout=MANUAL)
     _refreshed(world, "two")
     world.settle(until=lambda: world.status.candidate is not None)

@@ -245,7 +245,7 @@ def test_of_a_rollout_that_serves_some_shards_no_lost_server_waits_for_another_p
 
 
 class TestAnImageThatIsGone:
-    """The registry has lost what a server that starts anew needs."""
+    """The registry has lost what a server that starts again needs."""
 
     GONE = Trouble(reasons.IMAGE_NOT_FOUND, "is not in its registry")
 

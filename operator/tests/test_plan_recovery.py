@@ -193,7 +193,7 @@ def test_a_status_of_which_a_part_was_taken_away_takes_nothing_from_what_serves(
 
 
 def test_what_was_rolled_back_from_stays_out_when_nothing_is_known_to_serve_and_status_says_so() -> None:
-    """Routers answer from g1, whose number a status that was edited has lost; what is built anew is g2's data."""
+    """Routers answer from g1, whose number a status that was edited has lost; what is built again is g2's data."""
     world = serving()
     world.content_of_source = lambda source: f"{source} bad"
     world.annotate("bad")

@@ -166,7 +166,7 @@ def _is_never_done(planned: Plan, observed: Observed) -> Plan:
 
 
 def _believes_routers_unasked(observed: Observed, config: Config, now: datetime) -> Plan:
-    """Neither those that are to confirm a table nor those that are behind, for which a drain begins anew."""
+    """Neither those that are to confirm a table nor those that are behind, for which a drain begins again."""
     table = observed.dataset.status.table
     version = table.version if table else None
     every = {

@@ -41,7 +41,7 @@ class NoKernels(Exception):
 def main() -> int:
     """Build what has changed, or say why not. Returns the exit code.
 
-    A module that is there may be in use: servers start workers anew, which load it again. Only one of other code goes.
+    A module that is there may be in use: servers start workers again, which load it again. Only one of other code goes.
     """
     if os.environ.get(VARIABLE) == "0":
         return explain(NoKernels(f"{VARIABLE}=0"))  # which chooses for one run
@@ -67,7 +67,7 @@ def explain(error: NoKernels) -> int:
 
 
 def build_library() -> Path:
-    """Return the library, built anew if its sources have changed. Raises NoKernels."""
+    """Return the library, built again if its sources have changed. Raises NoKernels."""
     cargo = find_cargo()
     takes_long = not is_up_to_date()
     if takes_long:

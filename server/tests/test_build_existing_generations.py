@@ -1,4 +1,4 @@
-"""A generation whose keys were normalised by other character tables is served with a warning, and built anew."""
+"""A generation whose keys were normalised by other character tables is served with a warning, and built again."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_damaged_generation_goes_when_it_is_old(project: Project) -> None:
 
 
 def test_nothing_goes_when_what_is_to_be_built_is_there(project: Project) -> None:
-    """Or a generation would be built anew under a number that had another before."""
+    """Or a generation would be built again under a number that had another before."""
     result = project.built("--keep", "1", "--protect", "g5", "--generation", "g3")
     assert result["outcome"] == "adopted"
     assert len(project.dataset.generations()) == 5

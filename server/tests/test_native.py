@@ -27,7 +27,7 @@ def _nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Loads the chooser anew, as it is where ``installed`` is what ``import lookupdb._native`` finds."""
+    """Loads the chooser again, as it is where ``installed`` is what ``import lookupdb._native`` finds."""
 
     def load(installed: ModuleType | None) -> ModuleType:
         monkeypatch.setitem(sys.modules, "lookupdb._native", installed)

@@ -168,7 +168,7 @@ def test_without_cargo_one_line_says_what_is_missing_and_what_it_costs(machine: 
 
 
 def test_0_chooses_for_one_run_and_removes_nothing(machine: Machine) -> None:
-    """Servers that run may start a worker anew, which loads the module again."""
+    """Servers that run may start a worker again, which loads the module again."""
     machine.build()
     machine.change_sources()
     before = identity(machine.module)

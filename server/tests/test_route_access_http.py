@@ -1,4 +1,4 @@
-"""Clients of a router that lets in some: what they are answered, and when they are judged anew."""
+"""Clients of a router that lets in some: what they are answered, and when they are judged again."""
 
 from __future__ import annotations
 

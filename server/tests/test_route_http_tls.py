@@ -1,4 +1,4 @@
-"""TLS on the public port: handshakes are bounded, certificates are taken anew, and nothing is served without one.
+"""TLS on the public port: handshakes are bounded, certificates are taken again, and nothing is served without one.
 
 That requests are read and answered as without TLS is seen by the other tests of the front, which run with both.
 """

@@ -273,7 +273,7 @@ class TestFaults:
 
 class TestStop:
     def test_what_is_asked_while_it_drains_is_answered_and_nothing_is_lost(self, table: Path) -> None:
-        """As clients with a pool do: a connection that is closed while nothing is due is opened anew."""
+        """As clients with a pool do: a connection that is closed while nothing is due is opened again."""
         failures: list[str] = []
         answered = 0
         going = threading.Event()

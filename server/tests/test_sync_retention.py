@@ -106,7 +106,7 @@ class World:
     are_clocks_wrong: bool
     day: int = 1
     life: int = 0
-    """How often numbers have begun anew."""
+    """How often numbers have begun again."""
     built: dict[int, int] = field(default_factory=dict)
     """What the store has: of each number the day on which it was built, by its builder's clock."""
     there: dict[str, FoundGeneration] = field(default_factory=dict)

@@ -180,7 +180,7 @@ def test_what_is_damaged_as_soon_as_it_serves_is_built_anew(looks: Looks) -> Non
 
 
 class Nights:
-    """A schedule while g1 serves the source of day 1 with its success file, which is written anew every night."""
+    """A schedule while g1 serves the source of day 1 with its success file, which is written again every night."""
 
     def __init__(self) -> None:
         self.active, self.serving = "g1", inputs("day 1").serving

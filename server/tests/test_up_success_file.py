@@ -26,7 +26,7 @@ NAMES_FILE = f"{MANIFEST}  refresh: {{successFile: _SUCCESS}}\n"
 
 
 class Nights:
-    """Two people whose success file is written anew every night, under a running `up --watch`."""
+    """Two people whose success file is written again every night, under a running `up --watch`."""
 
     def __init__(self, watch: Watch, looks: list[str | None]) -> None:
         self.watch = watch

@@ -1,10 +1,13 @@
 """Names are words of the field: nouns for classes and values, a verb and its object for functions. No module and no
-function is long. ``python server/tests/test_words.py`` prints everything that is wrong.
+function is long, and prose avoids the worst phrases. ``python server/tests/test_words.py`` prints what is wrong.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +21,9 @@ ROOTS: Final = ("server/lookupdb", "operator/lookupdb_operator")
 
 MAX_MODULE_LINES: Final = 800
 MAX_FUNCTION_LINES: Final = 80
+
+PHRASES: Final = re.compile(r"\banew\b|\b(?:is|are|was|were|be) told\b(?! apart)|\bstands? in\b", re.IGNORECASE)
+"""Phrases of no colleague: write again, is reported, is."""
 
 _PARTICIPLES: Final = """
     asked begun broken brought called chosen closed done drawn dropped felt fetched gathered given gone held heard
@@ -129,6 +135,28 @@ def find_long_functions() -> list[str]:
         for name in all_names()
         if name.kind == "function" and name.lines > MAX_FUNCTION_LINES
     ]
+
+
+def find_phrases(path: str, source: str) -> list[str]:
+    """Where comments and docstrings of a module have a phrase of ``PHRASES``."""
+    texts = [
+        (node.value.lineno, node.value.value)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts += [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    return [f"{path}:{line} {phrase}" for line, text in texts for phrase in PHRASES.findall(text)]
+
+
+def test_prose_has_no_translated_phrases() -> None:
+    paths = [path for root in ROOTS for path in sorted((REPOSITORY / root).rglob("*.py"))]
+    assert [place for path in paths for place in find_phrases(str(path), path.read_text())] == []
+
+
+def test_a_translated_phrase_is_seen() -> None:
+    source = '"""It is told anew."""\nX = "anew"\n# what stands in a file\n'
+    assert find_phrases("m", source) == ["m:1 is told", "m:1 anew", "m:3 stands in"]
 
 
 def test_no_two_public_classes_share_a_name() -> None:

@@ -164,7 +164,7 @@ def command(
     """Compare two generations of the dataset NAME, in the cluster.
 
     They are what serves and its candidate, what serves and G1, or G1 and G2. A Job reads both from the store; only
-    counts and a few keys come back. It needs disk for a shard of each. What it waits for is told on standard error, and
+    counts and a few keys come back. It needs disk for a shard of each. Progress is printed on standard error, and
     the Job is deleted when the command ends, also by Ctrl-C.
 
     \b

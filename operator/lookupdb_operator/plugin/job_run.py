@@ -79,7 +79,7 @@ async def run_job(
     patience: Patience,
     take_line: Callable[[str], None] | None = None,
 ) -> EndedJob:
-    """Run ``job``, whose only container is called ``component``. What it waits for is told; ``take_line`` is given what
+    """Run ``job``, whose only container is called ``component``, and print what it waits for. ``take_line`` gets what
     it logs, as it comes. The Job is deleted afterwards, whatever comes of it. Raises JobFailed when patience is at its
     end, ApiError."""
     name = str(job["metadata"]["name"])

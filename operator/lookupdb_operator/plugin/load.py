@@ -300,7 +300,7 @@ def _find_largest_shard(dataset: Dataset, generation: str | None) -> int:
 
 
 def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
-    """As many of ``keys`` as a Job can hold, which is told if these are not all. Raises UsageError."""
+    """Return as many of ``keys`` as a Job can hold, and say so if some are left out. Raises UsageError."""
     size = count_bytes(keys)
     kept = keys if size <= MAX_KEY_BYTES else take_sample(keys, len(keys) * MAX_KEY_BYTES // size, plan.seed)
     while (size := count_bytes(kept)) > MAX_KEY_BYTES:

@@ -119,7 +119,7 @@ def _split(message: str) -> list[str]:
 
 
 def _is_told(text: str, view: DatasetPods) -> bool:
-    """Whether ``text``, several lines perhaps, or its beginning, stands in what ``_waits`` shows."""
+    """Return whether ``_waits`` shows ``text``, which may have several lines, or its beginning."""
     begin = reasons.join_lines(text.removesuffix("…"))
     return bool(begin) and any(begin in str(found.get("message", "")) for found in _find_waiting(view).values())
 

@@ -142,7 +142,7 @@ class EditingSimulation(Simulation):
         return why
 
     def _remembered_repairs(self) -> Repairs:
-        """Those of the operator's process; it begins anew when that does."""
+        """Those of the operator's process; it begins again when that does."""
         process = self.world.absences
         if self._repairs is None or self._repairs[0] is not process:
             self._repairs = process, Repairs(self.world._seconds)

@@ -1,4 +1,4 @@
-"""Lives in which a gateway is put before the store, and taken away again. The operator is started anew for it: the
+"""Lives in which a gateway is put before the store, and taken away again. The operator is started again for it: the
 gateway is one of its flags."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ KEYS: Final = (b"", bytes(32), bytes(range(32)), bytes(range(32, 64)))
 
 
 class PasswordLives(Simulation):
-    """A life in which an operator starts anew with another key, or reads one."""
+    """A life in which an operator starts again with another key, or reads one."""
 
     def __init__(self, seed: int, planner: Planner = plan) -> None:
         super().__init__(seed, planner, surges=seed % 2 == 0, promotes=seed % 3 == 0)

@@ -191,7 +191,7 @@ class Invariants:
 
     def _check_wish(self, before: DatasetStatus, after: DatasetStatus, pinned: str) -> None:
         """No build begins for which nobody has asked: there is no generation of its spec that is new enough, or a
-        refresh or a check is not answered, or the store has lost that one. Then it is built anew, and not before its
+        refresh or a check is not answered, or the store has lost that one. Then it is built again, and not before its
         time; and not at all while one is pinned."""
         build, lost = after.build, after.lost
         if build is None or (before.build is not None and before.build.generation == build.generation):
@@ -304,7 +304,7 @@ class Invariants:
 
     def _check_refusal(self, before: DatasetStatus, after: DatasetStatus) -> None:
         """No gate is closed for the very source of what somebody has let through, while that is the newest; unless it
-        was built and judged anew, by another generation than that one was."""
+        was built and judged again, by another generation than that one was."""
         failure, newest = after.failure, after.generations[-1] if after.generations else None
         if failure is None or failure == before.failure or failure.reason != reasons.GATE_CLOSED or newest is None:
             return

@@ -57,16 +57,16 @@ class Process:
     table: dict[str, Any] | None = None
     """The routing table that a router answers from."""
     mounted: dict[str, Any] | None = None
-    """The routing table that its kubelet has synced: what a router reads when it starts anew."""
+    """The routing table that its kubelet has synced: what a router reads when it starts again."""
     down_until: datetime | None = None
-    """A router's container has ended and is started anew then."""
+    """A router's container has ended and is started again then."""
     nudged: datetime | None = None
     template: str = ""
     """Of its pod, as the Deployment had it: of a router."""
     needs_secret: bool = False
     """Whether it is not started without the store's Secret."""
     keys: dict[str, bytes] = field(default_factory=dict)
-    """The keys of passwords that a router has read, by their fingerprints, until it starts anew."""
+    """The keys of passwords that a router has read, by their fingerprints, until it starts again."""
 
 
 @dataclass

@@ -34,7 +34,7 @@ def keep_routers(world: World, thing: Thing) -> None:
 
 
 def run_router(world: World, pod: Process) -> None:
-    """Take up the routing table that the kubelet has synced, or start anew after a crash."""
+    """Take up the routing table that the kubelet has synced, or start again after a crash."""
     table = world.things.get(("ConfigMap", names.routing_table(NAME)))
     if pod.dies_at is not None or table is None or world.age(pod) < world.takes.router_start:
         return

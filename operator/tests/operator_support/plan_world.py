@@ -149,7 +149,7 @@ class World:
         self.start_operator()
 
     def start_operator(self) -> None:
-        """The operator's process starts anew: what it has only in memory is gone."""
+        """The operator's process starts again: what it has only in memory is gone."""
         self.confirmations, self.absences = Confirmations(self._seconds), Absences(self._seconds)
         self.refusals.clear()
 
@@ -484,7 +484,7 @@ class World:
             self.add(missing, thing, names.SHARDS, thing.manifest)
 
     def crash(self, pod: Process, seconds: float) -> None:
-        """A router's container ends, and is started anew a while later."""
+        """A router's container ends, and is started again a while later."""
         pod.down_until = self.now + timedelta(seconds=min(seconds, NEVER))
         pod.ready, pod.table = False, None
         pod.keys.clear()

@@ -61,7 +61,7 @@ class Lookup(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """What was found of many keys. Each key that was asked for stands in exactly one of the three, once, and in
+    """What was found of many keys. Each requested key is in exactly one of the three, once, and in
     the order in which it was first asked for."""
 
     found: dict[str, Any]
@@ -197,7 +197,7 @@ class KeyAnswer(NamedTuple):
 
 
 class KeysAnswer(NamedTuple):
-    """Of many keys, each of which stands in one of the three, in the order in which they were asked."""
+    """The results of many keys. Each key is in one of the three, in the requested order."""
 
     found: dict[str, Any]
     missing: dict[str, Any]

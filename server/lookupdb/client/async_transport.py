@@ -117,7 +117,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._is_answered = False
-        """It is whole, whether or not it was told already."""
+        """It is complete, reported or not."""
         self._was_used = False
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -328,8 +328,8 @@ class AsyncCombiner:
     def __init__(
         self, ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]], client_core: ClientCore
     ) -> None:
-        """``ask_batch`` asks for the keys of several callers until the last of their deadlines, and is told when the
-        router should answer."""
+        """``ask_batch`` asks for the keys of several callers until the last of their deadlines. Its last
+        argument is when the router should answer."""
         self._loop = asyncio.get_running_loop()
         self._ask_batch = ask_batch
         self._core = client_core

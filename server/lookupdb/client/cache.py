@@ -22,7 +22,7 @@ class GenerationCache:
     """Values of the active generation, as JSON or raw, the least recently used of them dropped beyond ``max_bytes``.
 
     It is emptied when an answer comes from another generation. It says nothing ``max_seconds`` after the last answer
-    of its generation was asked for. Safe for threads. A value is decoded anew each time, so that no caller can change
+    of its generation was asked for. Safe for threads. A value is decoded again each time, so that no caller can change
     another one's.
     """
 

@@ -52,8 +52,8 @@ MAX_REQUEST_CHARACTERS: Final = 200_000
 """Keys of one request have so many characters, so that it fits a request body of 1 MiB."""
 UNAUTHENTICATED: Final = 401
 PIECE_BYTES: Final = 1 << 16
-"""Received at once. For more than 128 KiB an allocator may map memory that the kernel clears, for each piece anew: that
-takes longer than to ask twice."""
+"""Bytes received at once. Beyond 128 KiB an allocator may map memory that the kernel clears for each piece, which takes
+longer than two reads."""
 
 _TRACE: Final = re.compile(r"[0-9A-Za-z-]{1,512}", re.ASCII)
 """A traceparent of W3C's Trace Context."""
@@ -274,7 +274,7 @@ class ManyKeys:
                     cached = {}
                 continue
             assert outcome is not None
-            # A connection may be refused, such as by its certificate, and not the request: what is known is told.
+            # The connection failed, for example by its certificate, not the request: report what is known.
             is_of_connection = isinstance(outcome, RequestRefused) and not outcome.status
             if isinstance(outcome, RequestRefused) and outcome.status == _TOO_LARGE and len(part) > 1:
                 limit = outcome.limit
@@ -302,7 +302,7 @@ class ManyKeys:
         return LookupResults(found, [*missing], [*unavailable], names[0] if len(names) == 1 else None, names)
 
     def _widen(self, error: Unavailable) -> Unavailable:
-        """The error of the whole call: nothing is told of any key."""
+        """The error of the whole call: no key has a result."""
         return make_unavailable(tuple(self.keys), error.reason, error.detail, error.shard)
 
     def _take_part(self, remaining: list[str]) -> list[str]:
@@ -332,7 +332,7 @@ def is_divisible(piece: Piece, keys: Sequence[str]) -> bool:
 class SharedAnswer:
     """The answer to a batch that lookups of several callers left in, of which each caller takes its own part.
 
-    One caller's failure is its own: errors are raised anew for each, and no two get the same mutable value.
+    One caller's failure is its own: errors are raised again for each, and no two get the same mutable value.
     """
 
     __slots__ = ("_pieces", "_repeated")
@@ -385,9 +385,10 @@ def copy_value(value: Any) -> Any:
 
 
 def may_leave_together(now: float, first: float, last: float) -> bool:
-    """Whether callers may be of one batch, of whom one waits until ``first``, and none for longer than until ``last``.
-    The router is to answer by ``first``, so that what it knows by then is told to all: who has little time left does
-    not take more than half of another's."""
+    """Return whether callers may share a batch: the first deadline is ``first``, the last is ``last``.
+
+    The router answers all of them by ``first``, so a caller with little time left takes at most half of another's.
+    """
     return last - now <= 2 * (first - now)
 
 

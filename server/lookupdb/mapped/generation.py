@@ -290,8 +290,8 @@ class Follower:
         self._pid = os.getpid()
 
     def look(self, view: View) -> None:
-        """Change ``view`` over, if another generation is to answer and can be opened. What cannot is told once, and
-        tried again later; the one that answers goes on. While another thread looks, nothing is done."""
+        """Switch ``view`` to the generation that should answer, if it can be opened. A failure is logged once and
+        retried later; the current one keeps answering. Does nothing while another thread looks."""
         lock = self._own_lock()
         if lock.acquire(blocking=False):
             try:

@@ -171,7 +171,7 @@ def _may_answer(folder: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """Raises OSError where that cannot be told: some versions of Python take what may not be looked at for missing."""
+    """Raises OSError if that is unknown: some versions of Python report an inaccessible path as missing."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that no file can have
@@ -306,7 +306,7 @@ def _find_built_by_up(path: Path, place: str | os.PathLike[str]) -> Path | None:
     """Where a ``lookupdb up`` keeps the dataset that ``place`` may name: beside ``path``, whose name then lacks an end,
     or in the store of one that was started in the working directory."""
     beside = Path(f"{path}-local")
-    if os.path.isdir(beside):  # noqa: PTH112 - False also where that cannot be told, of a name that is too long say
+    if os.path.isdir(beside):  # noqa: PTH112 - False also if that is unknown, for example for a name that is too long
         return beside
     match = _NAME.fullmatch(place) if isinstance(place, str) else None
     if not match:

@@ -45,7 +45,7 @@ class _SharedReader:
         self._pid = os.getpid()
 
     def reader(self) -> ShardReader:
-        """The reader, opened anew in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
+        """The reader, opened again in a child. Raises as ``ShardReader`` does, and CorruptFile if the file is gone."""
         if self._pid != os.getpid():
             self._reader.close()
             hint = "open the mapping anew, in this process"

@@ -519,7 +519,7 @@ class ScatterGather:
     def _release_waiter(self) -> BatchWaiter:
         """Return the waiter and forget it. It refers back here, and no object may wait for the garbage collector."""
         waiter = self._waiter
-        assert waiter is not None, "the waiter was told already"
+        assert waiter is not None, "the waiter has its answer already"
         self._waiter = None
         return waiter
 

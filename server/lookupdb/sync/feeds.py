@@ -101,8 +101,8 @@ def diagnose_manifest(manifest: Manifest, address: StoreAddress, target: SyncTar
 
 
 def have_same_content(manifest: Manifest, other: Manifest) -> bool:
-    """Whether two manifests are of the same files of the same dataset, whatever the files are called, and whatever the
-    gates were told meanwhile."""
+    """Return whether two manifests describe the same files of the same dataset. File names and gate results may
+    differ."""
     return _identify(manifest) == _identify(other)
 
 

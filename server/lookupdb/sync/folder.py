@@ -172,11 +172,11 @@ def _find_size(path: Path) -> int | None:
 # What tells which of two generations is newer, of those of one dataset:
 #
 # - Numbers grow, whatever the clocks of builders say, and whatever a rollback makes current.
-# - Except that numbers may begin anew, when a store was lost or made again: g1 is newer than g50 then. That shows when
+# - Except that numbers may begin again, when a store was lost or made again: g1 is newer than g50 then. That shows when
 #   g1 arrives: a rollback, too, may bring what has a lower number than all that is there, but that was built before
 #   them.
 #
-# So numbers have begun anew at the arrival of a generation that was built after all of higher numbers. All that was
+# So numbers have begun again at the arrival of a generation that was built after all of higher numbers. All that was
 # there by then is of before. A generation is not built after it has arrived: where a builder's clock says so it was
 # ahead, and the time of arrival, by the clock of this machine, is the latest at which it can have been built.
 

@@ -1,6 +1,6 @@
 """Keeps one dataset: looks at what is active, has it fetched, swaps ``current``, removes what is superseded.
 
-Whatever goes wrong, what is there stays, is told once, and is tried again later.
+After any failure the folder keeps what it has. The failure is logged once, and retried later.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ class DatasetKeeper:
         return manifest
 
     def _find_standing(self, target: SyncTarget) -> Manifest | None:
-        """The manifest of the target, if that is in the folder, whole, as far as can be told without the store."""
+        """Return the target's manifest if the folder holds it, complete as far as this is known without the store."""
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
         manifest = self._folder.find_whole(target.generation)
         if manifest is None or diagnose_manifest(manifest, address, target) is not None:

@@ -155,7 +155,7 @@ def find_overridden_generation(
 
 def next_generation(dataset: StoredDataset, active: str) -> str | None:
     """Return the generation to build after ``active``; None, the next free one, unless the store has lost so much that
-    its numbers would begin anew. Raises StoreError."""
+    its numbers would begin again. Raises StoreError."""
     return None if is_older(active, dataset.next_generation()) else f"g{generation_number(active) + 1}"
 
 
@@ -373,5 +373,5 @@ class RepeatedFailure:
 
 
 def _identify(error: LookupdbError) -> tuple[str, str]:
-    """What a person is told of it, of a builder's by itself too."""
+    """The message that a person reads, from a builder too."""
     return str(error), error.cause if isinstance(error, BuildFailed) else ""

@@ -137,7 +137,7 @@ class Child:
             await process.wait()
 
     def note_ready(self, report: dict[str, Any]) -> None:
-        """Pass on what the ready file says. A process that answers by other kernels than the one before is told."""
+        """Pass on what the ready file says. Log a process that uses other kernels than the one before."""
         before, self._kernels = self._kernels, report["kernels"]
         if before not in (None, self._kernels):
             log.warning("%s is back with %s kernels: before, it had %s ones", self.name, self._kernels, before)

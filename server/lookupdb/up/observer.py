@@ -1,4 +1,4 @@
-"""What manifest and source ask for, as each look of `up --watch` finds them, and what a person is told of that once."""
+"""Observe what manifest and source ask for, at each check of `up --watch`, and report each change once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class SourceObserver:
         return self._desire(ServingInputs(content, fingerprint, spec.replicas, spec.serving_workers), success_file)
 
     async def find_success_file(self, spec: DatasetSpec) -> str | None:
-        """Return the identity of the success file, None if ``spec`` names none or it cannot be told: a builder says
+        """Return the identity of the success file, None if ``spec`` names none or it cannot be read: a builder says
         why."""
         if spec.refresh.success_file is not None:
             with suppress(LookupdbError):

@@ -199,7 +199,7 @@ class RebuildSchedule:
 
     def decide(self, desired: DesiredInputs | None, serving: ServingInputs | None) -> Decision:
         """Say what follows from a look that saw ``desired``, None where manifest or source could not be read, while
-        ``serving`` is what is served, None where that is damaged. Whoever is told to build then notes how that ended.
+        ``serving`` is what is served, None where that is damaged. The caller then builds and notes the result.
         """
         previous = self._previous
         self._previous = desired or previous

@@ -153,7 +153,7 @@ class RunFolder:
             self._is_taken = False
 
     def has_file(self, path: Path) -> bool:
-        """Whether ``path``, which is in the folder, is there; not while that cannot be told: to write it says why."""
+        """Return whether ``path``, in the folder, exists; False if that is unknown: writing it then says why."""
         try:
             return path.exists()
         except OSError:

@@ -307,7 +307,7 @@ class DamageWatch:
 
 def find_damage(folder: Path, manifest: Manifest, shard: int) -> str | None:
     """Return what is wrong with the files in ``folder`` of one shard of ``manifest``; None if nothing is, or if that
-    cannot be told."""
+    is unknown."""
     path = folder / FILE_NAME
     try:
         Manifest.from_json(path.read_bytes(), str(path))

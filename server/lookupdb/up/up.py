@@ -42,7 +42,7 @@ from lookupdb.up.serving import HOST, Serving
 from lookupdb.wording import format_command
 
 # The generation that `up` begins with, in this order, until one can be served: what is built now, if the source has
-# changed; the newest that was built to this spec; if that is damaged, what is built anew; those before it.
+# changed; the newest that was built to this spec; if that is damaged, what is built again; those before it.
 #
 # Where the success file has been answered, the source is not read: the newest that was built to this spec, and those
 # before it. Where none of them can be served, or the source is still the one that was answered and has yet to be built,
@@ -179,7 +179,7 @@ class FirstGenerationLoader:
 def _find_answer(
     success_file: str, reusable: Manifest, remembered: SuccessFileAnswer | None
 ) -> SuccessFileAnswer | None:
-    """Return how ``success_file`` was answered; None also where ``reusable`` must be built anew from any source."""
+    """Return how ``success_file`` was answered; None also where ``reusable`` must be built again from any source."""
     if not has_same_normalization(reusable.normalize, reusable.unicode):
         return None
     return find_standing_answer(success_file, find_own_answer(reusable), remembered)
@@ -449,7 +449,7 @@ class Up:
 
     async def _serve_last_good(self) -> None:
         """Cut over to the newest generation that can be served, if there is one: what is active is damaged, and cannot
-        be built anew now. What does not start, for want of memory say, is tried again. Raises LookupdbError."""
+        be built again now. What does not start, for want of memory say, is tried again. Raises LookupdbError."""
         spec = self._serving.spec
         self._unservable.add(self._serving.manifest.generation)
         waiting = {generation for generation, backoff in self._last_good.items() if not backoff.is_due()}
@@ -476,7 +476,7 @@ class Up:
 
     async def _build_and_replace(self, spec: DatasetSpec, desired: DesiredInputs, *, is_again: bool) -> str:
         """Cut over to what is ``desired``, built unless it has been, and return that generation. What has been and
-        cannot be served is built anew the next time. Raises LookupdbError."""
+        cannot be served is built again the next time. Raises LookupdbError."""
         generation, is_new = await self._build(spec, desired, is_again=is_again)
         if not is_new and self._is_served(generation, desired):
             self._say(f"{spec.name}: the source has not changed since {generation} was built")
@@ -502,7 +502,7 @@ class Up:
         before what serves. Raises LookupdbError."""
         active = self._serving.manifest
         if self._unservable:
-            self._prune(active.generation)  # they stay in the store: however many are built anew, few are kept
+            self._prune(active.generation)  # they stay in the store: however many are built again, few are kept
         earlier = self._find_built(spec, desired)
         if earlier is None or spec.refresh.success_file is None:
             await self._observer.check_source(spec, desired)

@@ -96,7 +96,7 @@ class Proxy:
         self._before = self._after = _nothing
 
     def reset(self) -> None:
-        """Let nothing go wrong, wait for what is late, and count anew."""
+        """Let nothing go wrong, wait for what is late, and count again."""
         self.calm()
         for thread in self._late:
             thread.join()

@@ -92,7 +92,7 @@ def routing_encrypted(table: Path, folder: Path, *options: str) -> Iterator[str]
 @dataclass
 class Clients:
     """Connections that ask ``keys`` one after another, as an HTTP client does: a connection that is told to close, or
-    that is closed while nothing is asked, is opened anew; what fails otherwise is a failure.
+    that is closed while nothing is asked, is opened again; what fails otherwise is a failure.
     """
 
     port: int
