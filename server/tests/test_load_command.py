@@ -394,7 +394,7 @@ def test_a_certificate_that_is_not_valid_yet_may_be_the_clocks_fault(table: Path
         where = f"https://localhost:{encrypted.port}"
         code, _, said = load(where, "--keys", "-", "--ca-file", str(tmp_path / "ca.crt"), asked=b"a\n")
     assert code == 4
-    assert "or to the clock of this machine" in said
+    assert "or correct the clock of this machine" in said
 
 
 # How it ends
