@@ -186,7 +186,7 @@ class TestFailures:
         while time.monotonic() < end:
             assert mapping["k1"] == b"g1"
         (warning,) = self.warnings(caplog)
-        assert "another generation cannot be opened, what answers goes on" in warning
+        assert "another generation cannot be opened, the current one keeps answering" in warning
         assert message in warning
         with pytest.raises(StoreError, match=message):
             mapping.reload()
@@ -205,7 +205,7 @@ class TestFailures:
         self, synced: SyncedDataset, mapping: MappedDataset, caplog: pytest.LogCaptureFixture
     ) -> None:
         (synced.path / "current").unlink()
-        self.keeps(mapping, caplog, "has no current any more")
+        self.keeps(mapping, caplog, "has lost its link current")
         synced.point("g1")
         assert mapping.reload() is False
 
@@ -215,16 +215,16 @@ class TestFailures:
         synced.path.rename(synced.path.with_name("gone"))
         with pytest.raises(GenerationMissing):
             mapping.reload()
-        self.keeps(mapping, caplog, "has no current any more")
+        self.keeps(mapping, caplog, "has lost its link current")
 
     def test_a_stores_folder_that_is_gone(self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture) -> None:
         folder = tmp_path / "people-local"
         write_generation(folder, content("g1"))
         with open_dataset(folder, refresh_seconds=0) as mapping:
             shutil.rmtree(folder)
-            with pytest.raises(GenerationMissing, match="people-local is not there any more"):
+            with pytest.raises(GenerationMissing, match="people-local is gone"):
                 mapping.reload()
-            self.keeps(mapping, caplog, "people-local is not there any more")
+            self.keeps(mapping, caplog, "people-local is gone")
 
     def test_a_stores_folder_that_cannot_be_read(
         self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture

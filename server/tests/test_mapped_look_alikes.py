@@ -92,7 +92,7 @@ def test_slices_are_lists(values: ValueSequence, part: slice) -> None:
 def test_other_keys_are_no_sequence(tmp_path: Path, kernels: str, records: dict[str, bytes]) -> None:
     mapping = open_dataset(write_generation(tmp_path, records, shards=2))
     assert not mapping.is_sequence()
-    with pytest.raises(UsageError, match=f"is no sequence: expected the keys 0 to {len(records) - 1} for "):
+    with pytest.raises(UsageError, match=f"is not a sequence: expected the keys 0 to {len(records) - 1} for "):
         mapping.as_sequence()
 
 
@@ -116,6 +116,6 @@ def test_they_follow_and_an_iteration_stays(tmp_path: Path, kernels: str) -> Non
     assert names == {"0", "1"}
     assert list(iterator) == VALUES[1:]
     dataset.publish("g3", {"a": b"new"})
-    with pytest.raises(UsageError, match=r"/g3 is no sequence"):
+    with pytest.raises(UsageError, match=r"/g3 is not a sequence"):
         values[0]
     assert names == {"a"}

@@ -95,7 +95,7 @@ def test_a_pickled_snapshot_is_of_its_generation_or_an_error(synced: SyncedDatas
         pickled = pickle.dumps(view)
     assert pickle.loads(pickled)["k1"] == b"old"
     disk.exchange(synced.path / "g1", other)
-    with pytest.raises(GenerationMissing, match="a generation with the same number has taken its place"):
+    with pytest.raises(GenerationMissing, match="a generation with the same number has replaced it"):
         pickle.loads(pickled)
 
 

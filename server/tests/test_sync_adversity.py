@@ -163,7 +163,7 @@ async def test_a_table_of_another_uid_than_is_asked_for_is_not_followed(root: Pa
         await soon(lambda: only_keeper(service).look_problem is not None, "it is told")
         problem = only_keeper(service).look_problem
         assert problem is not None
-        assert f"is of the dataset with uid {OTHER_UID}, expected {UID}" in problem.error.message
+        assert f"belongs to the dataset with uid {OTHER_UID}, expected {UID}" in problem.error.message
         assert read_current(root) == f"{UID} g1"
 
 

@@ -112,7 +112,7 @@ class TestOnce:
         for _ in range(2):  # the second one finds all there
             code, told = once(root, url, "--dataset", "team/people", "--table", str(table))
             assert code == 0
-            assert "all are there" in told
+            assert "all datasets are there" in told
             assert "team/people g1, team/places g3" in told
         assert read_current(root) == f"{UID} g1"
         assert read_current(root, "team/places") == f"{UID} g3"
@@ -126,21 +126,21 @@ class TestOnce:
     def test_a_store_that_is_not_there_is_told_as_such(self, root: Path, url: str) -> None:
         code, told = once(root, url, "--dataset", "team/people")
         assert code == 5
-        assert f"the store {url} has no generation of team/people: it is not there, {url} is no folder" in told
+        assert f"the store {url} has no generation of team/people: the folder {url} does not exist" in told
         assert "--store names it" in told
 
     def test_a_table_that_is_not_there_is_an_error(self, root: Path, url: str, tmp_path: Path) -> None:
         code, told = once(root, url, "--table", str(tmp_path / "table.json"))
         assert code == 2
         assert "there is no routing table yet" in told
-        assert "give the file that whoever cuts over writes" in told
+        assert "give the routing table" in told
 
     def test_nor_is_one_that_is_none(self, root: Path, url: str, tmp_path: Path) -> None:
         (tmp_path / "table.json").write_text("people: yes")
         code, told = once(root, url, "--table", str(tmp_path / "table.json"))
         assert code == 2
         assert "a routing table is JSON" in told
-        assert "look who writes that file" in told
+        assert "find out what writes that file" in told
 
     def test_what_is_there_and_cannot_be_brought_up_to_date_is_no_failure(self, root: Path, url: str) -> None:
         people = publish(url, "g1")
@@ -160,7 +160,7 @@ class TestOnce:
         )
         assert f"{says} uid {UID}" in told
         assert "team/people@UID" in told
-        assert "all are there" not in told
+        assert "all datasets are there" not in told
         assert read_current(root) == f"{UID} g2", "it stays"
         assert once(root, url, "--dataset", f"team/people@{UID}")[0] == 0
 
@@ -194,7 +194,7 @@ class TestUsage:
         ("words", "says"),
         [
             ((), "nothing is to be kept"),
-            (("--dataset", "a/b/c"), "is no dataset"),
+            (("--dataset", "a/b/c"), "is not a dataset"),
             (("--dataset", f"team/people@{UID}", "--dataset", f"team/people@{OTHER_UID}"), "named with two uids"),
             (("--dataset", "people", "--keep", "0"), "--keep"),
         ],

@@ -95,7 +95,7 @@ class TestCurrent:
 
     def test_that_is_no_link_is_told(self, folder: DatasetFolder) -> None:
         (folder.path / "current").mkdir()
-        with pytest.raises(StoreError, match="current is no link"):
+        with pytest.raises(StoreError, match="current is not a link"):
             folder.current()
 
     def test_a_reader_never_finds_it_gone(self, folder: DatasetFolder) -> None:

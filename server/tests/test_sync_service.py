@@ -216,7 +216,7 @@ class TestUid:
             Path(url) / CLUSTER / "team" / f"people-{OTHER_UID}", Path(url) / CLUSTER / f"team/people-{UID}"
         )
         async with keeping(root, url, f"team/people@{UID}") as service:
-            await has_problem(service, "is of team/people (77aa0b1c), expected team/people (3f2b9c1e)")
+            await has_problem(service, "belongs to team/people (77aa0b1c), expected team/people (3f2b9c1e)")
             assert read_current(root) is None
 
 
@@ -273,7 +273,7 @@ class TestTable:
             table.write_bytes(b"{")
             await has_problem(service, "a routing table is JSON")
             write_table(table, entry([[A]], "g2"), version=6, name="places")
-            await has_problem(service, "it is the table of team/places, and this file was that of team/people")
+            await has_problem(service, "it is the table of team/places, and this file was the table of team/people")
             assert read_current(root) == f"{UID} g1"
             write_table(table, entry([[A]], "g2"), version=6)
             await reads(root, f"{UID} g2")

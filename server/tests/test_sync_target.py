@@ -86,7 +86,7 @@ class TestManifest:
     def test_must_be_of_the_dataset_and_its_uid(self) -> None:
         assert diagnose_manifest(a_manifest(), self.ADDRESS, target(uid="local")) is None
         assert diagnose_manifest(a_manifest(), self.ADDRESS, target()) == (
-            "the manifest of g1 is of default/things (local), expected default/things (3f2b9c1e)"
+            "the manifest of g1 belongs to default/things (local), expected default/things (3f2b9c1e)"
         )
         other = StoreAddress("c1", "default", "people", "local")
         assert diagnose_manifest(a_manifest(), other, target(uid="local")) is not None
@@ -122,5 +122,5 @@ class TestSubscription:
 
     @pytest.mark.parametrize("text", ["", "/people", "a/b/c", "team/", "People", "people@", "../people", "people@../x"])
     def test_anything_else_is_refused(self, text: str) -> None:
-        with pytest.raises(UsageError, match="is no dataset"):
+        with pytest.raises(UsageError, match="is not a dataset"):
             Subscription.parse(text)

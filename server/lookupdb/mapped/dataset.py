@@ -1,4 +1,4 @@
-"""The mapping over a dataset's shards, and how it is opened."""
+"""``MappedDataset``, the mapping over a dataset's shards; its views; and ``open_dataset``, which is `lookupdb.open`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lookupdb.manifest import Manifest
 from lookupdb.mapped.generation import Follower, MappedFiles, Opener, OpenGeneration, choose_make_files, open_target
 from lookupdb.mapped.location import GenerationFolder, Location, locate, unopened_error
 
-# A mapping as other collections: its items and values, a set of its keys, and a sequence where keys are places.
+# Views of a mapping: items, values, the set of its keys, and a sequence if its keys are the numbers from 0 on.
 
 
 _TOGETHER: Final = 64
-"""Values of an iteration by places that are looked up together."""
+"""Values that an iteration over a sequence looks up at once."""
 
 
 class Records(Protocol):
-    """What is needed of a mapping."""
+    """The part of ``MappedDataset`` that ``ValueSequence`` uses."""
 
     def __len__(self) -> int: ...
 
@@ -67,7 +67,7 @@ class MappedValuesView(ValuesView[Any]):
 
 
 class KeySet(KeysView[str]):
-    """The keys, as a set. What operators make of it is a set of its own."""
+    """The keys, as a set. Operators such as & return a set of their own."""
 
     _mapping: Any
 
@@ -78,7 +78,7 @@ class KeySet(KeysView[str]):
 class ValueSequence(Sequence[Any]):
     """The values of a dataset whose keys are "0", "1" and so on, as a sequence.
 
-    A generation whose keys are not is an error for whoever uses the sequence: UsageError.
+    Raises UsageError on use if a later generation has other keys.
     """
 
     def __init__(self, mapping: Records) -> None:
@@ -87,14 +87,14 @@ class ValueSequence(Sequence[Any]):
         self._take()
 
     def _take(self) -> Records:
-        """The generation that answers now, whose keys have been checked."""
+        """Return the current generation, after checking its keys."""
         view = self._mapping.snapshot()
         facts = view.facts
         if facts is not self._checked:
             if not view.is_sequence():
                 raise UsageError(
-                    f"{facts.folder} is no sequence: expected the keys 0 to {len(view) - 1} for {len(view)} records",
-                    hint="use it as a mapping; as_sequence() is for keys that are the rows' numbers from 0 on",
+                    f"{facts.folder} is not a sequence: expected the keys 0 to {len(view) - 1} for {len(view)} records",
+                    hint="use it as a mapping; as_sequence() needs keys that are the numbers from 0 on",
                 )
             self._checked = facts
         return view
@@ -112,7 +112,7 @@ class ValueSequence(Sequence[Any]):
             names = [str(number) for number in range(*place.indices(len(view)))]
             values = view.get_many(names)
             return [values[name] for name in names]
-        number = range(len(view))[place]  # as a list counts: from the end if it is negative; IndexError, TypeError
+        number = range(len(view))[place]  # as in a list: a negative place counts from the end; IndexError, TypeError
         return view[str(number)]
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,7 +132,7 @@ class ValueSequence(Sequence[Any]):
 
 
 def _iterate(view: Records, step: int) -> Iterator[Any]:
-    """The values in the order of their places, some looked up at a time."""
+    """Yield the values in the order of their places, or in reverse if ``step`` is -1."""
     places = range(len(view))[::step]
     for start in range(0, len(places), _TOGETHER):
         names = [str(place) for place in places[start : start + _TOGETHER]]
@@ -145,104 +145,104 @@ REFRESH_SECONDS: Final = 0.1
 
 
 class MappedDataset(Mapping[str, Any]):
-    """All records of a dataset, read-only: what ``lookupdb.open`` returns.
+    """All records of a dataset, read-only, as ``lookupdb.open`` returns them.
 
-    Values are decoded when they are asked for (JSON), or are bytes. Keys are normalised as the dataset says. What no
-    record can have as its key is missing: text that is too long, or what is no text, as for a dict. What is damaged
-    is CorruptFile for its key, and never missing. Any thread may use it, and so may children of a fork.
+    Values are decoded JSON, on each access, or bytes. Keys are normalised as the dataset says. A key that no record can
+    have (too long, or not a text) is missing, as in a dict. A damaged record raises CorruptFile, and is never missing.
+    All threads may use it, and so may children of a fork.
 
-    ``__getitem__``, ``get``, ``in``, ``len`` and iteration are native, or of ``PythonView``.
+    ``__getitem__``, ``get``, ``in``, ``len`` and iteration come from the native view, or from ``PythonView``.
     """
 
     __slots__ = ()
 
-    # Of the views, native or Python's, which come before this class in the order of resolution.
+    # Methods of the view, native or Python, which precedes this class in the method resolution order.
 
     follower: Follower | None
 
     def get_many(self, keys: Iterable[str], *, raw: bool = False) -> dict[str, Any]:
-        """The values of those of ``keys`` that records have, by the key as it is given, of one generation. Natively
-        they are looked up together, in a fraction of the time, and other threads run meanwhile. Raises CorruptFile if
-        one is damaged, TypeError if ``keys`` are one text."""
+        """Return the values of those ``keys`` that exist, by the key as given, all of one generation. The native view
+        looks them up together, much faster, while other threads run. Raises CorruptFile if one is damaged, TypeError if
+        ``keys`` is one text."""
         raise NotImplementedError
 
     def raw(self, key: str) -> bytes:
-        """The bytes of the value of ``key``, not decoded. Raises KeyError."""
+        """Return the bytes of the value of ``key``, not decoded. Raises KeyError."""
         raise NotImplementedError
 
     def iterate(self, part: str, *, raw: bool = False) -> Iterator[Any]:
-        """An iterator over the "keys", "values" or "items" of the generation that answers now; with ``raw`` values are
+        """Return an iterator over the "keys", "values" or "items" of the current generation; with ``raw``, values are
         bytes."""
         raise NotImplementedError
 
     def current(self) -> MappedFiles:
-        """The files of the generation that answers now. Raises ValueError if this is closed."""
+        """Return the files of the current generation, after looking for a newer one. Raises ValueError if closed."""
         raise NotImplementedError
 
     def newest(self) -> MappedFiles | None:
-        """Those of the generation that answered last, without a look; None if this is closed."""
+        """Return the files of the current generation, without looking for a newer one; None if closed."""
         raise NotImplementedError
 
     def put(self, generation: MappedFiles | None) -> None:
-        """Answer from ``generation`` from now on; None: not any more, whatever comes later."""
+        """Switch to ``generation``; None closes the mapping for good."""
         raise NotImplementedError
 
-    # What is the same for both.
+    # Methods common to both views.
 
     def keys(self) -> KeysView[str]:
-        """The keys, as records have them: normalised. In the order of shards, then of their bytes."""
+        """Return the keys, normalised, ordered by shard and then by their bytes."""
         return KeySet(self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Keys and values. An iteration reads one generation to its end, and keeps nothing."""
+        """Return keys and values. An iteration reads one generation to its end, and keeps nothing in memory."""
         return MappedItemsView(self)
 
     def values(self) -> ValuesView[Any]:
-        """Values, in the order of the keys."""
+        """Return the values, in the order of the keys."""
         return MappedValuesView(self)
 
     def as_set(self) -> KeySet:
-        """The keys, as a read-only set."""
+        """Return the keys as a read-only set."""
         return KeySet(self)
 
     def as_sequence(self) -> ValueSequence:
-        """The values, as a read-only sequence. All keys are read, once for each generation: they must be "0", "1" and
-        so on. Raises UsageError if they are not."""
+        """Return the values as a read-only sequence. All keys are read, once for each generation, and must be "0", "1"
+        and so on. Raises UsageError if they are not."""
         return ValueSequence(self)
 
     @property
     def facts(self) -> OpenGeneration:
-        """What is known of the generation that answers now: its folder and its manifest."""
+        """The folder and the manifest of the current generation."""
         return self.current().facts
 
     @property
     def generation(self) -> str:
-        """The name of the generation that answers now: g12."""
+        """The name of the current generation, for example g12."""
         return self.facts.manifest.generation
 
     @property
     def manifest(self) -> Manifest:
-        """All about the generation that answers now: ``built_at``, ``totals`` (records, bytes), source and so on."""
+        """The manifest of the current generation: ``built_at``, ``totals`` (records, bytes), its source and so on."""
         return self.facts.manifest
 
     def is_sequence(self) -> bool:
-        """Whether the keys are "0", "1" and so on, without a gap. Reads all keys."""
+        """Return whether the keys are "0", "1" and so on, without a gap. Reads all keys."""
         return self.current().is_sequence()
 
     def snapshot(self) -> MappedDataset:
-        """The generation that answers now, as a mapping that stays with it until it is closed or forgotten."""
+        """Return a mapping that stays with the current generation until it is closed or garbage-collected."""
         view: Any = type(self)
         snapshot: MappedDataset = view(self.current())
         return snapshot
 
     def reload(self) -> bool:
-        """Look now whether another generation is to answer. Returns whether one does from now on. Raises StoreError or
-        NotEnoughRoom if it cannot be opened, ValueError if this is closed: what answers goes on."""
+        """Look for another generation now, and return whether the mapping has switched to it. Raises StoreError or
+        NotEnoughRoom if it cannot be opened (the current one stays), ValueError if closed."""
         self.current()
         return self.follower is not None and self.follower.reload(self)
 
     def close(self) -> None:
-        """Let go of the files. Snapshots and iterators that are in use keep theirs. May be called twice."""
+        """Release the files. Snapshots and iterators in use keep theirs. May be called twice."""
         self.put(None)
 
     def __enter__(self) -> Self:
@@ -254,7 +254,7 @@ class MappedDataset(Mapping[str, Any]):
         self.close()
 
     def __eq__(self, other: object) -> bool:
-        """Whether ``other`` is a mapping of the same keys and values. Reads all of them, and keeps nothing."""
+        """Return whether ``other`` is a mapping of the same keys and values. Reads all, and keeps nothing in memory."""
         if not isinstance(other, Mapping):
             return NotImplemented
         if self is other:
@@ -263,10 +263,10 @@ class MappedDataset(Mapping[str, Any]):
         with self.snapshot() as view:
             return len(view) == len(other) and all(other.get(key, missing) == value for key, value in view.items())
 
-    __hash__ = None  # type: ignore[assignment]  # it is what it holds, as a dict is
+    __hash__ = None  # type: ignore[assignment]  # it equals its content, as a dict does
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By reference: who unpickles it opens the same place."""
+        """Pickle a reference: unpickling opens the same place."""
         files = self.newest()
         if files is None:
             raise ValueError("the mapping is closed")
@@ -286,13 +286,15 @@ class MappedDataset(Mapping[str, Any]):
 def open_dataset(
     place: str | os.PathLike[str], *, verify: bool = False, refresh_seconds: float | None = REFRESH_SECONDS
 ) -> MappedDataset:
-    """The dataset at ``place``, as a mapping: ``lookupdb.open``.
+    """Open the dataset at ``place`` as a mapping; this is ``lookupdb.open``.
 
-    ``place`` is the path of a generation's folder, of a dataset's folder as ``lookupdb sync`` keeps it (``current``
-    says which generation answers) or of one in a directory store; or a dataset's name, ``people`` or ``team/people``,
-    in the folder that LOOKUPDB_SYNC_DIR names. But for a generation's folder the mapping follows: a lookup that comes
-    ``refresh_seconds`` or more after the last look looks first whether another generation is to answer (0: each does;
-    None: only ``reload`` does). With ``verify`` the checksums of a generation's files are proven before it answers.
+    ``place`` is the path of a generation's folder, of a dataset's folder that ``lookupdb sync`` keeps (its link
+    ``current`` names the active generation), or of a dataset's folder in a directory store; or a dataset's name,
+    ``people`` or ``team/people``, in the folder that LOOKUPDB_SYNC_DIR names.
+
+    Except for a generation's folder, the mapping follows the dataset: the first lookup ``refresh_seconds`` after the
+    last check first checks for another generation (0: every lookup does; None: only ``reload`` does). With ``verify``,
+    the checksums of all files are checked before a generation answers.
 
     Raises GenerationMissing if there is none, CorruptFile if it is not whole, UsageError, StoreError, NotEnoughRoom.
     """
@@ -308,9 +310,8 @@ def open_dataset(
 
 
 def _open_first(location: Location, verify: bool) -> tuple[Opener, MappedFiles]:
-    """What opens generations, and the one that is to answer. Python takes the place of the native kernels where these
-    do not know the format of files which are as their builder wrote them: damaged ones would let LMDB end the
-    process."""
+    """Return the opener and the first generation. Python replaces native kernels that do not know the files' format,
+    but only for files whose checksums are right: damaged ones could make LMDB end the process."""
     opener = Opener(choose_make_files(), verify)
     try:
         return opener, _open(location, opener)
@@ -350,17 +351,17 @@ def _mapping_class(files: MappedFiles) -> Any:
 
 @cache
 def _make_class(view: type[Any]) -> Any:
-    """MappedDataset with what ``view`` has for it. The view's slots come first, so that a lookup runs no Python."""
+    """Return a subclass of ``view`` and MappedDataset. The view's slots come first, so that a lookup runs no Python."""
     return new_class("MappedDataset", (view, MappedDataset), {}, lambda members: members.update(__module__=__name__))
 
 
 def _describe_build(manifest: Manifest) -> tuple[str, str, str]:
-    """What no other generation has: its dataset, number and build."""
+    """Return what identifies a generation: its dataset's uid, its name, and when it was built."""
     return manifest.uid, manifest.generation, manifest.built_at
 
 
 def _reopen_generation(path: str, build: tuple[str, str, str]) -> MappedDataset:
-    """The same generation as was pickled. Raises GenerationMissing if another one is at ``path`` by now."""
+    """Open the pickled generation. Raises GenerationMissing if ``path`` holds another one by now."""
     mapping = _reopen(path, False, None)
     found = _describe_build(mapping.manifest)
     if found != build:
@@ -368,7 +369,7 @@ def _reopen_generation(path: str, build: tuple[str, str, str]) -> MappedDataset:
         raise GenerationMissing(
             f"{path} is {found[1]} of the dataset with uid {found[0]}, built at {found[2]}, expected"
             + f" {build[1]} of {build[0]}, built at {build[2]}",
-            hint="a generation with the same number has taken its place: open the dataset anew",
+            hint="a generation with the same number has replaced it: open the dataset again",
         )
     return mapping
 

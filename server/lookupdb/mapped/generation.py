@@ -1,4 +1,8 @@
-"""Opens a generation on the local disk: its manifest is read and held, its files are checked and mapped."""
+"""Open a generation on the local disk, and follow its dataset to the next one.
+
+``Opener`` reads the manifest, locks it, checks the files and maps them. ``Follower`` looks for another generation on a
+lookup now and then, without a thread, and switches the mapping to it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from lookupdb.mapped.location import Identity, Location, unopened_error
 log = logging.getLogger(__name__)
 
 MAX_MANIFEST_BYTES: Final = 16 << 20
-"""No manifest is larger; what is gets read no further."""
+"""The largest manifest that is read."""
 _CHUNK_BYTES: Final = 1 << 20
 _AGAIN: Final = "fetch or build it again"
 
@@ -35,16 +39,16 @@ class MappedFiles(Protocol):
 
     @property
     def facts(self) -> OpenGeneration:
-        """What it was made with."""
+        """The open generation that the files belong to."""
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
-        """What the file of that shard says of itself under ``name``; None if it does not."""
+        """Return the metadata ``name`` of that shard's file; None if it has none."""
 
     def count(self, shard: int) -> int:
-        """How many records that shard has."""
+        """Return the number of records of that shard."""
 
     def is_sequence(self) -> bool:
-        """Whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
+        """Return whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
 
 
 MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decoders | None, Any], MappedFiles]
@@ -52,8 +56,8 @@ MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decod
 
 
 class OpenGeneration:
-    """What is known of an open generation. It holds a lock on its manifest, shared with other readers, as long as
-    anything of the generation is in use: ``lookupdb sync`` removes no generation that somebody has mapped."""
+    """The manifest of an open generation, and the shared lock on it. The lock lasts as long as anything of the
+    generation is in use: ``lookupdb sync`` removes no generation that a program has mapped."""
 
     def __init__(self, folder: Path, manifest: Manifest, identity: tuple[int, int], descriptor: int) -> None:
         self.folder = folder
@@ -64,11 +68,11 @@ class OpenGeneration:
 
     @property
     def dataset(self) -> tuple[str, str, str]:
-        """Whose generation it is: namespace, name and uid."""
+        """Namespace, name and uid of the dataset."""
         return (self.manifest.namespace, self.manifest.name, self.manifest.uid)
 
     def describe_damage(self, shard: int, key: object, problem: str) -> CorruptFile:
-        """The error for what is damaged of ``key``, or of what comes next in that shard if it is None."""
+        """Return the error for a damaged record: that of ``key``, or of an iteration's next one if it is None."""
         path = self.folder / self.manifest.shards[shard].file
         what = "a record" if key is None else f"what is stored under {key!r:.100}"
         return CorruptFile(f"{path}: {what} is damaged: {problem}", hint=_AGAIN)
@@ -76,24 +80,24 @@ class OpenGeneration:
     def __del__(self) -> None:
         with suppress(OSError, AttributeError):
             status = os.fstat(self._descriptor)
-            # A program that becomes a daemon closes all descriptors, and this number may be another file's by now.
+            # A program that becomes a daemon closes all descriptors: this number may belong to another file by now.
             if (status.st_dev, status.st_ino) == self.identity:
                 os.close(self._descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """How generations are opened."""
+    """The way to open generations."""
 
     make_files: MakeFiles
     verifies: bool
-    """Whether every file's checksum is proven first, which reads all of it."""
+    """True to check every file's checksum first, which reads all of it."""
 
     def open(self, folder: Path) -> MappedFiles:
         """Open the generation in ``folder``.
 
-        Raises GenerationMissing if it is not there, or is being removed; CorruptFile if anything of it is not as the
-        manifest says; NotEnoughRoom, StoreError.
+        Raises GenerationMissing if it is missing or being removed; CorruptFile if a file differs from the manifest;
+        NotEnoughRoom, StoreError.
         """
         facts = hold_manifest(folder)
         manifest = facts.manifest
@@ -112,7 +116,7 @@ class Opener:
         except OSError as error:
             raise opening_error(Path(str(error.filename or folder)), error.errno or 0) from error
         except ValueError as error:
-            raise CorruptFile(f"{folder} holds a file that is no shard of it: {error}", hint=_AGAIN) from error
+            raise CorruptFile(f"{folder} holds a file that is not one of its shards: {error}", hint=_AGAIN) from error
         _check_in_place(facts)
         _warn_of_other_tables(facts)
         return files
@@ -132,7 +136,7 @@ def hold_manifest(folder: Path) -> OpenGeneration:
         _lock(descriptor, folder)
         text = _read(descriptor)
         if len(text) > MAX_MANIFEST_BYTES:
-            raise CorruptFile(f"{path} has more than {MAX_MANIFEST_BYTES} bytes, no manifest has as many", hint=_AGAIN)
+            raise CorruptFile(f"{path} has more than {MAX_MANIFEST_BYTES} bytes, the limit for a manifest", hint=_AGAIN)
         status = os.fstat(descriptor)
         manifest = Manifest.from_json(text, str(path))
     except OSError as error:
@@ -150,8 +154,8 @@ def _lock(descriptor: int, folder: Path) -> None:
     except BlockingIOError as error:
         raise GenerationMissing(f"the generation in {folder} is being removed", hint="open the newest one") from error
     except OSError as error:
-        # Some file systems have no locks. All that is lost: a removed generation keeps its place on the disk until
-        # nobody maps it any more.
+        # Some file systems have no locks. Then a generation may be removed while it is mapped, and takes disk space
+        # until it is closed.
         log.debug("%s: no lock: %s", folder, error)
 
 
@@ -164,7 +168,8 @@ def _read(descriptor: int) -> bytes:
 
 
 def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:
-    """The path of a shard's file. Nobody maps a file of another length: a page behind its end ends the process."""
+    """Return the path of a shard's file. Raises CorruptFile for a wrong size: access behind a file's end would end the
+    process."""
     shard = manifest.shards[number]
     if shard_name.parse_attempt(shard.file, number, len(manifest.shards)) is None:
         raise CorruptFile(f"{folder / FILE_NAME}: shard {number} is called {shard.file!r:.100}", hint=_AGAIN)
@@ -181,7 +186,7 @@ def _check_file(folder: Path, number: int, manifest: Manifest) -> Path:
 
 
 def _check_sha256(path: Path, shard: ShardFile) -> None:
-    import hashlib  # here: OpenSSL is for those who ask for it
+    import hashlib  # here, because it loads OpenSSL
 
     try:
         with path.open("rb") as file:
@@ -193,14 +198,14 @@ def _check_sha256(path: Path, shard: ShardFile) -> None:
 
 
 def _check_in_place(facts: OpenGeneration) -> None:
-    """Raises GenerationMissing if another generation has come to the folder's name since the manifest was opened: files
-    are opened by their paths, and some of them may be of that one."""
+    """Raise GenerationMissing if the folder was replaced since its manifest was opened: files are opened by their
+    paths, and some may belong to the new generation."""
     if identify_manifest(facts.folder) != facts.identity:
         raise GenerationMissing(f"{facts.folder} was replaced, or removed, while it was opened", hint="open it again")
 
 
 def identify_manifest(folder: Path) -> tuple[int, int] | None:
-    """Device and inode of the manifest in ``folder``, as ``OpenGeneration.identity``; None if there is none."""
+    """Return device and inode of the manifest in ``folder``, as ``OpenGeneration.identity``; None if there is none."""
     try:
         status = os.stat(folder / FILE_NAME)  # noqa: PTH116 - as cheap as it can be
     except OSError:
@@ -209,7 +214,7 @@ def identify_manifest(folder: Path) -> tuple[int, int] | None:
 
 
 def _check_description(files: MappedFiles, number: int, facts: OpenGeneration) -> None:
-    """Raises ValueError if a file is another shard, or of another format, than the manifest says."""
+    """Raise ValueError if a file is not the shard that the manifest names, or has another format."""
     manifest = facts.manifest
     version = files.describe(number, b"format")
     if version != b"%d" % shard_name.FORMAT_VERSION:
@@ -218,7 +223,7 @@ def _check_description(files: MappedFiles, number: int, facts: OpenGeneration) -
         said = orjson.loads(files.describe(number, b"manifest") or b"")
         found = (said["shard"], said["shards"], files.count(number), tuple(said["normalize"]), said["value_format"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"shard {number} does not say what it is: {error}") from error
+        raise ValueError(f"shard {number} lacks metadata: {error}") from error
     shards, records = len(manifest.shards), manifest.shards[number].records
     expected = (number, shards, records, manifest.normalize, manifest.value_format)
     if found != expected:
@@ -229,8 +234,8 @@ def _warn_of_other_tables(facts: OpenGeneration) -> None:
     manifest = facts.manifest
     if not keys.has_same_normalization(manifest.normalize, manifest.unicode):
         log.warning(
-            "%s was normalised by Unicode %s, this Python has %s: keys with characters that are new in between may be"
-            " missed, until it is built again",
+            "%s was normalised by Unicode %s, this Python has %s: keys with characters that were added in between may"
+            " be missed until it is built again",
             facts.folder,
             manifest.unicode,
             keys.UNICODE_VERSION,
@@ -238,7 +243,7 @@ def _warn_of_other_tables(facts: OpenGeneration) -> None:
 
 
 def choose_make_files() -> MakeFiles:
-    """What maps files: the native kernel, where it is installed."""
+    """Return the function that maps files: the native one if kernels are installed."""
     module = native.kernels()
     if module is not None:
         make_files: MakeFiles = module.MappedGeneration
@@ -248,31 +253,31 @@ def choose_make_files() -> MakeFiles:
     return PythonGeneration
 
 
-# Keeps a mapping at the generation that is to answer. No thread: some lookup, now and then, looks first.
+# Switch a mapping to its dataset's active generation. There is no thread: now and then a lookup checks first.
 
 
 RETRY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""After so long what could not be opened is tried again; the last of them from then on. Anything new is tried at
-once."""
+"""Seconds before each retry of a generation that could not be opened; the last one repeats. A new generation is tried
+at once."""
 _ATTEMPTS: Final = 3
-"""A generation may be removed between a look at which one it is and its opening."""
+"""Attempts to open: a generation may be removed after it was found."""
 _TICK_NANOSECONDS: Final = 1_000_000_000
-"""File systems give what changes within a tick of their clock one time; the coarsest ones tick once a second. What has
-changed since so short a time may have changed again, unseen."""
+"""The coarsest resolution of file systems' timestamps. A file that changed more recently may have changed again with
+the same timestamp."""
 
 
 class View(Protocol):
-    """What a follower changes over."""
+    """A mapping that a follower switches."""
 
     def newest(self) -> Any:
-        """The generation that answered last; None if it is closed."""
+        """Return the current generation; None if closed."""
 
     def put(self, generation: Any) -> None:
-        """Answer from ``generation`` from now on."""
+        """Switch to ``generation``."""
 
 
 class Follower:
-    """Looks whether another generation is to answer, opens it and puts it in the place of the one that does."""
+    """Find a dataset's active generation, open it, and switch the mapping to it."""
 
     def __init__(
         self, location: Location, opener: Opener, dataset: tuple[str, str, str], refresh_seconds: float | None
@@ -280,7 +285,7 @@ class Follower:
         self.location = location
         self.opener = opener
         self.refresh_seconds = refresh_seconds
-        """How often it is asked to look, for whoever opens the same again."""
+        """Seconds between two checks, for pickling."""
         self._dataset = dataset
         self._seen: Identity | None = None
         self._retries = 0
@@ -300,8 +305,8 @@ class Follower:
                 lock.release()
 
     def reload(self, view: View) -> bool:
-        """Look now. Returns whether another generation answers from now on. Raises StoreError, NotEnoughRoom: then the
-        one that answers goes on."""
+        """Look now. Return whether the mapping was switched. Raises StoreError, NotEnoughRoom: then the current
+        generation keeps answering."""
         with self._own_lock():
             self._seen = None
             identity = self._identify()
@@ -310,7 +315,7 @@ class Follower:
             return changed
 
     def _own_lock(self) -> threading.Lock:
-        """This process' lock: in a child, the one of its parent may be held by a thread that is not there."""
+        """Return this process's lock: after a fork, a thread of the parent may have held the parent's."""
         if self._pid != os.getpid():
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
@@ -347,18 +352,18 @@ class Follower:
         if view.newest() is None:
             return False
         view.put(files)
-        log.info("%s: %s answers, in the place of %s", *_describe(files.facts), present.facts.manifest.generation)
+        log.info("%s: switched to %s from %s", *_describe(files.facts), present.facts.manifest.generation)
         return True
 
     def _open_target(self, present: OpenGeneration) -> MappedFiles | None:
-        """``open_target``, and no OSError: GenerationMissing if the folder is gone, else StoreError, NotEnoughRoom."""
+        """Call ``open_target``; raise GenerationMissing, StoreError or NotEnoughRoom instead of OSError."""
         path = self.location.path
         try:
             return open_target(self.location, self.opener, present)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise GenerationMissing(
-                f"the folder {path} is not there any more",
-                hint="what is open goes on answering; open what is there now",
+                f"the folder {path} is gone",
+                hint="the open generation keeps answering; open another folder",
             ) from error
         except OSError as error:
             raise unopened_error(path, error) from error
@@ -374,13 +379,15 @@ class Follower:
         if str(problem) != self._told:
             self._told = str(problem)
             log.warning(
-                "%s: another generation cannot be opened, what answers goes on: %s", self.location.path, problem
+                "%s: another generation cannot be opened, the current one keeps answering: %s",
+                self.location.path,
+                problem,
             )
 
 
 def open_target(location: Location, opener: Opener, present: OpenGeneration | None) -> MappedFiles | None:
-    """Open the generation at ``location`` that is to answer; None if it is the one that ``present`` is of. Raises
-    StoreError, NotEnoughRoom, OSError."""
+    """Open the active generation at ``location``; return None if it is ``present``. Raises StoreError, NotEnoughRoom,
+    OSError."""
     for attempt in range(1, _ATTEMPTS + 1):
         target = location.target()
         found = identify_manifest(target)
@@ -389,14 +396,14 @@ def open_target(location: Location, opener: Opener, present: OpenGeneration | No
         try:
             return opener.open(target)
         except (GenerationMissing, CorruptFile):
-            # Removed, half of it, or replaced, since it was found: then another one is there.
+            # It may have been removed or replaced since it was found: then another one is active.
             if attempt == _ATTEMPTS or (location.target() == target and identify_manifest(target) == found):
                 raise
     return None
 
 
 def _is_settled(identity: Identity) -> bool:
-    """Whether what has this identity gets another one when it changes again."""
+    """Return whether the next change will surely change the identity, too."""
     return time.time_ns() - max(identity[2:]) > _TICK_NANOSECONDS
 
 
@@ -408,5 +415,5 @@ def _describe(facts: OpenGeneration) -> tuple[str, str]:
 def _other_dataset_error(found: OpenGeneration, expected: tuple[str, str, str]) -> CorruptFile:
     return CorruptFile(
         "{} is a generation of {}/{} ({}), expected one of {}/{} ({})".format(found.folder, *found.dataset, *expected),
-        hint="a dataset that was deleted and made again is another one: close the mapping and open it anew",
+        hint="the dataset was deleted and created again: close the mapping, and open it again",
     )

@@ -1,8 +1,8 @@
-"""Where a dataset's generations are on this machine, and which of them is to answer.
+"""Locations: the folders of this machine that ``lookupdb.open`` accepts, and the active generation of each.
 
-Three kinds of folders: a generation's own, which stays; one whose link ``current`` says which, as ``lookupdb sync``
-keeps it; and a dataset's folder of a directory store, whose announcement (active.json) says so, or else, and where that
-is stale, the newest generation that is whole and that no gate has refused.
+There are three kinds: a generation's own folder, which never changes; a folder that ``lookupdb sync`` keeps, whose link
+``current`` names the active generation; and a dataset's folder in a directory store, whose announcement (active.json)
+names it. Without an announcement, or if it is stale, the newest whole generation that passed its gates is active.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from lookupdb.wording import format_some
 log = logging.getLogger(__name__)
 
 SYNC_DIR_VARIABLE: Final = "LOOKUPDB_SYNC_DIR"
-"""The folder of ``lookupdb sync``, in which datasets are found by their names."""
+"""The variable with the folder of ``lookupdb sync``, in which datasets are found by name."""
 CURRENT: Final = "current"
 ANNOUNCEMENT: Final = "active.json"
 DEFAULT_NAMESPACE: Final = "default"
 _LOCAL_STORE: Final = Path(".lookupdb/store/local")
-"""Of ``lookupdb up``, unless --data-dir says otherwise."""
+"""The store of ``lookupdb up`` without --data-dir."""
 
 _MAX_NAMED: Final = 4
-"""So many of the datasets below a folder are named to whoever opens that folder."""
+"""The most datasets that an error names."""
 _LEVELS: Final = 4
-"""So deep they are looked for: ``lookupdb up`` keeps them in .lookupdb/store/<cluster>/<namespace>/<name>-<uid>."""
+"""Depth of the search for them: ``lookupdb up`` keeps them in .lookupdb/store/<cluster>/<namespace>/<name>-<uid>."""
 _MAX_FOLDERS: Final = 200
-"""So many are looked at for them, and so many entries of each: it may be any folder of this machine."""
+"""The most folders to search, and the most entries of each: it may be any folder of this machine."""
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NAME: Final = re.compile(r"(?:([a-z0-9][-a-z0-9]{0,62})/)?([a-z0-9][-a-z0-9]{0,62})")
 
 Identity = tuple[int, int, int, int]
-"""What tells that something is no longer what it was: device, inode, and when it was changed."""
+"""Device, inode, and the two times of the last change: a file that was replaced or changed gets another identity."""
 
 
 class Location(Protocol):
@@ -52,19 +52,19 @@ class Location(Protocol):
 
     @property
     def path(self) -> Path:
-        """As whoever opens it again, in another process, finds it."""
+        """The path by which another process opens it."""
 
     def identity(self) -> Identity:
-        """Another one than before, whenever another generation may be the one to answer. One look at the file system.
-        Raises OSError."""
+        """Return an identity that changes whenever another generation may be active, by one system call. Raises
+        OSError."""
 
     def target(self) -> Path:
-        """The folder of the generation that is to answer. Raises StoreError, OSError."""
+        """Return the folder of the active generation. Raises StoreError, OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationFolder:
-    """One generation, which stays."""
+    """One generation's folder."""
 
     path: Path
 
@@ -79,13 +79,13 @@ class GenerationFolder:
 
 @dataclass(frozen=True, slots=True)
 class SyncedFolder:
-    """A dataset's folder that ``lookupdb sync`` keeps: its link says which generation answers."""
+    """A dataset's folder that ``lookupdb sync`` keeps."""
 
     path: Path
 
     def identity(self) -> Identity:
-        """See ``Location``. Of the manifest that the link leads to, for what is held open shares its inode with nothing
-        else: also when a damaged generation was replaced by a sound one of the same name."""
+        """Return the identity of the manifest behind the link. It changes even if a damaged generation was replaced by
+        a sound one of the same name: the inode of an open file is not reused."""
         return identify(os.stat(f"{self.path}/{CURRENT}/{FILE_NAME}"))  # noqa: PTH116 - as cheap as it can be
 
     def target(self) -> Path:
@@ -93,7 +93,9 @@ class SyncedFolder:
         try:
             return self.path / (self.path / CURRENT).readlink()
         except FileNotFoundError as error:
-            raise GenerationMissing(f"{self.path} has no {CURRENT} any more", hint="does lookupdb sync run?") from error
+            raise GenerationMissing(
+                f"{self.path} has lost its link {CURRENT}", hint="check that lookupdb sync runs"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class StoreFolder:
     path: Path
 
     def identity(self) -> Identity:
-        """See ``Location``. Generations and announcements come by a rename into this folder."""
+        """Return the folder's identity: generations and announcements are renamed into it."""
         return identify(self.path.stat())
 
     def target(self) -> Path:
@@ -119,7 +121,7 @@ class StoreFolder:
             file = (self.path / ANNOUNCEMENT).open("rb")
         except FileNotFoundError:
             return None
-        # The store's other modules come with it: only here, where a store is read.
+        # Imported here, because it loads other modules of the store.
         from lookupdb.store.announcement import MAX_ANNOUNCEMENT_BYTES, parse_announcement
 
         with file:
@@ -127,7 +129,7 @@ class StoreFolder:
         return parse_announcement(content, str(self.path / ANNOUNCEMENT)).generation
 
     def _replace_lost(self, announced: str) -> Path:
-        """The newest generation, in the place of an ``announced`` one that is gone, if it is a newer one. Raises
+        """Return the newest generation if it is newer than the ``announced`` one, which is gone. Raises
         GenerationMissing."""
         from lookupdb.store.announcement import LOST_HINT, is_stale
 
@@ -146,7 +148,7 @@ class StoreFolder:
             return self.path / newest
         names = list_generations(self.path)
         raise GenerationMissing(
-            f"{self.path} has no generation that is whole and that no gate has refused",
+            f"{self.path} has no whole generation that passed its gates",
             hint=f"it has: {', '.join(names)}" if names else "build one: lookupdb build --help",
         )
 
@@ -155,9 +157,9 @@ class StoreFolder:
         return next((name for name in names if _may_answer(self.path / name)), None)
 
 
-@lru_cache(maxsize=64)  # said once: whoever follows looks again and again
+@lru_cache(maxsize=64)  # to log it once: a mapping looks again and again
 def _warn_of_stale(note: Path, announced: str, newest: str) -> None:
-    log.warning("%s announces %s, which is gone: %s answers, the newest", note, announced, newest)
+    log.warning("%s announces %s, which is gone: the newest one, %s, answers", note, announced, newest)
 
 
 def _may_answer(folder: Path) -> bool:
@@ -171,32 +173,33 @@ def _may_answer(folder: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """Raises OSError if that is unknown: some versions of Python report an inaccessible path as missing."""
+    """Return whether ``path`` exists. Raises OSError if that is unknown: some versions of Python report an inaccessible
+    path as missing."""
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # of a name that no file can have
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a name that no file can have
         return False
     return True
 
 
 def unopened_error(path: Path, error: OSError) -> StoreError | NotEnoughRoom:
-    """The error of a dataset at ``path`` that cannot be opened. It names what the system did, which may lie beneath."""
+    """Return the error for a dataset at ``path`` that cannot be opened, naming the file that the system named."""
     return opening_error(Path(os.fsdecode(error.filename or path)), error.errno or 0)
 
 
 def identify(status: os.stat_result) -> Identity:
-    """The identity of what has this ``status``."""
+    """Return the identity in ``status``."""
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def list_generations(folder: Path) -> list[str]:
-    """The names in ``folder`` that generations have, oldest first. Raises OSError."""
+    """Return the generations in ``folder``, oldest first. Raises OSError."""
     return sorted(filter(GENERATION.fullmatch, os.listdir(folder)), key=generation_number)  # noqa: PTH208 - names
 
 
 def locate(place: str | os.PathLike[str]) -> Location:
-    """The location that ``place`` names: the path of one of the three kinds of folders, or a dataset's name, ``people``
-    or ``team/people``, where LOOKUPDB_SYNC_DIR says in which folder datasets are.
+    """Return the location that ``place`` names: the path of one of the three kinds of folders, or a dataset's name,
+    ``people`` or ``team/people``, in the folder that LOOKUPDB_SYNC_DIR names.
 
     Raises UsageError, GenerationMissing, StoreError, NotEnoughRoom.
     """
@@ -205,7 +208,7 @@ def locate(place: str | os.PathLike[str]) -> Location:
     path = _find_named(place) if isinstance(place, str) else None
     if not os.fspath(place):
         raise UsageError(
-            "a dataset's path or name is empty", hint="is a variable not set? The current folder is called '.'"
+            "a dataset's path or name is empty", hint="check that its variable is set; the current folder is '.'"
         )
     path = path or Path(os.path.abspath(place))  # noqa: PTH100 - resolve() would follow links
     try:
@@ -215,7 +218,7 @@ def locate(place: str | os.PathLike[str]) -> Location:
 
 
 def _find_named(name: str) -> Path | None:
-    """The folder of the dataset ``name``; None if this is no name, or no folder has datasets by their names."""
+    """Return the folder of the dataset ``name``; None if it is not a name, or LOOKUPDB_SYNC_DIR is not set."""
     root, match = os.environ.get(SYNC_DIR_VARIABLE), _NAME.fullmatch(name)
     if not root or not match:
         return None
@@ -251,7 +254,7 @@ def _no_generation_error(path: Path) -> GenerationMissing:
 
 
 def _find_datasets(path: Path) -> Iterator[Path]:
-    """The folders of datasets below ``path``, as far as they can be looked at: of ``lookupdb sync``, or of stores."""
+    """Yield the readable dataset folders below ``path``, of ``lookupdb sync`` or of stores."""
     waiting = deque([(path, 0)])
     for _ in range(_MAX_FOLDERS):
         if not waiting:
@@ -280,11 +283,11 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _url_error(scheme: str) -> UsageError:
-    """Without the URL, which may hold a password."""
+    """Return the error for a URL, without the URL itself: it may hold a password."""
     hint = "give the folder's path"
     if scheme.lower() in ("http", "https"):
         hint = (
-            "a router is asked with lookupdb.client; of a gateway's or a bucket's generations `lookupdb sync` keeps one"
+            "use lookupdb.client with a router; `lookupdb sync` keeps a generation of a bucket or a gateway in a folder"
         )
     elif scheme.lower() in ("s3", "gs", "az", "azure"):
         hint = "`lookupdb sync` keeps a generation of a bucket in a folder: open that"
@@ -293,18 +296,18 @@ def _url_error(scheme: str) -> UsageError:
 
 def _missing_folder_error(path: Path, place: str | os.PathLike[str]) -> UsageError | GenerationMissing:
     if path.exists():
-        return UsageError(f"{path} is no folder", hint="give the folder that holds manifest.json, not a file in it")
+        return UsageError(f"{path} is not a folder", hint="give the folder that holds manifest.json, not a file in it")
     root = os.environ.get(SYNC_DIR_VARIABLE)
     found = f"datasets are looked up by their names in {root}" if root else f"{SYNC_DIR_VARIABLE} is not set"
-    hint = "has lookupdb sync fetched it yet?"
+    hint = "check that lookupdb sync has fetched it"
     if local := _find_built_by_up(path, place):
-        hint += f" what lookupdb up has built is in {local}"
+        hint += f"; lookupdb up has built one in {local}"
     return GenerationMissing(f"there is no folder {path} ({found})", hint=hint)
 
 
 def _find_built_by_up(path: Path, place: str | os.PathLike[str]) -> Path | None:
-    """Where a ``lookupdb up`` keeps the dataset that ``place`` may name: beside ``path``, whose name then lacks an end,
-    or in the store of one that was started in the working directory."""
+    """Return the folder in which ``lookupdb up`` keeps the dataset that ``place`` may name: ``path`` with -local, or in
+    the store of the working directory; None if there is none."""
     beside = Path(f"{path}-local")
     if os.path.isdir(beside):  # noqa: PTH112 - False also if that is unknown, for example for a name that is too long
         return beside

@@ -1,4 +1,8 @@
-"""Which datasets are kept, as a command line names them."""
+"""Feeds: which generation of a dataset is active, by its routing table, its announcement, or the store's newest.
+
+In order: the target and the pure rules about it; ``StoreFeed``, which reads a store; ``TableFeed``, which watches a
+routing table; and ``Subscription``, a dataset as the command line names it.
+"""
 
 from __future__ import annotations
 
@@ -20,52 +24,52 @@ from lookupdb.store.announcement import Announcement, is_stale, read_announcemen
 from lookupdb.store.dataset import StoredDataset
 from lookupdb.wording import format_count
 
-# Which generation is to be ``current``, and which may follow which. No I/O.
+# Decide which generation should be ``current``, and which may follow which. No I/O.
 
 
 Origin = Literal["table", "announcement", "newest"]
 
 FIRST_PAUSE_SECONDS: Final = 2.0
 LONGEST_LOOK_PAUSE_SECONDS: Final = 30.0
-"""Between two looks at a store that is away: what comes back is noticed within this time."""
+"""The longest pause between two looks at a store that does not answer."""
 LONGEST_FETCH_PAUSE_SECONDS: Final = 300.0
-"""Between two attempts at a generation that cannot be fetched."""
+"""The longest pause between two attempts to fetch a generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTarget:
-    """The generation that is active, and who says so."""
+    """The active generation, and where that was read."""
 
     uid: str
-    """Of the dataset, its first eight characters."""
+    """First eight characters of the dataset's uid."""
     generation: str
     origin: Origin
     version: int | None = None
-    """Of the routing table or the announcement; None where nobody announces anything."""
+    """Version of the routing table or the announcement; None without either."""
     identity: str = ""
-    """Of the newest generation, where nobody announces anything: a number may come to be used twice."""
+    """Time when the newest generation was built, if nothing is announced: a number may be used twice."""
 
 
 def target_by_table(table: RoutingTable) -> SyncTarget | None:
-    """The active generation of ``table``; None while it is mixed, for then no single generation is."""
+    """Return the active generation of ``table``; None while the table is mixed: then no single generation is active."""
     if table.is_mixed:
         return None
     return SyncTarget(table.dataset.uid[:8], table.active, "table", table.version)
 
 
 def target_by_announcement(announcement: Announcement) -> SyncTarget:
-    """What is announced."""
+    """Return the announced generation."""
     return SyncTarget(announcement.uid[:8], announcement.generation, "announcement", announcement.version)
 
 
 def target_by_manifest(newest: Manifest, address: StoreAddress) -> SyncTarget:
-    """The newest generation of the dataset at ``address``, of which nothing is announced."""
+    """Return the newest generation of the dataset at ``address``, which has no announcement."""
     return SyncTarget(address.uid, newest.generation, "newest", identity=newest.built_at)
 
 
 def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> SyncTarget | None:
-    """What is active where a routing table and an announcement say so: both count by the same versions, and either may
-    be the first that is seen. Of another dataset of the name than the table's, nothing is taken."""
+    """Return the newer of a routing table's target and an announced one. Both have the same version numbers, and either
+    may arrive first. An announcement of another dataset than the table's does not count."""
     if by_table is None or announced is None:
         return by_table or announced
     is_newer = by_table.uid == announced.uid and (announced.version or 0) > (by_table.version or 0)
@@ -73,10 +77,10 @@ def choose_newer(by_table: SyncTarget | None, announced: SyncTarget | None) -> S
 
 
 def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | None:
-    """Why ``new`` may not follow ``standing``, as a sentence; None when it may.
+    """Return a sentence that says why ``new`` may not follow ``standing``; None if it may.
 
-    Versions only grow: a late write must not bring back what was active before. A lower number of a generation may
-    follow, as after a rollback. Another uid counts from its own beginning.
+    Versions only grow: a late write must not bring back an earlier generation. A generation with a lower number may
+    follow, as after a rollback. Another uid has its own versions.
     """
     if standing is None or new.uid != standing.uid or new.version is None or standing.version is None:
         return None
@@ -91,11 +95,11 @@ def diagnose_succession(new: SyncTarget, standing: SyncTarget | None) -> str | N
 
 
 def diagnose_manifest(manifest: Manifest, address: StoreAddress, target: SyncTarget) -> str | None:
-    """Why ``manifest`` is not that of ``target`` of the dataset at ``address``, as a sentence; None when it is."""
+    """Return a sentence that says why ``manifest`` is not the one of ``target``; None if it is."""
     if (manifest.namespace, manifest.name, manifest.uid[:8]) == (address.namespace, address.name, target.uid):
         return None
     return (
-        f"the manifest of {target.generation} is of {manifest.namespace}/{manifest.name} ({manifest.uid[:8]}), "
+        f"the manifest of {target.generation} belongs to {manifest.namespace}/{manifest.name} ({manifest.uid[:8]}), "
         f"expected {address} ({target.uid})"
     )
 
@@ -112,36 +116,36 @@ def _identify(manifest: Manifest) -> tuple[object, ...]:
 
 
 def pause_seconds(failures: int, longest: float) -> float:
-    """How long to wait after so many failures in a row: doubling, and never the same for all that failed together."""
+    """Return the seconds to wait after ``failures`` in a row: doubling, with jitter."""
     pause = min(longest, FIRST_PAUSE_SECONDS * float(1 << min(failures - 1, 16)))
     return pause * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-# What is active by the store alone: what is announced there, else the newest whole generation that no gate refused. In
-# a directory an announcement is stale whose generation is gone, when a newer one is there.
+# Find the active generation in the store: the announced one, else the newest whole one that passed its gates. In a
+# directory, an announcement is stale if its generation is gone and a newer one is there.
 
 
 LISTING_SECONDS: Final = 10.0
-"""For so long one listing of a namespace in a bucket serves all datasets of it: through a gateway it takes a request
-for each thousand objects."""
+"""Seconds for which one listing of a namespace in a bucket serves all its datasets: through a gateway it takes a
+request for each thousand objects."""
 LOCAL_LISTING_SECONDS: Final = 2.0
-"""The same of a directory."""
+"""Seconds for which one listing of a directory serves all datasets."""
 _MOST_OTHERS: Final = 5
-"""Datasets of one name that a message names."""
+"""The most datasets of one name that a message lists."""
 UNANNOUNCED_SECONDS: Final = 10.0
-"""Between two listings of a dataset's generations in a bucket, where nothing is announced: they cost more than a
-read."""
+"""Seconds between two listings of a dataset's generations in a bucket if nothing is announced: a listing costs more
+than a read."""
 
 
 class _Finding(NamedTuple):
     target: SyncTarget
     moment: datetime.datetime
-    """When it was announced; of what is not announced, when it was built."""
+    """Time when it was announced, else built."""
 
 
 @dataclass(slots=True)
 class _NamespaceListing:
-    """Of one namespace; what has failed is not tried again for each of its datasets."""
+    """The listing of one namespace. A failure counts for all its datasets."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended_at: float = float("-inf")
@@ -149,7 +153,7 @@ class _NamespaceListing:
 
 
 class NamespaceListings:
-    """The datasets of namespaces, listed once for all who ask within some seconds."""
+    """The datasets of namespaces: one listing serves all callers within some seconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -157,13 +161,14 @@ class NamespaceListings:
         self._namespaces: dict[str, _NamespaceListing] = {}
 
     def find(self, namespace: str, name: str) -> list[StoreAddress]:
-        """The datasets of that name, which may have lived one after the other. Raises StoreError."""
+        """Return the datasets of that name; there are several if it was deleted and created again. Raises
+        StoreError."""
         asked_at = time.monotonic()
         with self._lock:
             listing = self._namespaces.setdefault(namespace, _NamespaceListing())
-        with listing.lock:  # one that takes long keeps nobody from another
+        with listing.lock:  # a slow listing delays no other namespace
             seconds = LOCAL_LISTING_SECONDS if self._store.is_local else LISTING_SECONDS
-            # By its end: one that takes longer than that is for all others, too, of whom only some ask at a time.
+            # Measured from its end, so that a slow listing serves the callers that waited for it.
             if asked_at - listing.ended_at >= seconds:
                 listing.found = self._list(namespace)
                 listing.ended_at = time.monotonic()
@@ -181,14 +186,15 @@ class NamespaceListings:
 
 @dataclass(slots=True)
 class _Newest:
-    """The newest generation of a dataset without an announcement, and when that was found."""
+    """The newest generation of a dataset without an announcement, and when it was found."""
 
     finding: _Finding | None
     looked_at: float
 
 
 class StoreFeed:
-    """Of the dataset ``name``: of the one with ``uid``, or without one, of the one that was announced last."""
+    """Find the active generation of the dataset ``name``: the one with ``uid``, or without it the last one
+    announced."""
 
     def __init__(self, store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None) -> None:
         self._store = store
@@ -196,18 +202,19 @@ class StoreFeed:
         self._namespace = namespace
         self._name = name
         self.uid = uid
-        """Of the only dataset that is looked for; None: of whichever was announced last."""
+        """Uid of the dataset to look for; None for the one announced last."""
         self._newest: dict[StoreAddress, _Newest] = {}
 
     def look_for_announcement(self, uid: str) -> SyncTarget | None:
-        """What is announced of the dataset with ``uid``, by one small read; None if nothing is. Raises the same."""
+        """Return the announcement of the dataset with ``uid``, by one small read; None if there is none. Raises as
+        ``look``."""
         address = StoreAddress(self._store.cluster, self._namespace, self._name, uid)
         announcement = read_announcement(self._store.dataset_at(address))
         return None if announcement is None else target_by_announcement(announcement)
 
     def look(self, *, takes_newest: bool = True) -> SyncTarget | None:
-        """What is active now; None if there is no generation of the dataset that could be, or, unless the newest one is
-        taken, none that is announced. Raises StoreError, CorruptFile for an announcement that is none."""
+        """Return the active generation; None if there is none. Without ``takes_newest`` only an announced one counts.
+        Raises StoreError, CorruptFile for a damaged announcement."""
         if self.uid is not None:
             addresses = [StoreAddress(self._store.cluster, self._namespace, self._name, self.uid)]
         else:
@@ -215,7 +222,7 @@ class StoreFeed:
         self._newest = {address: found for address, found in self._newest.items() if address in addresses}
         found = (self._look_at(address, takes_newest=takes_newest) for address in addresses)
         findings = [finding for finding in found if finding is not None]
-        # Where one is announced, nobody has rolled out what was only built of another.
+        # An announced generation was rolled out; one of another dataset that was only built was not.
         announced = [finding for finding in findings if finding.target.origin == "announcement"]
         return max(announced or findings, key=lambda finding: finding.moment).target if findings else None
 
@@ -237,7 +244,7 @@ class StoreFeed:
 
 
 def _find_newer(dataset: StoredDataset, announcement: Announcement) -> _Finding | None:
-    """The newest generation of a directory, if the one that is announced is gone and it is newer; else None."""
+    """Return the newest generation of a directory if the announced one is gone and older; else None."""
     if announcement.generation in dataset.published_generations():
         return None
     found = _find_newest(dataset, None)
@@ -245,7 +252,7 @@ def _find_newer(dataset: StoredDataset, announcement: Announcement) -> _Finding 
 
 
 def _find_newest(dataset: StoredDataset, standing: _Finding | None) -> _Finding | None:
-    """The newest whole generation that no gate has refused; whether ``standing`` is whole is not looked at again."""
+    """Return the newest whole generation that passed its gates. The files of ``standing`` are not checked again."""
     for generation in reversed(dataset.known_generations()):
         try:
             manifest = dataset.find_manifest(generation)
@@ -268,32 +275,32 @@ def _is_whole(dataset: StoredDataset, manifest: Manifest) -> bool:
 
 
 def _parse_moment(text: str) -> datetime.datetime:
-    """Raises CorruptFile."""
+    """Return ``text``, ISO 8601, as a time. Raises CorruptFile."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError as error:
-        raise CorruptFile(f"expected a moment in ISO 8601, found {text!r:.80}") from error
+        raise CorruptFile(f"expected a time in ISO 8601, found {text!r:.80}") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
 def absent_error(
     store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str | None = None
 ) -> StoreError:
-    """The error for a dataset of which the store has nothing that could serve. Where the one with ``uid`` was looked
-    for, it names those of other uids that are there under the name."""
+    """Return the error for a dataset without a generation that could serve. If ``uid`` was given, it names the datasets
+    of that name with other uids."""
     dataset = f"{namespace}/{name}"
     missing = store.find_missing_folder()
     if missing is not None:
         return GenerationMissing(
-            f"the store {store.url} has no generation of {dataset}: it is not there, {missing} is no folder",
-            hint="--store names it, and a path counts from where this command was started; `lookupdb up` keeps its"
-            " store in .lookupdb/store of where that was started",
+            f"the store {store.url} has no generation of {dataset}: the folder {missing} does not exist",
+            hint="--store names it, relative to the working directory; `lookupdb up` keeps its store in .lookupdb/store"
+            " of its own working directory",
         )
     others = _describe_others(store, listings, namespace, name, uid) if uid is not None else ""
     if others:
         return GenerationMissing(
             f"{store.url} has no generation of {dataset} with the uid {uid} that could serve: it has {others}",
-            hint=f"give the uid that is meant, {dataset}@UID, or none: then whichever lives under that name is kept",
+            hint=f"give one of these, as {dataset}@UID, or no uid, to keep any dataset of that name",
         )
     return GenerationMissing(
         f"{store.url} has no generation of {dataset}{f'@{uid}' if uid else ''} that could serve, in the part of"
@@ -303,7 +310,7 @@ def absent_error(
 
 
 def _describe_others(store: Store, listings: NamespaceListings, namespace: str, name: str, uid: str) -> str:
-    """What the store has of the datasets of that name with another uid; empty for nothing, or where it does not say."""
+    """Return what the store has of datasets of that name with other uids; empty if nothing, or unknown."""
     try:
         found = [
             (address.uid, len(store.dataset_at(address).known_generations()))
@@ -312,29 +319,29 @@ def _describe_others(store: Store, listings: NamespaceListings, namespace: str, 
         ]
     except StoreError:
         return ""
-    return ", ".join(f"{format_count(count, 'generation')} of the uid {other}" for other, count in found if count)
+    return ", ".join(f"{format_count(count, 'generation')} of uid {other}" for other, count in found if count)
 
 
-# What is active by a routing table file, which whoever cuts over writes: the ConfigMap of an operator, say.
+# Read the active generation from a routing table file, for example a mounted ConfigMap of the operator.
 
 
 _MISSING: Final = (
-    "give the file that whoever cuts over writes: .lookupdb/run/NAMESPACE.NAME/routing-table.json of `lookupdb up`, in"
-    " a pod that of the ConfigMap; --store-wait says how long one that is to come is waited for"
+    "give the routing table's file: .lookupdb/run/NAMESPACE.NAME/routing-table.json of `lookupdb up`, or in a pod that"
+    " of the ConfigMap; --store-wait says how long to wait for a file that does not exist yet"
 )
 
 
 class UnusableTable(InvalidTable):
-    """The file that --table names is not there, or is no table that can be used."""
+    """The file that --table names is missing, or is not a usable table."""
 
     exit_code = 2
 
 
 class TableFeed:
-    """Watches the table at ``path``, and calls ``on_change`` when what it says has changed, or what is wrong with it.
+    """Watch the table at ``path``, and call ``on_change`` when its content or its problem has changed.
 
-    ``dataset`` is the one that the first good table names: a table of another name is refused from then on, but one of
-    another uid is followed, for the dataset was made again.
+    ``dataset`` is the one that the first good table names. From then on a table with another name is refused; one with
+    another uid is followed, because the dataset was created again.
     """
 
     def __init__(self, path: Path, on_change: Callable[[], None]) -> None:
@@ -342,24 +349,24 @@ class TableFeed:
         self.dataset: RoutedDataset | None = None
         self.target: SyncTarget | None = None
         self.is_mixed = False
-        """Whether the table in effect is a step of a rollout shard by shard: what was active before it still is."""
+        """True during a rollout shard by shard: the target before it stays."""
         self.problem: LookupdbError | None = UnusableTable(f"there is no routing table yet: {path}", hint=_MISSING)
         self._on_change = on_change
         self._table: RoutingTable | None = None
         self._watcher = TableWatcher(path, self._take, self._refuse)
 
     def start(self) -> None:
-        """Look now, and again until ``stop``."""
+        """Read the table, and watch it until ``stop``."""
         self._watcher.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the watch."""
         self._watcher.stop()
 
     def _take(self, table: RoutingTable) -> None:
         refusal = diagnose_refusal(table, self._table)
         if self.dataset is not None and str(table.dataset) != str(self.dataset):
-            refusal = f"it is the table of {table.dataset}, and this file was that of {self.dataset}"
+            refusal = f"it is the table of {table.dataset}, and this file was the table of {self.dataset}"
         if refusal is not None:
             self._refuse(f"{self.path}: {refusal}")
             return
@@ -373,7 +380,7 @@ class TableFeed:
         self._on_change()
 
     def _refuse(self, reason: str) -> None:
-        self.problem = UnusableTable(reason, hint="look who writes that file, and whether --table is to name it")
+        self.problem = UnusableTable(reason, hint="find out what writes that file, and check --table")
         self._on_change()
 
 
@@ -382,19 +389,19 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A dataset: the one with ``uid``, or whichever lives under that name."""
+    """A dataset to keep: the one with ``uid``, or any of that name."""
 
     namespace: str
     name: str
     uid: str | None = None
-    """Its first eight characters."""
+    """First eight characters of its uid."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of [NAMESPACE/]NAME[@UID]. Raises UsageError."""
+        """Parse [NAMESPACE/]NAME[@UID]. Raises UsageError."""
         path, has_uid, uid = text.partition("@")
         namespace, has_namespace, name = path.rpartition("/")
         namespace = namespace if has_namespace else DEFAULT_NAMESPACE
@@ -402,6 +409,6 @@ class Subscription:
             address = StoreAddress("any", namespace, name, uid if has_uid else "local")
         except UsageError as error:
             raise UsageError(
-                f"{text!r} is no dataset: {error.message}", hint="write [NAMESPACE/]NAME, or NAMESPACE/NAME@UID"
+                f"{text!r} is not a dataset: {error.message}", hint="write [NAMESPACE/]NAME, or NAMESPACE/NAME@UID"
             ) from error
         return cls(address.namespace, address.name, address.uid if has_uid else None)

@@ -1,7 +1,8 @@
 """The folder of one dataset: its generations, and ``current``, the link to the one that serves.
 
-Every step is one rename, and can be repeated after a crash: a generation is there whole or not at all, ``current``
-names one that is whole, and what is hidden is nobody's but ours.
+In order: fetch a generation into a hidden folder, decide which generations are superseded, and ``DatasetFolder``, which
+publishes, points and removes. Each step is one rename and can be repeated after a crash: a generation is there whole or
+not at all, ``current`` names a whole one, and hidden names belong to this process alone.
 """
 
 from __future__ import annotations
@@ -26,35 +27,35 @@ from lookupdb.store.directory import folder_errors
 from lookupdb.store.fetch import PATIENCE_SECONDS, FileFetch, Pace, Throttle
 from lookupdb.store.layout import is_generation, parse_manifest, try_lock
 
-# Fetches a whole generation into a folder: every shard verified and on the disk, then its manifest.
+# Fetch a generation into a folder: every shard, verified and synced to the disk, then its manifest.
 
 
 _READ_ONLY: Final = 0o444
 
 
 class FetchInterrupted(Exception):
-    """The generation is asked for no more, or the process ends."""
+    """The generation is no longer wanted, or the process ends."""
 
 
 @dataclass(slots=True)
 class FetchProgress:
-    """What has been done so far, and by which way."""
+    """The bytes of a fetch so far, by how they were obtained."""
 
     total_bytes: int = 0
     fetched_bytes: int = 0
     linked_bytes: int = 0
-    """Of files that are those of a directory store, under a second name."""
+    """Bytes of files that are hard links to those of a directory store."""
     present_bytes: int = 0
-    """Of files that an interrupted fetch had completed."""
+    """Bytes of files that an interrupted fetch had completed."""
 
     @property
     def done_bytes(self) -> int:
-        """Of all files that are there."""
+        """The bytes of all complete files."""
         return self.fetched_bytes + self.linked_bytes + self.present_bytes
 
 
 def interruptible_pace(throttle: Throttle, interruption: threading.Event) -> Pace:
-    """The pace of ``throttle`` that raises FetchInterrupted once ``interruption`` is set."""
+    """Return the pace of ``throttle``, which raises FetchInterrupted once ``interruption`` is set."""
 
     def pace(byte_count: int) -> None:
         if interruption.is_set():
@@ -65,8 +66,8 @@ def interruptible_pace(throttle: Throttle, interruption: threading.Event) -> Pac
 
 
 class GenerationFetch:
-    """Fetches generations of ``dataset``. ``make_room`` is called with the bytes that are lacking, and may remove
-    something."""
+    """Fetch generations of ``dataset``. ``make_room`` gets the number of missing bytes, and may remove old
+    generations."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class GenerationFetch:
         self._patience = patience
 
     def run(self, manifest: Manifest, folder: Path, progress: FetchProgress) -> None:
-        """Put all files of ``manifest`` into ``folder``, manifest.json last. Files that are there are verified, and not
+        """Put all files of ``manifest`` into ``folder``, manifest.json last. Existing files are verified, and not
         fetched again. Raises StoreError, CorruptFile, NotEnoughRoom, FetchInterrupted."""
         progress.total_bytes = sum(shard.bytes for shard in manifest.shards)
         _remove_other_files(folder, manifest)
@@ -103,7 +104,7 @@ class GenerationFetch:
             disk.sync_folder(folder)
 
     def _check_room(self, manifest: Manifest, folder: Path) -> None:
-        """Raises NotEnoughRoom before anything is fetched, if not all has room."""
+        """Raise NotEnoughRoom, before anything is fetched, unless all files fit."""
         needed = sum(shard.bytes for shard in manifest.shards if _find_size(folder / shard.file) != shard.bytes)
         with folder_errors(f"cannot look at {folder}"):
             free = shutil.disk_usage(folder).free
@@ -117,12 +118,12 @@ class GenerationFetch:
             )
 
     def _link(self, source: Path, target: Path, entry: ShardFile) -> bool:
-        """Make ``target`` another name of the store's own file, which never changes, so that both are in memory once;
-        False where that cannot be. Raises CorruptFile, StoreError."""
+        """Hard-link the store's own file, which never changes, as ``target``, so that it is in memory once. Return
+        False if that is impossible. Raises CorruptFile, StoreError."""
         try:
-            about = source.lstat()  # a link leads elsewhere, and may lead there another time
+            about = source.lstat()  # a symbolic link could point elsewhere later
         except OSError:
-            return False  # a fetch tells what is wrong with it
+            return False  # the fetch reports why
         if about.st_mode & 0o777 != _READ_ONLY:
             return False
         self._pace(entry.bytes)
@@ -143,7 +144,7 @@ class GenerationFetch:
 
 
 def _remove_other_files(folder: Path, manifest: Manifest) -> None:
-    """Remove all that is no shard's file of ``manifest``: its own manifest.json too, which comes last."""
+    """Remove everything but the shard files of ``manifest``; manifest.json too, which is written last."""
     ours = {shard.file for shard in manifest.shards}
     with folder_errors(f"cannot write to {folder}"), os.scandir(folder) as entries:
         for entry in entries:
@@ -167,37 +168,33 @@ def _find_size(path: Path) -> int | None:
         return None
 
 
-# Which generations of a folder stay to go back to, and which are superseded. Pure.
+# Decide which generations of a folder are superseded. No I/O.
 #
-# What tells which of two generations is newer, of those of one dataset:
+# The higher number is the newer generation, unless a store was lost and numbers began again: then g1 is newer than g50.
+# Numbers have begun again if the arriving generation was built after all those with higher numbers. (A rollback also
+# brings a lower number, but one that was built before them.) All generations present at that moment are older.
 #
-# - Numbers grow, whatever the clocks of builders say, and whatever a rollback makes current.
-# - Except that numbers may begin again, when a store was lost or made again: g1 is newer than g50 then. That shows when
-#   g1 arrives: a rollback, too, may bring what has a lower number than all that is there, but that was built before
-#   them.
-#
-# So numbers have begun again at the arrival of a generation that was built after all of higher numbers. All that was
-# there by then is of before. A generation is not built after it has arrived: where a builder's clock says so it was
-# ahead, and the time of arrival, by the clock of this machine, is the latest at which it can have been built.
+# A generation cannot be built after its arrival. If a builder's clock says so, it was fast, and the time of arrival, by
+# this machine's clock, is the latest possible time.
 
 
 _SKEW_NS: Final = 60 * 10**9
-"""So far the clocks of two machines may be from each other with nothing wrong."""
+"""Tolerated difference between the clocks of two machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundGeneration:
-    """A generation that is in the folder."""
+    """A generation in the folder."""
 
     manifest: Manifest | None
-    """None if there is none, or it is damaged."""
+    """None if it is missing or damaged."""
     arrived: int
-    """When it was put there, in nanoseconds since 1970, by the clock of this machine; each later than those before."""
+    """Time of arrival, in nanoseconds since 1970, by this machine's clock; strictly increasing."""
 
 
 def find_superseded(found: Mapping[str, FoundGeneration], current: str, keep: int) -> tuple[str, ...]:
-    """Of the generations that are there the ones that are neither ``current`` nor among the newest ``keep`` of its
-    dataset: those of no use first, then the oldest. None if of ``current`` nothing is known."""
+    """Return the generations that are neither ``current`` nor among the newest ``keep`` of its dataset: unusable ones
+    first, then the oldest. Empty if the manifest of ``current`` is unknown."""
     manifests = {name: generation.manifest for name, generation in found.items()}
     serving = manifests.get(current)
     if serving is None:
@@ -210,29 +207,29 @@ def find_superseded(found: Mapping[str, FoundGeneration], current: str, keep: in
 
 
 def _order_by_age(found: Mapping[str, FoundGeneration]) -> list[str]:
-    """The generations of one dataset, the oldest first."""
-    of_before: list[str] = []
+    """Return the generations of one dataset, oldest first."""
+    older: list[str] = []
     present: list[str] = []
     for name in sorted(found, key=lambda name: (found[name].arrived, generation_number(name))):
         higher = [found[other] for other in present if generation_number(other) > generation_number(name)]
-        if _begins_anew(found[name], higher):
-            of_before += sorted(present, key=generation_number)
+        if _restarts_numbers(found[name], higher):
+            older += sorted(present, key=generation_number)
             present = []
         present.append(name)
-    return of_before + sorted(present, key=generation_number)
+    return older + sorted(present, key=generation_number)
 
 
-def _begins_anew(arriving: FoundGeneration, higher: Iterable[FoundGeneration]) -> bool:
-    """Whether one that arrives where there are those ``higher`` numbers is none to which was gone back."""
+def _restarts_numbers(arriving: FoundGeneration, higher: Iterable[FoundGeneration]) -> bool:
+    """Return whether numbers began again with ``arriving``; if not, it is a rollback below the ``higher`` numbers."""
     built = _built_ns(arriving)
     if built is None or built > arriving.arrived + _SKEW_NS:
-        return False  # its time says nothing
+        return False  # its time is wrong or missing
     latest = [min(_built_ns(other) or other.arrived, other.arrived) for other in higher]
     return bool(latest) and max(latest) < built
 
 
 def _built_ns(found: FoundGeneration) -> int | None:
-    """When it was built, in nanoseconds since 1970, by the clock of its builder; None if that cannot be read."""
+    """Return when it was built, in nanoseconds since 1970, by its builder's clock; None if unreadable."""
     try:
         moment = datetime.datetime.fromisoformat(found.manifest.built_at if found.manifest else "")
     except ValueError:
@@ -256,14 +253,14 @@ class DatasetFolder:
         self.path = root / namespace / name
         self._lock: int | None = None
         self._changing = threading.Lock()
-        """Held while ``current`` is pointed, or a generation loses its name: a fetch that nobody waits for any more may
-        still make room, and must not remove what has become current."""
+        """Held while ``current`` changes or a generation is renamed away: an abandoned fetch may still make room, and
+        must not remove the generation that became current."""
 
     def lock(self) -> None:
-        """Make the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it,
-        FolderDenied if it may not be made or written to, StoreError.
+        """Create the folder, and hold its lock until ``unlock``. Raises UsageError if another process has it,
+        FolderDenied if this user may not create it or write to it, StoreError.
 
-        Folders of datasets have locks of their own, so that several processes can share a root.
+        Each dataset's folder has its own lock, so that several processes can share a root.
         """
         if self._lock is not None:
             return
@@ -282,13 +279,13 @@ class DatasetFolder:
             )
 
     def unlock(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def recover(self) -> None:
-        """Remove what an interrupted removal or swap has left. Raises StoreError."""
+        """Remove what an interrupted removal or swap left behind. Raises StoreError."""
         with folder_errors(f"cannot write to {self.path}"):
             self._delete(self.path / _NEW_LINK)
         for name in self._names():
@@ -296,7 +293,7 @@ class DatasetFolder:
                 self._delete(self.path / name)
 
     def current(self) -> Manifest | None:
-        """The manifest of the generation that ``current`` names, if that is whole. Raises StoreError."""
+        """Return the manifest of the generation that ``current`` names, if it is whole. Raises StoreError."""
         link = self.path / CURRENT
         try:
             name = os.readlink(link)  # noqa: PTH115 - the name as it stands, no path
@@ -304,23 +301,23 @@ class DatasetFolder:
             return None
         except OSError as error:
             raise StoreError(
-                f"{link} is no link: {error.strerror}", hint="remove it: it is what this command makes"
+                f"{link} is not a link: {error.strerror}", hint="remove it: this command creates it"
             ) from error
         return self.find_whole(name) if is_generation(name) else None
 
     def generations(self) -> tuple[str, ...]:
-        """The generations that are there, oldest first. Raises StoreError."""
+        """Return the generations in the folder, oldest first. Raises StoreError."""
         return sort_generations({name for name in self._names() if is_generation(name)})
 
     def find_manifest(self, generation: str) -> Manifest | None:
-        """The manifest of a generation that is there; None if there is none that can be read."""
+        """Return the manifest of a generation in the folder; None if it cannot be read."""
         try:
             return self.read_manifest(generation)
         except StoreError:
             return None
 
     def read_manifest(self, generation: str) -> Manifest | None:
-        """The same; None if it is not there, or damaged. Raises StoreError if nothing can be said of it now."""
+        """Return the manifest; None if it is missing or damaged. Raises StoreError if it cannot be read now."""
         path = self.path / generation / FILE_NAME
         try:
             return parse_manifest(path.read_bytes(), str(path), generation)
@@ -330,14 +327,14 @@ class DatasetFolder:
             raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
     def look_around(self) -> dict[str, FoundGeneration]:
-        """All generations that are there. Raises StoreError, also if nothing can be said of one of them now."""
+        """Return all generations in the folder. Raises StoreError, even if only one manifest cannot be read now."""
         return {
             name: FoundGeneration(self.read_manifest(name), _find_arrival(self.path / name))
             for name in self.generations()
         }
 
     def find_whole(self, generation: str) -> Manifest | None:
-        """The manifest of a generation that has all its files, as long as they are to be; None if there is none."""
+        """Return the manifest of a generation whose files all have the right size; None if there is none."""
         manifest = self.find_manifest(generation)
         try:
             for shard in () if manifest is None else manifest.shards:
@@ -347,8 +344,8 @@ class DatasetFolder:
         return manifest
 
     def open_partial(self, generation: str) -> Path:
-        """The hidden folder in which ``generation`` is put together, with what an interrupted fetch has left of it.
-        Those of others go. Raises StoreError."""
+        """Return the hidden folder in which ``generation`` is assembled, with the files of an interrupted fetch. Those
+        of other generations are removed. Raises StoreError."""
         with folder_errors(f"cannot write to {self.path}"):
             for name in self._names():
                 match = _PARTIAL.fullmatch(name)
@@ -361,14 +358,14 @@ class DatasetFolder:
         return partial
 
     def remove_partials(self) -> None:
-        """Remove what interrupted fetches have left: what they were of is there, or asked for no more."""
+        """Remove what interrupted fetches left: their generations are complete or no longer wanted."""
         for name in self._names():
             if _PARTIAL.fullmatch(name):
                 self._delete(self.path / name)
 
     def publish(self, generation: str) -> None:
-        """Give what was put together its name. Another generation of that name, of another dataset say, makes way at
-        once where the file system can do that. Raises StoreError, NotEnoughRoom."""
+        """Rename the assembled generation to its name. Another generation of that name, for example of another dataset,
+        is exchanged in one step if the file system supports it. Raises StoreError, NotEnoughRoom."""
         partial, target = self.path / f".{generation}.partial", self.path / generation
         removed = self.path / f".{generation}.removed"
         with folder_errors(f"cannot write to {self.path}"):
@@ -389,15 +386,15 @@ class DatasetFolder:
         self._delete(removed)
 
     def _note_arrival(self, partial: Path) -> None:
-        """Let what is put together have arrived after all that is there, wherever the clock was set meanwhile."""
+        """Give the assembled generation a time of arrival after all others, even if the clock was set back."""
         latest = max((_find_arrival(self.path / name) for name in self.generations()), default=0)
         if _find_arrival(partial) <= latest:
             with suppress(FileNotFoundError):
                 os.utime(partial / FILE_NAME, ns=(latest + 1, latest + 1))
 
     def point(self, generation: str) -> None:
-        """Let ``current`` name ``generation``, by one rename, unless it does. Raises StoreError, NotEnoughRoom,
-        GenerationMissing if that is not there any more."""
+        """Point ``current`` to ``generation`` by one rename. Raises StoreError, NotEnoughRoom, GenerationMissing if the
+        generation is gone."""
         new = self.path / _NEW_LINK
         with self._changing, folder_errors(f"cannot write to {self.path}"):
             if not (self.path / generation / FILE_NAME).exists():
@@ -409,18 +406,18 @@ class DatasetFolder:
             disk.sync_folder(self.path)
 
     def _pointed(self) -> str | None:
-        """What ``current`` names, whatever that is; None if it is no link."""
+        """Return what ``current`` names, whatever that is; None if it is not a link."""
         try:
             return os.readlink(self.path / CURRENT)  # noqa: PTH115 - the name as it stands, no path
         except OSError:
             return None
 
     def remove(self, generation: str) -> bool:
-        """Remove ``generation`` unless it is current, or somebody has mapped it; whether it is gone. Raises
+        """Remove ``generation`` unless it is current or a program has mapped it. Return whether it is gone. Raises
         StoreError."""
         folder, removed = self.path / generation, self.path / f".{generation}.removed"
-        with _exclusive_lock(folder / FILE_NAME) as is_ours:
-            if not is_ours:
+        with _exclusive_lock(folder / FILE_NAME) as is_locked:
+            if not is_locked:
                 return False
             self._delete(removed)
             with self._changing, folder_errors(f"cannot remove {folder}"):
@@ -432,7 +429,7 @@ class DatasetFolder:
         return True
 
     def _delete(self, path: Path) -> None:
-        """Remove the folder at ``path``, or whatever else somebody has put there; of a link, nothing but that."""
+        """Remove whatever is at ``path``: a folder, a file, or a link but not its target."""
         with folder_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -445,8 +442,8 @@ class DatasetFolder:
 
 
 def _find_arrival(folder: Path) -> int:
-    """When the generation in ``folder`` was put together, whose manifest.json comes last, in nanoseconds since 1970; 0
-    if it has none."""
+    """Return when the generation in ``folder`` was completed by its manifest.json, in nanoseconds since 1970; 0 if it
+    has none."""
     try:
         return (folder / FILE_NAME).lstat().st_mtime_ns
     except OSError:
@@ -455,8 +452,8 @@ def _find_arrival(folder: Path) -> int:
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock on ``path`` while the block runs, if nobody else holds one; whether it is held. What is not there
-    is nobody's."""
+    """Hold the lock on ``path`` while the block runs. Yields False if another process holds one; True also for a
+    missing file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError):
@@ -476,20 +473,20 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _denied_error(path: Path) -> FolderDenied | None:
-    """The error of a folder that this user may not make, or not write to: whose it is. None if that cannot be seen."""
+    """Return the error for a folder that this user may not create or write to, naming its owner; None if unknown."""
     with suppress(OSError):
         there = next(folder for folder in (path, *path.parents) if folder.exists())
         found = there.stat()
         return FolderDenied(
             f"cannot write to {path}: {there} is of uid {found.st_uid} and gid {found.st_gid}, with mode "
             f"{found.st_mode & 0o7777:04o}, and this process runs as uid {os.geteuid()} and gid {os.getegid()}",
-            hint="run it as whom the folder belongs to, give the folder to this user (chown -R), or give another one",
+            hint="run it as the folder's owner, give the folder to this user (chown -R), or choose another one",
         )
     return None
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder that others may look into, whatever the umask, also where somebody was killed in between."""
+    """Create a folder that others may read, whatever the umask; also one whose creation was interrupted."""
     with suppress(FileExistsError):
         folder.mkdir()
     if folder.stat().st_mode & 0o777 != _FOLDER_MODE:

@@ -1,6 +1,7 @@
-"""Keeps one dataset: looks at what is active, has it fetched, swaps ``current``, removes what is superseded.
+"""Keep one dataset: look which generation is active, fetch it, swap ``current``, remove what is superseded.
 
-After any failure the folder keeps what it has. The failure is logged once, and retried later.
+``DatasetKeeper.run`` repeats ``step``; a fetch runs beside it. After any failure the folder keeps what it has. A
+failure is logged once, and retried later.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from lookupdb.sync.folder import (
     interruptible_pace,
 )
 
-# Looks for an announcement beside a routing table, which nobody who follows that waits for.
+# Look for an announcement without delaying a keeper that follows a routing table.
 
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 1.0
-"""A store that takes longer is not waited for: what it says is taken at a later look."""
+"""A look waits this long for the store. A later answer counts at the next look."""
 
 
 class AnnouncementLook:
-    """What ``feed`` finds announced: one look at a time, however long it takes."""
+    """The announcement that ``feed`` finds: one look at a time, however long it takes."""
 
     def __init__(self, feed: StoreFeed, slots: asyncio.Semaphore) -> None:
         self._feed = feed
@@ -59,7 +60,7 @@ class AnnouncementLook:
         self._running: asyncio.Task[None] | None = None
 
     async def find(self, uid: str) -> SyncTarget | None:
-        """What is announced of the dataset with ``uid``, or was when the store last answered; None if nothing is."""
+        """Return the announcement of the dataset with ``uid``, as the store last answered; None if there is none."""
         if uid != self._uid:
             self._uid, self._found = uid, None
         if self._running is None:
@@ -79,7 +80,7 @@ class AnnouncementLook:
             self._running = None
 
 
-# What a process has done since it began, as /metrics tells it.
+# Counters of a process, for /metrics.
 
 
 @dataclass(slots=True)
@@ -92,20 +93,20 @@ class SyncFigures:
     linked_bytes: int = 0
     swaps: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Reason → number."""
 
 
 TIDY_SECONDS: Final = 5.0
-"""Between two attempts to remove what somebody has mapped."""
+"""Seconds between two attempts to remove a generation that a program has mapped."""
 STORE_SECONDS: Final = 3.0
-"""For so long a store that does not answer is asked about a generation that is in the folder."""
+"""Seconds to wait for a store when the folder already holds the generation."""
 
 Look = Callable[[], Awaitable[SyncTarget | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperContext:
-    """What all keepers of a process share."""
+    """The objects that all keepers of a process share."""
 
     store: Store
     throttle: Throttle
@@ -127,14 +128,14 @@ class CurrentGeneration:
 
 @dataclass(frozen=True, slots=True)
 class SyncProblem:
-    """What went wrong last, and how often in a row."""
+    """The last failure, and how often it has occurred in a row."""
 
     error: LookupdbError
     failures: int
     since: float
     """UNIX time."""
     retry_at: float
-    """By the monotonic clock."""
+    """Monotonic time."""
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class RunningFetch:
 
 
 class DatasetKeeper:
-    """The keeper of ``namespace/name`` in ``folder``. ``look`` says what is active, or raises LookupdbError."""
+    """Keep ``namespace/name`` in ``folder``. ``look`` returns the active generation, or raises LookupdbError."""
 
     def __init__(
         self,
@@ -159,8 +160,8 @@ class DatasetKeeper:
         context: KeeperContext,
         uid: str | None = None,
     ) -> None:
-        """``uid``: the first eight characters of that of the only dataset that is kept; None for whichever lives under
-        the name."""
+        """``uid`` is the first eight characters of the uid of the dataset to keep; None for any dataset of that
+        name."""
         self.namespace = namespace
         self.name = name
         self.uid = uid
@@ -171,36 +172,36 @@ class DatasetKeeper:
         self.fetch_problem: SyncProblem | None = None
         self.running: RunningFetch | None = None
         self.kept: dict[str, int] = {}
-        """The generations in the folder, and their bytes."""
+        """Generation in the folder → its bytes."""
         self.last_fetch_seconds: float | None = None
         self.has_looked = False
-        """Whether a look has ended, however it did."""
+        """True once a look has ended, with or without success."""
         self._folder = folder
         self._context = context
         self._settled: SyncTarget | None = None
-        """The target that ``current`` is known to be."""
+        """The target that ``current`` points to."""
         self._is_prepared = False
         self._tidy_at: float | None = None
         self._wake = asyncio.Event()
         self._pointing = asyncio.Lock()
-        """Held from the look at the target until ``current`` names it and that is known."""
+        """Held from reading the target until ``current`` names it and ``_settled`` says so."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     @property
     def is_settled(self) -> bool:
-        """Whether ``current`` is what is active."""
+        """True if ``current`` is the active generation."""
         return self.target is not None and self._settled == self.target
 
     @property
     def has_generation(self) -> bool:
-        """Whether ``current`` is a generation of the dataset that is kept: what another uid has left is none."""
+        """True if ``current`` is a generation of this dataset, not of an earlier one with another uid."""
         return self.current is not None and self.uid in (None, self.current.uid[:8])
 
     @property
     def problem(self) -> SyncProblem | None:
-        """What is wrong now."""
+        """The present problem."""
         return self.fetch_problem or self.look_problem
 
     def wake(self) -> None:
@@ -222,7 +223,7 @@ class DatasetKeeper:
                 pass
 
     async def step(self) -> None:
-        """Look once, and begin what is to be done."""
+        """Look once, and start what is needed."""
         try:
             if not self._is_prepared:
                 await call_in_thread(self._prepare)
@@ -242,16 +243,16 @@ class DatasetKeeper:
         await self._tidy_if_due()
 
     def interrupt(self) -> None:
-        """Let what is being fetched end soon."""
+        """Ask the running fetch to end."""
         if self.running is not None:
             self.running.interruption.set()
 
     def lock(self) -> None:
-        """Take the folder, unless that was done. Raises UsageError if it is another process's, StoreError."""
+        """Lock the folder. May be called twice. Raises UsageError if another process holds it, StoreError."""
         self._folder.lock()
 
     def unlock(self) -> None:
-        """Leave the folder to others."""
+        """Unlock the folder."""
         self._folder.unlock()
 
     def _prepare(self) -> None:
@@ -263,17 +264,17 @@ class DatasetKeeper:
             self._measure()
 
     def _take(self, target: SyncTarget | None) -> None:
-        """Make ``target`` the one that is to be current. Raises StoreError if it may not follow."""
+        """Make ``target`` the generation to become current. Raises StoreError if it may not follow the present one."""
         if target is None:
             return
         refusal = diagnose_succession(target, self.target)
         if refusal is not None:
-            raise CorruptFile(refusal, hint="whoever announces generations makes the version grow with each change")
+            raise CorruptFile(refusal, hint="each announcement needs a greater version than the one before")
         if target != self.target:
-            self.target, self.fetch_problem = target, None  # another one is tried at once
+            self.target, self.fetch_problem = target, None  # a new target is tried at once
 
     def _drive(self) -> None:
-        """Begin to obtain the target, unless it is there, or being obtained, or has failed a short while ago."""
+        """Start to obtain the target, unless it is current, already on its way, or failed a moment ago."""
         if self.running is not None:
             if self.running.target != self.target:
                 self.running.interruption.set()
@@ -301,19 +302,19 @@ class DatasetKeeper:
             self._wake.set()
 
     async def _bring(self, running: RunningFetch) -> None:
-        """Obtain the generation, and let ``current`` name it if it is still the active one."""
+        """Obtain the generation, and point ``current`` to it if it is still the active one."""
         target, began = running.target, time.monotonic()
         manifest = await call_in_thread(self._find_or_fetch, running)
         async with self._pointing:
             if self.target != target:
-                return  # it was fetched for nothing, and goes with what is superseded
+                return  # no longer wanted: it is removed with the superseded ones
             await call_in_thread(self._folder.point, target.generation)
             self._note_swap(target, manifest, running.progress, time.monotonic() - began)
         await self._tidy()
 
     async def _return_if_there(self) -> None:
-        """Let ``current`` name the target at once if that is in the folder, while what was to be obtained before it has
-        not ended: it may wait for a store that does not answer."""
+        """Point ``current`` to the target at once if the folder holds it, although a fetch of an earlier target has not
+        ended: it may be waiting for a store."""
         target, running = self.target, self.running
         if running is None or target is None or running.target == target or self.is_settled:
             return
@@ -331,7 +332,7 @@ class DatasetKeeper:
             self._tidy_at = time.monotonic()
 
     def _find_or_fetch(self, running: RunningFetch) -> Manifest:
-        """The manifest of the target, whose files are in the folder, whole."""
+        """Return the target's manifest once all its files are in the folder."""
         target, folder = running.target, self._folder
         address = StoreAddress(self._context.store.cluster, self.namespace, self.name, target.uid)
         dataset = self._context.store.dataset_at(address)
@@ -350,7 +351,7 @@ class DatasetKeeper:
                 return standing
             raise _missing_error(dataset, target)
         if (refusal := diagnose_manifest(manifest, address, target)) is not None:
-            raise CorruptFile(refusal, hint="look who else writes to the store")
+            raise CorruptFile(refusal, hint="find out what else writes to the store")
         if standing is not None and have_same_content(standing, manifest):
             return standing
         pace = interruptible_pace(self._context.throttle, running.interruption)
@@ -368,7 +369,7 @@ class DatasetKeeper:
         return manifest if target.identity in ("", manifest.built_at) else None
 
     def _make_room(self, lacking: int) -> None:
-        """Remove generations that are kept to go back to, the oldest first, until so many bytes are free."""
+        """Remove older generations, oldest first, until ``lacking`` more bytes are free."""
         for generation in self._superseded(keep=0):
             if lacking <= 0:
                 return
@@ -381,7 +382,7 @@ class DatasetKeeper:
             await self._tidy()
 
     async def _tidy(self) -> None:
-        """Remove what is superseded. What cannot be removed now is no failure."""
+        """Remove superseded generations. One that cannot be removed now is no failure."""
         try:
             is_done = await call_in_thread(self._remove_superseded)
         except (StoreError, FolderDenied) as error:
@@ -390,7 +391,7 @@ class DatasetKeeper:
         self._tidy_at = None if is_done else time.monotonic() + TIDY_SECONDS
 
     def _remove_superseded(self) -> bool:
-        """Whether nothing is left that is superseded."""
+        """Remove superseded generations. Return whether none is left."""
         self._folder.remove_partials()
         removed = [self._folder.remove(generation) for generation in self._superseded(self._context.keep)]
         self._measure()
@@ -400,7 +401,7 @@ class DatasetKeeper:
         current = self._folder.current()
         if current is None:
             return ()
-        # One that cannot be read for a moment must not go, nor all others because of it.
+        # A manifest that cannot be read for a moment raises: its generation must not be removed, nor all the others.
         return find_superseded(self._folder.look_around(), current.generation, keep)
 
     def _measure(self) -> None:
@@ -433,7 +434,7 @@ class DatasetKeeper:
             self.fetch_problem = self._next_problem(self.fetch_problem, error, LONGEST_FETCH_PAUSE_SECONDS)
 
     def _next_problem(self, standing: SyncProblem | None, error: LookupdbError, longest: float) -> SyncProblem:
-        """What is wrong from now on; told when it is something else than before."""
+        """Return the new problem, and log it if it differs from the standing one."""
         self._context.figures.failures[error.reason] += 1
         is_known = standing is not None and standing.error.message == error.message
         if not is_known:
@@ -453,7 +454,7 @@ class DatasetKeeper:
 def _missing_error(dataset: StoredDataset, target: SyncTarget) -> GenerationMissing:
     message = f"{dataset.url} has no {target.generation}, which is the active generation"
     if target.origin != "announcement":
-        hint = "it was removed, or the store is another one than that of whoever cuts over"
+        hint = "it was removed, or --store is not the store that the routing table's writer uses"
         return GenerationMissing(message, hint=hint)
     return GenerationMissing(f"{message}: {ANNOUNCEMENT_NOTE} there announces it", hint=LOST_HINT)
 

@@ -1,4 +1,7 @@
-"""One process that keeps many datasets: a keeper each, and an admin port."""
+"""`lookupdb sync`: one process with a keeper for each dataset, and an admin port.
+
+First what /readyz, /status and /metrics report; then ``SyncService``, which starts and ends the keepers.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +39,22 @@ from lookupdb.sync.folder import DatasetFolder
 from lookupdb.sync.keeper import AnnouncementLook, DatasetKeeper, KeeperContext, Look, SyncFigures, SyncProblem
 from lookupdb.wording import strip_secrets
 
-# What /readyz, /status and /metrics say of a running `lookupdb sync`.
-
 
 @dataclass(slots=True)
 class SyncState:
-    """All that a process keeps."""
+    """The keepers of a process, and what it reports about them."""
 
     root: Path
     store_url: str
     keepers: dict[tuple[str, str], DatasetKeeper] = field(default_factory=dict)
-    """By namespace and name."""
+    """(namespace, name) → keeper."""
     tables: list[TableFeed] = field(default_factory=list)
     figures: SyncFigures = field(default_factory=SyncFigures)
     is_ending: bool = False
 
 
 def explain_unready(state: SyncState) -> str | None:
-    """Why not every dataset has a generation that is ``current``, as a sentence; None when each has one."""
+    """Return a sentence that says which dataset has no ``current`` generation, and why; None if each has one."""
     if state.is_ending:
         return "ending"
     for table in state.tables:
@@ -67,7 +68,7 @@ def explain_unready(state: SyncState) -> str | None:
 
 
 def describe_state(state: SyncState) -> dict[str, Any]:
-    """The members of /status."""
+    """Return the members of /status."""
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -127,23 +128,23 @@ class SyncCollector:
         self._state = state
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the families as they are now."""
+        """Yield the metric families."""
         state, figures = self._state, self._state.figures
         ready = int(explain_unready(state) is None)
         yield gauge("lookupdb_sync_ready", "1 while every dataset has a current generation.", ready)
         yield from self._collect_datasets(list(state.keepers.values()))
-        yield counter("lookupdb_sync_swaps", "Times that current came to name another generation.", figures.swaps)
+        yield counter("lookupdb_sync_swaps", "Changes of current to another generation.", figures.swaps)
         yield counter("lookupdb_sync_fetches", "Generations fetched or linked.", figures.fetches)
         seconds = figures.fetch_seconds
-        yield counter("lookupdb_sync_fetch_seconds", "Seconds from their beginning to the swap.", seconds)
+        yield counter("lookupdb_sync_fetch_seconds", "Seconds from the start of fetches to their swaps.", seconds)
         yield counter("lookupdb_sync_fetched_bytes", "Bytes of files copied from the store.", figures.fetched_bytes)
-        help_text = "Bytes of files that are a directory store's own, under a second name."
+        help_text = "Bytes of files that are hard links to a directory store's."
         yield counter("lookupdb_sync_linked_bytes", help_text, figures.linked_bytes)
         failures = [({"reason": reason}, float(count)) for reason, count in sorted(figures.failures.items())]
         yield labelled_counter("lookupdb_sync_failures", "Looks and fetches that failed.", failures)
         private = memory.private_bytes(os.getpid())
         if private is not None:
-            yield gauge("lookupdb_sync_private_bytes", "Memory that the process alone owns.", private)
+            yield gauge("lookupdb_sync_private_bytes", "Bytes of memory that only this process uses.", private)
 
     def _collect_datasets(self, keepers: list[DatasetKeeper]) -> Iterator[MetricFamily]:
         def label(values: Mapping[DatasetKeeper, float | None]) -> list[tuple[Mapping[str, str], float]]:
@@ -157,12 +158,12 @@ class SyncCollector:
         )
         yield labelled_gauge(
             "lookupdb_sync_generation_built_timestamp_seconds",
-            "When the current generation was built.",
+            "Time when the current generation was built.",
             label({keeper: _built_seconds(keeper) for keeper in keepers}),
         )
         yield labelled_gauge(
             "lookupdb_sync_behind",
-            "1 while another generation than the current one is active, or nobody knows which.",
+            "1 while the active generation is another than the current one, or unknown.",
             label({keeper: float(not keeper.is_settled) for keeper in keepers}),
         )
         yield labelled_gauge(
@@ -172,7 +173,7 @@ class SyncCollector:
         )
         yield labelled_gauge(
             "lookupdb_sync_last_fetch_seconds",
-            "Seconds from the beginning of the last fetch to the swap.",
+            "Seconds from the start of the last fetch to its swap.",
             label({keeper: keeper.last_fetch_seconds for keeper in keepers}),
         )
 
@@ -195,18 +196,18 @@ log = logging.getLogger(__name__)
 BUCKET_POLL_SECONDS: Final = 2.0
 DIRECTORY_POLL_SECONDS: Final = 0.5
 _LOOKS_A_SECOND: Final = 250
-"""Of all datasets together: with more of them each is looked at less often."""
+"""Looks at all datasets together. With more datasets, each is looked at less often."""
 FETCHES: Final = 4
-"""Datasets that are fetched at a time: a large one does not hold up the small ones. Each takes the memory of a few
-parts of a file."""
+"""Fetches at the same time, so that a large dataset does not delay small ones. Each takes the memory of a few parts of
+a file."""
 LOOKS: Final = 8
-"""Looks at the store at a time."""
+"""Looks at the store at the same time."""
 _END_SECONDS: Final = 0.5
-"""What is being fetched may end by itself for so long: what it leaves is taken up again."""
+"""Seconds that running fetches get to end. The next process continues with their files."""
 _CHECK_SECONDS: Final = 0.05
 _SHOWN_DATASETS: Final = 10
 _FINAL: Final = (CorruptFile, NotEnoughRoom, StoreDenied, UsageError)
-"""Of what a run that is to end waits no longer for."""
+"""Errors after which a run with --once waits no longer for a dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class SyncOptions:
 
 
 class SyncService:
-    """Keeps what ``options`` name."""
+    """Keep the datasets that ``options`` name."""
 
     def __init__(self, options: SyncOptions) -> None:
         """Raises UsageError if the store's URL cannot be used."""
@@ -245,8 +246,8 @@ class SyncService:
         self._look_slots = asyncio.Semaphore(LOOKS)
 
     async def run(self) -> None:
-        """Keep the datasets until SIGTERM or SIGINT. Raises UsageError if the folder is another's, StoreError if it
-        cannot be written to."""
+        """Keep the datasets until SIGTERM or SIGINT. Raises UsageError if another process holds the folder, StoreError
+        if it cannot be written to."""
         state, stopping = self.state, asyncio.Event()
 
         def stop(number: int) -> None:
@@ -270,8 +271,8 @@ class SyncService:
                 await server.cleanup()
 
     async def run_once(self) -> None:
-        """Return when of every dataset what is active is there; of one that cannot be brought up to date, when
-        something is. Raises what kept the first other one from being there, and SystemExit after a signal."""
+        """Return once every dataset has its active generation, or at least some generation if the active one cannot be
+        obtained. Raises the error of the first dataset that has none, and SystemExit after a signal."""
         received: list[int] = []
         with self._keepers(), _on_signals(received.append):
             deadline = time.monotonic() + self._options.wait_seconds
@@ -287,16 +288,16 @@ class SyncService:
         self._judge()
         there = [f"{keeper} {keeper.current.generation}" for keeper in self.state.keepers.values() if keeper.current]
         shown = there[:_SHOWN_DATASETS] + [f"and {len(there) - _SHOWN_DATASETS} more"][: len(there) > _SHOWN_DATASETS]
-        log.info("all are there", extra={"folder": str(self._options.root), "datasets": ", ".join(shown)})
+        log.info("all datasets are there", extra={"folder": str(self._options.root), "datasets": ", ".join(shown)})
 
     def _is_done(self, *, is_late: bool) -> bool:
-        """Whether nothing is left to be waited for."""
+        """Return whether there is nothing left to wait for."""
         if any(table.dataset is None for table in self.state.tables) and not is_late:
             return False
         return all(_is_done(keeper, is_late=is_late) for keeper in self.state.keepers.values())
 
     def _judge(self) -> None:
-        """Raises what kept the first dataset from being there at all."""
+        """Raise the error of the first dataset that has no generation at all."""
         for table in self.state.tables:
             if table.dataset is None and table.problem is not None:
                 raise table.problem
@@ -306,12 +307,12 @@ class SyncService:
                 raise problem.error if problem else self._absent_error(keeper.namespace, keeper.name, keeper.uid)
             if keeper.current is not None and not keeper.is_settled:
                 stays = {"dataset": str(keeper), "generation": keeper.current.generation}
-                log.warning("what was there stays", extra=stays)
+                log.warning("the present generation stays", extra=stays)
 
     @contextmanager
     def _keepers(self) -> Iterator[None]:
-        """Have a keeper for each dataset that is named, which holds the folder while the block runs. Raises UsageError
-        if another process has one, StoreError. That of a dataset whose table is not there yet comes later."""
+        """Add a keeper for each named dataset; it holds the folder's lock while the block runs. Keepers for tables are
+        added when the table is read. Raises UsageError if another process holds a folder, StoreError."""
         try:
             for subscription in self._options.subscriptions:
                 look = self._store_look(subscription)
@@ -319,7 +320,7 @@ class SyncService:
             yield
         finally:
             for keeper in self.state.keepers.values():
-                if keeper.running is None:  # else the end of the process gives the folder up
+                if keeper.running is None:  # else the lock ends with the process
                     keeper.unlock()
 
     def _start(self) -> None:
@@ -345,14 +346,14 @@ class SyncService:
         self._tasks.append(asyncio.create_task(keeper.run(self._poll_seconds)))
 
     def _take_table(self, table: TableFeed) -> None:
-        """Keep the dataset of a table from the moment on at which the table is there. Of two tables of one dataset the
-        first counts. Where the dataset is named besides, its announcement counts too."""
+        """Keep the dataset of a table once the table is read. If two tables name the same dataset, the first one
+        counts. If the dataset is also named on the command line, its announcement counts, too."""
         if table.dataset is None:
             return
         address = (table.dataset.namespace, table.dataset.name)
         is_first = address not in self._table_of
         if self._table_of.setdefault(address, table) is not table:
-            log.warning("another table is of the same dataset", extra={"table": str(table.path)})
+            log.warning("another table names the same dataset", extra={"table": str(table.path)})
             table.stop()
             return
 
@@ -365,7 +366,7 @@ class SyncService:
         keeper.wake()
 
     def _table_look(self, table: TableFeed, feed: StoreFeed | None) -> Look:
-        """What the table says, or what ``feed`` finds announced of its dataset, if that is newer."""
+        """Return the look at the table, or at the announcement that ``feed`` finds if it is newer."""
         announced = None if feed is None else AnnouncementLook(feed, self._look_slots)
 
         async def look() -> SyncTarget | None:
@@ -373,7 +374,7 @@ class SyncService:
                 return None
             uid = table.dataset.uid[:8]
             if feed is not None and feed.uid not in (None, uid):
-                raise InvalidTable(f"{table.path} is of the dataset with uid {uid}, expected {feed.uid}")
+                raise InvalidTable(f"{table.path} belongs to the dataset with uid {uid}, expected {feed.uid}")
             found = None if announced is None else await announced.find(uid)
             target = choose_newer(table.target, found)
             if table.problem is not None and target is table.target:
@@ -387,7 +388,7 @@ class SyncService:
         self._feed_of[subscription.namespace, subscription.name] = feed
 
         async def look() -> SyncTarget | None:
-            # A table that is not there yet may be this dataset's: the newest generation is not taken for what it says.
+            # A table that was not read yet may name this dataset, and another generation than the newest.
             takes_newest = all(table.dataset is not None for table in self.state.tables)
             async with self._look_slots:
                 target = await call_in_thread(feed.look, takes_newest=takes_newest)
@@ -440,7 +441,7 @@ class SyncService:
 
 
 def _is_done(keeper: DatasetKeeper, *, is_late: bool) -> bool:
-    """Whether nothing of the dataset is left to be waited for."""
+    """Return whether there is nothing left to wait for in this dataset."""
     if keeper.running is not None or not keeper.has_looked:
         return False
     problem = keeper.problem

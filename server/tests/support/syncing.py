@@ -178,7 +178,7 @@ class SyncProcess:
             assert self.process.poll() is None, self.log
             return self._ready.exists()
 
-        until(is_ready, "all are there")
+        until(is_ready, "all datasets are there")
 
     def ask(self, path: str) -> tuple[int, bytes]:
         port = orjson.loads(self._ready.read_bytes())["admin"]
