@@ -195,7 +195,7 @@ def test_frames_are_asked_for_and_have_values_of_both_formats(kind: Kind) -> Non
 def test_what_the_router_cannot_tell_is_unavailable(kind: Kind, ask: Ask, reason: str) -> None:
     told = problem("503 Service Unavailable", "unavailable", "it is down", reason=reason, shard=3, Retry=1)
     with scripted(otherwise=told) as router, blocking(kind, router.url) as client:
-        with pytest.raises(Unavailable, match=rf"(of|for) 'a'.*\({reason}\): it is down") as unavailable:
+        with pytest.raises(Unavailable, match=rf"unavailable now: 'a'.*\({reason}\): it is down") as unavailable:
             ask(client)
         error = unavailable.value
         assert (error.reason, error.detail, error.shard, error.keys[0]) == (reason, "it is down", 3, "a")

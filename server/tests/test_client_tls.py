@@ -137,7 +137,7 @@ def test_a_router_that_is_not_trusted_is_refused_until_somebody_changes_that(
     another = tmp_path / "another.crt"
     another.write_bytes(make_identity("another", is_authority=True).certificate_pem)
     for options, hint in (
-        ({}, "give the certificate of the authority that signed it, by ca_file="),
+        ({}, "give the client the certificate of the authority that signed it, by ca_file="),
         ({"ca_file": another}, f"the ca_file {another} does not have the authority that signed it"),
     ):
         with blocking(kind, url, timeout=30, token=TOKEN, **options) as client:
@@ -216,14 +216,12 @@ def test_a_router_that_wants_a_certificate_refuses_clients_without_one(
             for call in (lambda: client.get("a"), lambda: client.get_many(many, partial=True), client.dataset):
                 with pytest.raises(RequestRefused, match=r"^localhost:\d+ wants its clients to have a cert") as told:
                     call()
-                assert told.value.hint == (
-                    "give the certificate that this client was given, by cert_file= and key_file="
-                )
+                assert told.value.hint == "give the client a certificate, by cert_file= and key_file="
                 assert (told.value.status, told.value.problem) == (0, "")
         with blocking(kind, url, ca_file=ca_file, cert_file=cert_file, key_file=key_file, timeout=30) as client:
             with pytest.raises(RequestRefused, match=r"does not accept this client's certificate \(unknown ca") as told:
                 client.get("a")
-            assert "do cert_file and key_file hold" in str(told.value)
+            assert "check that cert_file and key_file hold" in str(told.value)
 
 
 def test_a_proxy_that_wants_a_certificate_by_an_older_tls_refuses_too(

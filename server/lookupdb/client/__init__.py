@@ -6,14 +6,14 @@
         airports.get("KJFK")                # the value, or None if no record has the key
         airports.get_many(codes).found      # many at once, out of one generation
 
-``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then nothing can be said of it
-now, and Unavailable is raised. The modules, in the order in which a lookup comes through them:
+``AsyncClient`` is the same for asyncio. A key is found, missing, or unavailable: then its shard cannot be
+reached now, and Unavailable is raised. The modules, in the order of a lookup:
 
-async_client, sync_client    what is called; the one for threads is generated from the one for asyncio
-core, cache                  decisions without I/O: who leaves together, parts of a large call, when to ask again
-async_transport, sync_transport    batches that leave, and the connections that they leave over
-wire, answers                requests and answers as bytes, and what an answer says
-settings                     what a client was made with, its token and its certificates
+async_client, sync_client    the public classes; the one for threads is generated from the one for asyncio
+core, cache                  decisions without I/O: which lookups share a batch, parts of a large call, retries
+async_transport, sync_transport    batches and connections
+wire, answers                requests and answers as bytes, and the meaning of an answer
+settings                     a client's arguments, its token and its certificates
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """AsyncClient, when it is first asked for: asyncio takes as long to import as all else here, and as much memory."""
+    """Import AsyncClient on first use: asyncio takes as long to import as everything else here, and as much memory."""
     if name in ("AsyncClient", "AsyncLookups"):
         from lookupdb.client import async_client
 

@@ -1,9 +1,8 @@
-"""What an answer says of the keys that were asked for; anything but a router's whole word is an error. No I/O.
+"""Read a router's answer. Anything but a complete, consistent answer is an error. No I/O.
 
-A ``Response`` of ``wire.py`` becomes a ``KeyAnswer`` or ``KeysAnswer``, in which each key that was asked for is found,
-missing or unavailable, out of generations that the answer names. An answer that is none to the question becomes the
-error that its problem details, or its status, come to (``refusal``). Callers get ``Lookup``, ``LookupResults`` and
-``DatasetDescription``.
+A ``Response`` of ``wire.py`` becomes a ``KeyAnswer`` or ``KeysAnswer``, in which each requested key is found, missing
+or unavailable, with the generations that answered. Any other answer becomes an error, by its problem details or its
+status (``refusal``). Callers get ``Lookup``, ``LookupResults`` and ``DatasetDescription``.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ _TYPE_PREFIX: Final = "https://lookupdb.dev/problems/"
 _MAX_PROBLEM_BYTES: Final = 1 << 16
 _MAX_CHARACTERS: Final = 1000
 _PARTIAL_OF_HTTP: Final = 'with "partial": true'
-"""What a router advises who asks for many keys, of which some cannot be looked up now: it does not say which."""
+"""Part of a router's advice for a batch with unavailable keys, which does not fit callers of this client."""
 _HINTS: Final = {
-    "unauthenticated": "give the token that this client was given, by token= or token_file=",
+    "unauthenticated": "give the client a valid token, by token= or token_file=",
     "forbidden": "let spec.router.auth of the dataset name this service account",
-    "no-such-resource": "is the URL the router's own, up to before /v1, and of its public port?",
-    "answer-too-large": "ask for fewer keys at once, or for a large value alone",
+    "no-such-resource": "check that the URL is the router's, without /v1, and has its public port",
+    "answer-too-large": "request fewer keys at once, or a large value alone",
 }
 
 
 class _Missing:
-    """Stands for the value of a key that no record has."""
+    """The value of a missing key."""
 
     __slots__ = ()
 
@@ -50,30 +49,30 @@ MISSING: Final = _Missing()
 
 
 class Lookup(NamedTuple):
-    """What was found of one key."""
+    """The result of a lookup of one key."""
 
     value: Any
-    """None if it is missing; but None may also be a value: see ``is_found``."""
+    """None if the key is missing; but None may also be a value: see ``is_found``."""
     is_found: bool
     generation: str | None
-    """Which has, or has not, the key. None if no record of several generations can have it, while the dataset is rolled
-    out shard by shard."""
+    """The generation that answered. None for a key that no record can have, while the dataset is rolled out shard by
+    shard."""
 
 
 class LookupResults(NamedTuple):
-    """What was found of many keys. Each requested key is in exactly one of the three, once, and in
-    the order in which it was first asked for."""
+    """The result of a lookup of many keys. Each requested key is in exactly one of ``found``, ``missing`` and
+    ``unavailable``, once, in the order of the request."""
 
     found: dict[str, Any]
-    """Key, as asked → value."""
+    """Key, as requested → value."""
     missing: list[str]
-    """No record has these."""
+    """Keys that no record has."""
     unavailable: list[str]
-    """Of these nothing can be said now. Empty, unless ``partial`` was asked for."""
+    """Keys that cannot be looked up now. Empty without ``partial``."""
     generation: str | None
-    """The one that all are out of; None while the dataset is rolled out shard by shard, and they are of several."""
+    """The generation that answered; None if several did, while the dataset is rolled out shard by shard."""
     generations: tuple[str, ...]
-    """Those that they are out of, in the order of their numbers."""
+    """The generations that answered, in the order of their numbers."""
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, str):
@@ -87,22 +86,22 @@ class DatasetDescription(NamedTuple):
     namespace: str
     name: str
     generation: str
-    """The active one; while the dataset is rolled out shard by shard, the one that is rolled out."""
+    """The active generation; during a rollout shard by shard, the new one."""
     records: int
-    """Of ``generation``."""
+    """Number of records of ``generation``."""
     shards: int
     built_at: str
-    """When it was built; of several that serve, the oldest: ISO 8601, UTC."""
+    """Time when it was built, ISO 8601, UTC; of several serving generations, the oldest."""
     age_seconds: float
-    """Since then."""
+    """Seconds since ``built_at``."""
     candidates: tuple[str, ...]
-    """Other generations that ``at`` takes."""
+    """Other generations for ``at``."""
     shard_generations: Mapping[str, int]
-    """While the dataset is rolled out shard by shard, how many shards each generation serves; else empty."""
+    """During a rollout shard by shard: generation → number of shards that it serves. Else empty."""
 
 
 def decode_json(text: bytes | bytearray) -> Any:
-    """The value of JSON ``text``, as of ``exact_json``. Raises InvalidAnswer."""
+    """Parse JSON as ``exact_json`` does. Raises InvalidAnswer."""
     try:
         return exact_json.decode(text)
     except (ValueError, RecursionError) as error:
@@ -110,7 +109,7 @@ def decode_json(text: bytes | bytearray) -> Any:
 
 
 class ProblemDetails(NamedTuple):
-    """Problem details (RFC 9457) of a router; empty where the answer has none."""
+    """A router's problem details (RFC 9457); empty if the answer has none."""
 
     name: str = ""
     detail: str = ""
@@ -118,7 +117,7 @@ class ProblemDetails(NamedTuple):
 
 
 def read_problem(response: Response) -> ProblemDetails:
-    """The problem that the answer tells."""
+    """Return the answer's problem details."""
     if _media_type(response) != b"application/problem+json" or len(response.body) > _MAX_PROBLEM_BYTES:
         return ProblemDetails()
     try:
@@ -133,25 +132,25 @@ def read_problem(response: Response) -> ProblemDetails:
 
 
 def is_of_the_connection(response: Response) -> bool:
-    """Whether the answer says nothing of the request, but that this connection will not do."""
+    """Return whether the answer concerns only this connection: the request may be sent over another one."""
     if response.status == 503:
         return read_problem(response).name == "too-many-connections"
     return response.status == 408
 
 
 def refusal(response: Response, keys: tuple[str, ...], expected: str | None = None) -> LookupFailed:
-    """The error that the answer, which is not 200, comes to. ``expected`` is the generation that was asked by name."""
+    """Return the error for an answer other than 200. ``expected`` is the generation that was requested by name."""
     status, problem = response.status, read_problem(response)
-    if status >= 500:  # of a router or of a proxy: whatever its cause, nothing can be said of the keys
+    if status >= 500:  # from a router or a proxy: whatever the cause, the keys are unavailable
         camel_case = "".join(map(str.capitalize, problem.name.split("-")))
         reason = _printable(problem.members.get("reason")) or camel_case or f"Status{status}"
         detail = problem.detail.replace(_PARTIAL_OF_HTTP, "with partial=True")
         shard = problem.members.get("shard")
-        detail = detail or f"the answer was {status}, and none of a router"
+        detail = detail or f"the answer was {status}, not from a router"
         return make_unavailable(keys, reason, detail, shard if isinstance(shard, int) else None)
     answered = f"the router answered {status}"
     if not problem.name:
-        if status in (404, 405) or status < 400:  # 405: an admin port, of a batch
+        if status in (404, 405) or status < 400:  # 405: an admin port, for a batch
             return InvalidAnswer(f"{answered}, not as a router does", hint=_HINTS["no-such-resource"])
         return RequestRefused(f"{answered} without saying why", status=status)
     text = f"{answered} {problem.name}: {problem.detail}"
@@ -167,37 +166,35 @@ def refusal(response: Response, keys: tuple[str, ...], expected: str | None = No
 
 
 def make_unavailable(keys: tuple[str, ...], reason: str, detail: str, shard: int | None = None) -> Unavailable:
-    """The error of ``keys``, of which nothing can be said now: of several, of one at least."""
+    """Return the error for ``keys``, at least one of which cannot be looked up now."""
     shown = ", ".join(repr(key[:60]) for key in keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-    what = f"nothing can be said now of {shown}" if keys else "nothing can be said now"
-    if len(keys) > 1:  # something may be known of some of them
-        what = f"no answer now for {shown}"
+    what = f"unavailable now: {shown}" if keys else "unavailable now"
     return Unavailable(f"{what} ({reason}): {detail}", keys=keys, reason=reason, detail=detail, shard=shard)
 
 
 def _printable(value: object) -> str:
-    """``value``, if it is text, in one line and without what would control a terminal."""
+    """Return ``value``, if it is text, as one line without control characters."""
     if not isinstance(value, str):
         return ""
     return "".join(character if character.isprintable() else " " for character in value[:_MAX_CHARACTERS])
 
 
 class KeyAnswer(NamedTuple):
-    """Of one key."""
+    """The answer for one key."""
 
     value: Any
-    """MISSING if no record has it."""
+    """The value, or MISSING."""
     generation: str | None
-    """None if several have answered: the batch that the key was in, or a key that no record can have."""
+    """None if several generations answered: the key's batch, or a key that no record can have."""
 
     @property
     def is_found(self) -> bool:
-        """Whether a record has the key."""
+        """True if a record has the key."""
         return self.value is not MISSING
 
 
 class KeysAnswer(NamedTuple):
-    """The results of many keys. Each key is in one of the three, in the requested order."""
+    """The answer for many keys. Each key is in one of the three, in the requested order."""
 
     found: dict[str, Any]
     missing: dict[str, Any]
@@ -206,18 +203,18 @@ class KeysAnswer(NamedTuple):
 
     @property
     def generation(self) -> str | None:
-        """The one that all are out of, or None."""
+        """The only generation that answered, or None."""
         return self.generations[0] if len(self.generations) == 1 else None
 
     def to_results(self) -> LookupResults:
-        """As the result of a call."""
+        """Return the result of a call."""
         generation = self.generation
         return LookupResults(self.found, [*self.missing], [*self.unavailable], generation, self.generations)
 
 
 def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAnswer:
-    """What the answer to ``RequestRenderer.lookup`` says, out of the generation ``expected`` if one was asked by name.
-    Raises LookupFailed."""
+    """Read the answer to ``RequestRenderer.lookup``, from the generation ``expected`` if one was requested. Raises
+    LookupFailed."""
     if response.status == 200:
         generation = _read_only_generation(response, expected)
         kind = _media_type(response)
@@ -232,7 +229,8 @@ def read_key_answer(response: Response, key: str, expected: str | None) -> KeyAn
 
 
 def read_batch_answer(response: Response, keys: Sequence[str], expected: str | None, *, partial: bool) -> KeysAnswer:
-    """The same of ``RequestRenderer.batch`` and ``keys``, which are distinct. Without ``partial`` it speaks of all."""
+    """Read the answer to ``RequestRenderer.batch`` for ``keys``, which are distinct; without ``partial`` it must cover
+    all of them. Raises LookupFailed."""
     if response.status != 200:
         raise refusal(response, tuple(keys), expected)
     media_type = _media_type(response)
@@ -262,15 +260,13 @@ def read_batch_answer(response: Response, keys: Sequence[str], expected: str | N
     generations = _read_generations(response, expected)
     told = [document.get("generation")] if len(generations) == 1 else document.get("generations")
     if told != list(generations):
-        raise InvalidAnswer(
-            f"the answer's head says that it is of {', '.join(generations)}, and its body of {told!r:.60}"
-        )
+        raise InvalidAnswer(f"the answer's head names {', '.join(generations)}, its body {told!r:.60}")
     return KeysAnswer(found, absent, unknown, generations)
 
 
 def _check_partial(unavailable: list[Any], *, partial: bool) -> None:
     if unavailable and not partial:
-        raise InvalidAnswer("the answer to a batch leaves keys unanswered, for which nobody asked")
+        raise InvalidAnswer("the answer to a batch leaves keys unanswered, although the request did not allow that")
 
 
 def _has_raw_values(response: Response) -> bool:
@@ -286,23 +282,23 @@ def _has_raw_values(response: Response) -> bool:
 def _arrange(
     found: dict[str, Any], missing: list[Any], unavailable: list[Any], keys: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The three in the order of ``keys``. Raises InvalidAnswer unless each key is in one: one that is not spoken of is
-    not missing."""
+    """Return the three in the order of ``keys``. Raises InvalidAnswer unless each key is in one: an omitted key is not
+    a missing key."""
     if not (missing or unavailable) and [*found] == [*keys]:  # routers keep their order
         return found, {}, {}
     try:
         is_whole = {*found, *missing, *unavailable} == {*keys}
-    except TypeError:  # what is no text
+    except TypeError:  # not text
         is_whole = False
     if not is_whole or len(found) + len(missing) + len(unavailable) != len(keys):
-        raise InvalidAnswer("the answer to a batch does not speak of each of its keys once, and of no others")
+        raise InvalidAnswer("the answer to a batch does not list exactly the requested keys, each once")
     parts = found, dict.fromkeys(missing), dict.fromkeys(unavailable)
     found, absent, unknown = ({key: part[key] for key in keys if key in part} if part else {} for part in parts)
     return found, absent, unknown
 
 
 def read_dataset(response: Response) -> DatasetDescription:
-    """What the answer to ``RequestRenderer.dataset`` says. Raises LookupFailed."""
+    """Read the answer to ``RequestRenderer.dataset``. Raises LookupFailed."""
     if response.status != 200:
         raise refusal(response, ())
     document = decode_json(response.body)
@@ -342,11 +338,11 @@ def _read_generations(response: Response, expected: str | None) -> tuple[str, ..
     if not _GENERATIONS.fullmatch(field):
         raise InvalidAnswer(
             f"an answer names its generation by Lookupdb-Generation, found {field[:60]!r}",
-            hint="is there a lookupdb router, and is this its public port?",
+            hint="check that a lookupdb router listens there, on its public port",
         )
     if expected is not None and field != expected.encode():
         raise InvalidAnswer(
-            f"generation {expected} was asked, and {field.decode()} answered",
+            f"generation {expected} was requested, and {field.decode()} answered",
             hint="does a proxy take the header field Lookupdb-Generation away?",
         )
     return tuple(field.decode().split(", "))

@@ -1,8 +1,8 @@
 """The client for asyncio, from which ``make sync-client`` generates ``sync_client.py``, the one for threads.
 
-A lookup of one key asks the cache, and then a combiner (``async_transport.py``), which asks for the keys of several
-callers at once, or for one. A call of many keys does as its plan says (``ManyKeys``). Both end in a request, which is
-sent until it is answered, or may not be sent again; what its answer says is kept in the cache.
+A lookup of one key asks the cache, then a combiner (``async_transport.py``), which puts concurrent lookups into one
+request. A call with many keys follows its plan (``ManyKeys``). Either ends in a request, which is repeated while that
+is allowed. Its answer goes into the cache.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _MAX_COMBINERS: Final = 64
 
 
 class AsyncLookups:
-    """Lookups in the active generation, or in the one that ``AsyncClient.at`` was given. Concurrent lookups of single
-    keys leave together, as one request.
+    """Lookups in the active generation, or in that of ``AsyncClient.at``. Concurrent lookups of single keys share a
+    request.
 
-    Each call takes at most the client's ``timeout``. It raises Unavailable if nothing can be said now of a key that was
-    asked for, InvalidAnswer for what no router would answer, and RequestRefused for what the router refuses.
+    Each call takes at most the client's ``timeout``. It raises Unavailable if a key cannot be looked up now,
+    InvalidAnswer for an answer that is not a router's, and RequestRefused if the router refuses the request.
     """
 
     __iter__: ClassVar[None] = None
@@ -70,7 +70,7 @@ class AsyncLookups:
         refuse_copy(self)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value of ``key``, or ``default`` if no record has it."""
+        """Return the value of ``key``, or ``default`` if no record has it."""
         answer = await self._find(key)
         return answer.value if answer.is_found else default
 
@@ -84,23 +84,23 @@ class AsyncLookups:
         return refuse_in(key)
 
     async def has(self, key: str) -> bool:
-        """Whether a record has ``key``."""
+        """Return whether a record has ``key``."""
         return (await self._find(key)).is_found
 
     async def lookup(self, key: str) -> Lookup:
-        """What was found of ``key``, and the generation that has it, or has it not."""
+        """Return the result for ``key``, with the generation that answered."""
         deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
         answer = await self._find(key := check_key(key))
-        if answer.generation is None:  # of a batch that several have answered: alone, its shard's answers
+        if answer.generation is None:  # several generations answered the batch: requested alone, its shard's answers
             self._link.enter()
             answer = await self._ask_key(key, deadline)
         return Lookup(answer.value if answer.is_found else None, answer.is_found, answer.generation)
 
     async def get_many(self, keys: Iterable[str], *, partial: bool = False) -> LookupResults:
-        """What was found of ``keys``, each once, out of one generation, in as many requests as it takes.
+        """Return the results for ``keys``, each once, all of one generation, in as many requests as needed.
 
-        ``partial``: if some keys are unavailable, tell which, rather than raise Unavailable; that is still raised if
-        nothing can be said of any. While the dataset is rolled out shard by shard, keys may be of several generations.
+        With ``partial``, unavailable keys are listed instead of raising Unavailable, unless all are. During a rollout
+        shard by shard, results may come from several generations.
         """
         link = self._link
         link.enter()
@@ -121,16 +121,18 @@ class AsyncLookups:
             return results
 
     async def dataset(self) -> DatasetDescription:
-        """The dataset that the router serves, and its active generation, also of a client that asks another one."""
+        """Return the description of the dataset and its active generation, even if this client uses another one."""
         self._link.enter()
         deadline = asyncio.get_running_loop().time() + self._link.core.settings.timeout
         return read_dataset(await self._ask(self._renderer.dataset, (), deadline))
 
     def at(self, generation: str) -> AsyncLookups:
-        """Lookups in ``generation``, such as a candidate, and in no other: they raise UnknownGeneration once the router
-        does not serve it any more. They are of this client, and end with it. Nothing of them is cached."""
+        """Return lookups in ``generation`` only, for example in a candidate: they raise UnknownGeneration once the
+        router no longer serves it. They share this client's connections, and end with it. Nothing is cached."""
         if generation is None:
-            raise TypeError("a generation's name is text like 'g12', found None; leave at() out to ask the active one")
+            raise TypeError(
+                "a generation's name is text like 'g12', found None; without at(), lookups use the active one"
+            )
         return AsyncLookups(self._link, generation)
 
     async def _find(self, key: str) -> KeyAnswer:
@@ -157,8 +159,8 @@ class AsyncLookups:
     async def _ask(
         self, render: Render, keys: Sequence[str], deadline: float, answer_by: float | None = None
     ) -> Response:
-        """The answer to the request that ``render`` makes. Raises LookupFailed. ``answer_by``: when the router should
-        answer, if that is not ``deadline``."""
+        """Send the request that ``render`` makes, and return its answer. Raises LookupFailed. The router should answer
+        by ``answer_by``, without it by ``deadline``."""
         link = self._link
         tokens, attempts = link.core.tokens, Attempts(link.core.settings.retries)
         is_fresh = False
@@ -171,7 +173,7 @@ class AsyncLookups:
                 if not is_of_the_connection(response):
                     return response
                 raise ConnectionFailure(TOO_MANY_CONNECTIONS, "the router takes no more connections now")
-            except ConnectionFailure as failure:  # forgotten behind it: its traceback holds the frames of all callers
+            except ConnectionFailure as failure:  # deleted below, because its traceback holds the frames of all callers
                 if not attempts.allow_another(failure):
                     raise failure.to_error(keys) from failure
             is_fresh = True
@@ -237,29 +239,29 @@ class AsyncLookups:
 class AsyncClient(AsyncLookups):
     """A client of the router at ``url``, for asyncio.
 
-    It is cheap to make, and connects when it is first asked. A context manager: it is closed at its end.
+    It is cheap to make, and connects on its first request. It is a context manager, which closes it.
 
-    ``timeout``            seconds that a call may take, whatever it does
-    ``connect_timeout``    seconds that connecting to one address may take
-    ``read_timeout``       seconds without a byte of an answer after which another connection is tried
-    ``token, token_file``  what the router is shown; a file is read again when it changes
-    ``ca_file``            whom to trust instead of the system's authorities, as PEM
-    ``cert_file, key_file``  the certificate to show, for a router that asks for one
-    ``max_connections``    at most so many at a time
-    ``retries``            how often a request is sent again on another connection, when one failed
-    ``traceparent``        a function that returns the field of that name for a request, or None
-    ``cache_bytes``        how much is kept of what was looked up; 0: nothing
-    ``cache_seconds``      how long that is trusted after the generation was last seen to be the active one
-    ``max_keys``           keys in one request; less if the router says so
+    ``timeout``            seconds that a call may take in all
+    ``connect_timeout``    seconds for connecting to one address
+    ``read_timeout``       seconds without a byte of an answer, after which another connection is tried
+    ``token, token_file``  the bearer token for the router; a file is read again when it changes
+    ``ca_file``            PEM file with the authorities to trust instead of the system's
+    ``cert_file, key_file``  the client's certificate, for a router that requires one
+    ``max_connections``    the most connections at a time
+    ``retries``            how often a request is repeated on another connection after a failure
+    ``traceparent``        a function that returns a request's ``traceparent`` field, or None
+    ``cache_bytes``        memory for cached results; 0: no cache
+    ``cache_seconds``      seconds that a cached result is valid after the last answer of its generation
+    ``max_keys``           keys in one request; fewer if the router's limit is lower
 
-    Raises UsageError for arguments that cannot be used, TypeError for those of another type.
+    Raises UsageError for a wrong value of an argument, TypeError for a wrong type.
     """
 
     def __init__(self, url: str, **options: Unpack[ClientOptions]) -> None:
         super().__init__(AsyncRouterLink(check_settings(url, options)), None)
 
     async def close(self) -> None:
-        """Close all connections. Lookups that are under way, and further ones, raise RuntimeError."""
+        """Close all connections. Pending and further lookups raise RuntimeError."""
         await self._link.close()
 
     async def __aenter__(self) -> Self:

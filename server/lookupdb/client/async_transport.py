@@ -1,9 +1,8 @@
-"""What a lookup goes through in an event loop, between the client and the router.
+"""Batches and connections of a client in an event loop.
 
-A lookup of one key joins an ``AsyncCombiner``, which has a task ask for all that wait. The task sends a request by
-``AsyncRouterLink.exchange``. That takes an ``AsyncConnection`` from the ``AsyncConnectionPool``, or waits for one in
-turn, and gives it back. All of them belong to one event loop; in another one, and in a process that was forked off,
-there are others.
+A lookup of one key joins an ``AsyncCombiner``, whose task requests all waiting keys. The task sends the request by
+``AsyncRouterLink.exchange``, which takes an ``AsyncConnection`` from the ``AsyncConnectionPool``, in turn, and returns
+it afterwards. All of them belong to one event loop; another loop or a forked process gets its own.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from lookupdb.errors import InvalidAnswer
 _CLOSED: Final = "this client is closed"
 _CLOSING_TURNS: Final = 20
 _left_behind: list[object] = []
-"""Connections of a parent's event loop. A process that was forked off may not even close them: the parent's loop
-watches them by the same means, and would lose them."""
+"""Connections of a parent's event loop, kept alive: a forked process must not even close them, because the parent's
+loop uses the same selector and would lose them."""
 
 
 class AsyncRouterLink:
-    """The connections to a router, and the batches that leave over them. They belong to an event loop: in another one,
-    and in a process that was forked off, there are others."""
+    """The connections and batches of a client in one event loop; another loop or a forked process gets its own."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.core = ClientCore(settings)
@@ -43,8 +41,8 @@ class AsyncRouterLink:
         self._is_closed = False
 
     def enter(self) -> None:
-        """Have the connections belong to the running loop from now on. Raises RuntimeError if the client is closed, or
-        the loop to which they belonged runs elsewhere."""
+        """Bind the connections to the running loop. Raises RuntimeError if the client is closed, or their loop still
+        runs in another thread."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._epoch is not PROCESS.epoch:
             with PROCESS.lock:
@@ -71,8 +69,8 @@ class AsyncRouterLink:
     async def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
     ) -> Response:
-        """Send the request that ``render`` makes, over a connection that is new if ``is_fresh``, and return the answer.
-        Raises ConnectionFailure and InvalidAnswer, and RuntimeError once the client is closed."""
+        """Send the request that ``render`` makes, over a new connection if ``is_fresh``, and return the answer. Raises
+        ConnectionFailure, InvalidAnswer, and RuntimeError once the client is closed."""
         pool, loop = self._pool, self._loop
         assert pool is not None
         assert loop is not None
@@ -89,7 +87,7 @@ class AsyncRouterLink:
             raise
 
     async def close(self) -> None:
-        """Close the connections, and end what is under way."""
+        """Close the connections, and end pending lookups."""
         self._is_closed = True
         if self._loop is asyncio.get_running_loop() and self._epoch is PROCESS.epoch:
             for combiner in [*self.combiners.values()]:
@@ -100,16 +98,15 @@ class AsyncRouterLink:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection, for one request after another. That the router closes it is noticed at once.
+    """One connection, for one request after another. It notices at once when the router closes it.
 
-    No BufferedProtocol: over TLS, such a one is not given what came before the end, once that has come, if it is more
-    than its buffer takes.
+    It is not a BufferedProtocol: over TLS, that would lose the bytes before the end that exceed its buffer.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, settings: ClientSettings, standing: set[AsyncConnection]
     ) -> None:
-        """``standing`` has it for as long as its socket is open."""
+        """``standing`` holds the connection while its socket is open."""
         self._loop = loop
         self._settings = settings
         self._standing = standing
@@ -117,23 +114,23 @@ class AsyncConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Response] | None = None
         self._is_answered = False
-        """It is complete, reported or not."""
+        """True once the answer is complete, reported or not."""
         self._was_used = False
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
-        """Whether a request may be sent."""
+        """True if a request may be sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Take the open connection."""
         self._transport = cast(asyncio.Transport, transport)
-        if hasattr(transport, "max_size"):  # of asyncio's own transport of a socket, which does not document it
+        if hasattr(transport, "max_size"):  # an undocumented attribute of asyncio's own socket transport
             transport.max_size = core.PIECE_BYTES
         self._standing.add(self)
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """End the pending request with the connection."""
         self.is_open = False
         self._standing.discard(self)
         is_stale = self._was_used and not self._reader.has_begun
@@ -143,7 +140,7 @@ class AsyncConnection(asyncio.Protocol):
             self._fail(core.cut_failure(is_stale=is_stale))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the answer. Bytes that answer nothing end the connection."""
+        """Take bytes of the answer. Bytes without a request end the connection."""
         answer = self._answer
         if answer is None or answer.done() or self._is_answered:
             self.close()
@@ -158,7 +155,7 @@ class AsyncConnection(asyncio.Protocol):
             self._is_answered = True
             if len(data) < core.PIECE_BYTES:
                 answer.set_result(response)
-            else:  # what follows would answer the next request, and comes before that
+            else:  # more bytes would answer a request that was not sent yet
                 self._loop.call_soon(_answer, answer, response)
         elif self._settings.read_timeout is not None:
             self._heard_at = self._loop.time()
@@ -180,7 +177,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
             raise
         finally:
-            self._timer.cancel()  # the last one that was set: it must not end the next request
+            self._timer.cancel()  # cancel the last timer: it must not end the next request
             self._answer = None
         self._was_used = True
         self.is_open = response.keeps_open and not self._transport.is_closing()
@@ -191,7 +188,7 @@ class AsyncConnection(asyncio.Protocol):
         return deadline if seconds is None else min(deadline, self._heard_at + seconds)
 
     def _look(self, deadline: float) -> None:
-        """The answer takes long: too long?"""
+        """End the request if its time is over, else set the timer again."""
         now, due = self._loop.time(), self._next_look(deadline)
         if now < due:
             self._timer = self._loop.call_at(due, self._look, deadline)
@@ -213,23 +210,22 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class AsyncConnectionPool:
-    """At most ``max_connections`` connections, the one that was used last first. Who waits for one is served in
-    turn."""
+    """At most ``max_connections`` connections, most recently used first. Waiting requests are served in turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: ClientSettings) -> None:
         self._loop = loop
         self._settings = settings
         self._tls = TlsContexts(settings)
         self._free = asyncio.Semaphore(settings.max_connections)
-        """Of connections that may be in use."""
+        """Permits for connections in use."""
         self._waiting = 0
         self._idle: list[AsyncConnection] = []
         self._standing: set[AsyncConnection] = set()
         self._is_closed = False
 
     async def acquire(self, deadline: float, *, is_fresh: bool = False) -> AsyncConnection:
-        """A connection, to be released; ``is_fresh``: a new one. Raises ConnectionFailure, and RuntimeError if the pool
-        is closed."""
+        """Return a connection, to be released; a new one if ``is_fresh``. Raises ConnectionFailure, and RuntimeError if
+        the pool is closed."""
         if self._free.locked():
             await self._wait(deadline)
         else:
@@ -242,7 +238,7 @@ class AsyncConnectionPool:
                 if connection.is_open and not is_fresh:
                     return connection
                 if connection.is_open:
-                    connection.close()  # and take its place
+                    connection.close()  # a new one replaces it
                     break
             return await self._connect(deadline)
         except BaseException:
@@ -250,7 +246,7 @@ class AsyncConnectionPool:
             raise
 
     def release(self, connection: AsyncConnection) -> None:
-        """Give it back. It is closed unless it can be used again."""
+        """Return a connection to the pool, or close it if it cannot be used again."""
         if connection.is_open and not self._is_closed:
             self._idle.append(connection)
         else:
@@ -258,24 +254,24 @@ class AsyncConnectionPool:
         self._free.release()
 
     def close(self) -> None:
-        """Close all of them. Who waits for one gets RuntimeError."""
+        """Close all connections. Waiting requests get RuntimeError."""
         self._is_closed = True
         for connection in [*self._standing]:
             connection.close()
         self._idle.clear()
-        with contextlib.suppress(RuntimeError):  # its loop has ended, and those who waited with it
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and the waiting tasks with it
             for _ in range(self._waiting):
                 self._free.release()
 
     async def wait_closed(self) -> None:
-        """Wait until their sockets are closed, which takes a turn or two of the loop."""
+        """Wait until the sockets are closed, which takes a turn or two of the loop."""
         for _ in range(_CLOSING_TURNS):
             if not self._standing:
                 return
             await asyncio.sleep(0)
 
     async def _wait(self, deadline: float) -> None:
-        """Wait for one's turn."""
+        """Wait for a permit."""
         self._waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
@@ -307,46 +303,46 @@ def _answer(answer: asyncio.Future[Response], response: Response) -> None:
 
 
 class _Waiter(NamedTuple):
-    """A caller that waits for its answer."""
+    """A waiting caller."""
 
     key: str
     future: asyncio.Future[SharedAnswer]
     deadline: float
     context: contextvars.Context
-    """The caller's: a batch is asked for in that of its first, whose trace it has."""
+    """The caller's context. A batch runs in that of its first caller, and has its trace."""
 
 
 class AsyncCombiner:
-    """Lookups of concurrent coroutines leave as one batch. Of the running event loop.
+    """Combine lookups of concurrent coroutines into batches, in the running event loop.
 
-    The first lookup has a task started, whose first step is at the end of this turn of the loop: all that was asked for
-    by then leaves at once. Who comes while a batch is under way waits for it to end, and leaves with the next; after
-    PATIENCE_SECONDS it leaves beside it, up to MAX_FLIGHTS. Who has much more time left than the first of them leaves
-    with the next. A caller that is cancelled is left out, and nobody else notices.
+    The first lookup starts a task, which runs at the end of this turn of the loop and requests all keys that wait by
+    then. Lookups that come while a batch is under way wait for its end and share the next one; after PATIENCE_SECONDS
+    the next batch starts beside it, up to MAX_FLIGHTS. A lookup with much more time left than the first one joins a
+    later batch. A cancelled caller is left out, unnoticed by the others.
     """
 
     def __init__(
         self, ask_batch: Callable[[Sequence[str], float, float], Awaitable[SharedAnswer]], client_core: ClientCore
     ) -> None:
-        """``ask_batch`` asks for the keys of several callers until the last of their deadlines. Its last
-        argument is when the router should answer."""
+        """``ask_batch`` requests the keys of several callers until the last of their deadlines. Its last argument is
+        the time by which the router should answer."""
         self._loop = asyncio.get_running_loop()
         self._ask_batch = ask_batch
         self._core = client_core
         self._timeout = client_core.settings.timeout
         self._queue: deque[_Waiter] = deque()
         self._characters = 0
-        """Of the keys of those in the queue."""
+        """Characters of the queued keys."""
         self._flights = 0
         self._scheduled: list[_Waiter] | None = None
-        """What a task that has yet to begin will fill with those who wait."""
+        """The batch of a task that has not begun; it takes the waiting callers."""
         self._patience: asyncio.TimerHandle | None = None
         self._is_impatient = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def find(self, key: str) -> asyncio.Future[SharedAnswer]:
-        """The answer to a batch with ``key``, of which the caller takes its part. Raises Unavailable."""
+        """Return the answer to a batch with ``key``, from which the caller takes its part. Raises Unavailable."""
         queue = self._queue
         self._characters += len(key)
         if queue and (len(queue) >= core.MAX_WAITING or self._characters > core.MAX_WAITING_CHARACTERS):
@@ -360,10 +356,10 @@ class AsyncCombiner:
         return future
 
     async def close(self) -> None:
-        """End what is under way; who waits gets RuntimeError."""
+        """End all batches. Waiting callers get RuntimeError."""
         self._is_closed = True
         waiting = [*self._queue]
-        self._queue.clear()  # or the end of a batch would have them leave
+        self._queue.clear()  # else the end of a batch would start another one
         self._characters = 0
         self._stop_patience()
         _fail(waiting, self._describe_end())
@@ -373,7 +369,7 @@ class AsyncCombiner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _schedule(self) -> None:
-        """Have what waits leave, or wait on."""
+        """Start a batch for the waiting callers, if one may start now."""
         if self._flights == 0 or (self._is_impatient and self._flights < core.MAX_FLIGHTS):
             self._stop_patience()
             batch = self._scheduled = []
@@ -386,7 +382,7 @@ class AsyncCombiner:
 
     def _end(self, batch: list[_Waiter], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if self._scheduled is batch:  # it was cancelled before its first step: nothing of it has run
+        if self._scheduled is batch:  # the task was cancelled before its first step
             self._scheduled = None
             self._land()
 
@@ -420,7 +416,7 @@ class AsyncCombiner:
             self._land()
 
     def _take_batch(self) -> list[_Waiter]:
-        """The first of those who still wait, as many as one batch may have."""
+        """Remove the next batch from the queue and return it."""
         batch: list[_Waiter] = []
         queue, now, most, characters = self._queue, self._loop.time(), self._core.max_keys, 0
         first: float | None = None
@@ -431,7 +427,7 @@ class AsyncCombiner:
                 characters += size
                 if batch and characters > core.MAX_REQUEST_CHARACTERS:
                     break
-                if deadline > now:  # else it is late, and holds up nobody
+                if deadline > now:  # else it is late, and is left out
                     first = deadline if first is None else first
                     if deadline > first and not core.may_leave_together(now, first, deadline):
                         break
@@ -441,7 +437,7 @@ class AsyncCombiner:
         return batch
 
     async def _fly(self, batch: list[_Waiter]) -> None:
-        """Ask for the keys of ``batch``, and give each caller the answer."""
+        """Request the keys of ``batch``, and give each caller the answer."""
         timer = self._loop.call_at(batch[0].deadline, self._expire, batch)
         try:
             answer_by = _first_deadline(batch, self._loop.time())
@@ -459,7 +455,7 @@ class AsyncCombiner:
             timer.cancel()
 
     def _expire(self, batch: list[_Waiter]) -> None:
-        """Tell those whose time has passed; others of the batch may wait on."""
+        """End the wait of callers whose time is over; others of the batch keep waiting."""
         now = self._loop.time()
         for waiter in batch:
             if waiter.future.done():
@@ -474,7 +470,7 @@ class AsyncCombiner:
 
 
 def _first_deadline(batch: Sequence[_Waiter], now: float) -> float:
-    """That of the first whose time is not over; the last one's, if that of all is."""
+    """Return the earliest deadline that has not passed; the latest one if all have."""
     return next((waiter.deadline for waiter in batch if waiter.deadline > now), batch[-1].deadline)
 
 

@@ -1,6 +1,6 @@
-"""Values that were looked up, kept for as long as the generation that they are of is known to be the active one.
+"""A cache of values of the active generation.
 
-A lookup asks ``GenerationCache`` first, and every answer of the active generation that comes back goes into it.
+A lookup asks ``GenerationCache`` first, and every answer of the active generation goes into it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any, Final
 from lookupdb.client.answers import MISSING, decode_json
 
 _ENTRY_BYTES: Final = 200
-"""What an entry takes beside its key and its value."""
+"""Memory of an entry in addition to its key and its value."""
 
 
 class GenerationCache:
-    """Values of the active generation, as JSON or raw, the least recently used of them dropped beyond ``max_bytes``.
+    """Values of the active generation, as JSON or raw; the least recently used are dropped beyond ``max_bytes``.
 
-    It is emptied when an answer comes from another generation. It says nothing ``max_seconds`` after the last answer
-    of its generation was asked for. Safe for threads. A value is decoded again each time, so that no caller can change
-    another one's.
+    An answer of another generation empties it. It expires ``max_seconds`` after the request whose answer last came from
+    its generation. Safe for threads. A value is decoded on each access, so that no caller can change another one's.
     """
 
     def __init__(self, max_bytes: int, max_seconds: float) -> None:
@@ -31,17 +30,16 @@ class GenerationCache:
         self._max_seconds = max_seconds
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, bytes | tuple[bytes] | None] = OrderedDict()
-        """JSON; a raw value as a tuple; None for a missing key."""
+        """Key → JSON; a raw value as a tuple; None for a missing key."""
         self._generation: str | None = None
         self._adopted_at = 0.0
-        """When what first named the generation was asked for: an answer that was asked for before, and comes later, is
-        older news."""
+        """Time of the request whose answer first named the generation. An answer to an earlier request is outdated."""
         self._confirmed_at = 0.0
         self.size = 0
-        """Bytes that the entries take, about."""
+        """Approximate bytes of the entries."""
 
     def find(self, key: str, now: float) -> tuple[Any, str] | None:
-        """Value, or MISSING, and generation; None if nothing is known."""
+        """Return the value, or MISSING, and its generation; None if unknown."""
         with self._lock:
             if self._generation is None or now - self._confirmed_at > self._max_seconds or key not in self._entries:
                 return None
@@ -50,7 +48,7 @@ class GenerationCache:
         return _decode(entry), generation
 
     def find_many(self, keys: Iterable[str], now: float) -> tuple[dict[str, Any], str] | None:
-        """The values, or MISSING, of those of ``keys`` that are known, and their generation; None if none are."""
+        """Return the values, or MISSING, of the known ``keys``, and their generation; None if none is known."""
         with self._lock:
             if self._generation is None or now - self._confirmed_at > self._max_seconds:
                 return None
@@ -61,7 +59,7 @@ class GenerationCache:
         return ({key: _decode(entry) for key, entry in entries.items()}, generation) if entries else None
 
     def learn(self, generation: str | None, found: Mapping[str, Any], missing: Iterable[str], sent_at: float) -> None:
-        """Take an answer of the active generation to a request that was sent at ``sent_at``. None: of several."""
+        """Keep an answer of the active ``generation`` to a request sent at ``sent_at``. None: several generations."""
         encoded = {key: _encode(value) for key, value in found.items()} if generation else {}
         with self._lock:
             if generation != self._generation:
@@ -96,7 +94,7 @@ def _measure(key: str, entry: bytes | tuple[bytes] | None) -> int:
 
 
 def _encode(value: Any) -> bytes | tuple[bytes] | None:
-    """None for what JSON of 64 bits cannot hold."""
+    """Return the entry for ``value``; None if JSON with 64-bit numbers cannot hold it."""
     if isinstance(value, bytes):
         return (value,)
     import orjson
@@ -109,7 +107,7 @@ def _encode(value: Any) -> bytes | tuple[bytes] | None:
 
 
 def _has_infinity(value: Any) -> bool:
-    """Whether a value of JSON has a number that no float holds."""
+    """Return whether a JSON value holds an infinite number."""
     remaining = [value]
     while remaining:
         item = remaining.pop()

@@ -1,8 +1,8 @@
-"""What a client was made with, and what it reads of its machine: the first stop of every lookup.
+"""A client's settings, token and certificates.
 
-``check_settings`` makes a ``ClientSettings`` of a URL and options. A request shows the token of ``TokenSource``, a
-connection the certificates of ``TlsContexts``; both follow their files when these are replaced. ``PROCESS`` says
-whether the process is still the one in which connections were made.
+``check_settings`` makes ``ClientSettings`` from a URL and options. ``TokenSource`` gives each request its token,
+``TlsContexts`` each connection its certificates; both read their files again when these are replaced. ``PROCESS`` shows
+whether the process was forked since connections were made.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import ssl
 
 MAX_ANSWER_BYTES: Final = 192 << 20
-"""Of one answer: a router sends 64 MiB of values at most, raw ones grow by a third, and there are keys and JSON."""
+"""The largest answer: a router sends at most 64 MiB of values; raw ones grow by a third; keys and JSON come on top."""
 _LABEL: Final = "[A-Za-z0-9_-]{1,63}"
-"""Of a host's name: a longer one, or none, resolves nowhere."""
+"""A label of a host's name."""
 _URL: Final = re.compile(
     rf"(https?)://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?(/[!-~]*)?", re.ASCII
 )
@@ -32,35 +32,35 @@ _MAX_PORT: Final = 65535
 _MAX_SHOWN: Final = 100
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,16384}=*", re.ASCII)
 _LOOK_SECONDS: Final = 1.0
-"""How often a token file is looked at: a token that is replaced stays valid for minutes."""
+"""Seconds between two checks of a token file: a replaced token stays valid for minutes."""
 
 FilePath = str | PathLike[str]
 
 
 class RouterAddress(NamedTuple):
-    """A router's URL, in the parts that a request and a connection need."""
+    """The parts of a router's URL."""
 
     is_tls: bool
     host: str
-    """A name or an address, without brackets: for connections and certificates."""
+    """Name or address, without brackets, for connections and certificates."""
     port: int
     authority: str
-    """Host and port, as the Host field has them."""
+    """Host and port, for the Host field."""
     prefix: str
-    """What stands before ``/v1`` in each target; empty or ``/people``."""
+    """The path before ``/v1``: empty, or for example ``/people``."""
 
     @property
     def url(self) -> str:
-        """The URL, for messages."""
+        """Return the URL, for messages."""
         return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.prefix}"
 
 
 def parse_url(url: str) -> RouterAddress:
-    """The address in ``url``. Raises UsageError, which shows no password, if it can be no router's."""
+    """Parse a router's URL. Raises UsageError, which never shows a password."""
     if "@" in url.partition("://")[2].partition("/")[0]:  # first of all: the messages below show the URL
         raise UsageError(
             "a router's URL has no user and no password, found an @ before its host",
-            hint="leave out what ends with the @: a router takes a token, by token= or token_file=",
+            hint="leave out the part up to the @; a router takes a token, by token= or token_file=",
         )
     found = _URL.fullmatch(url)
     port = int(found[3]) if found and found[3] else None
@@ -126,11 +126,11 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "token": ((str,), "text"),
     **dict.fromkeys(_PATHS, ((str, PathLike), "a path")),
 }
-"""The types of an argument, and what they are called. ``traceparent`` is a function."""
+"""Argument → its types, and their name for messages. ``traceparent`` is a function."""
 
 
 def check_settings(url: str, options: ClientOptions) -> ClientSettings:
-    """Raises TypeError for arguments of another type, UsageError for others that cannot be used."""
+    """Return the settings. Raises TypeError for an argument of a wrong type, UsageError for a wrong value."""
     if not isinstance(url, str):
         raise TypeError(f"a router's URL is text, found {type(url).__name__}")
     for name, value in options.items():
@@ -171,7 +171,7 @@ def _check_type(name: str, value: object) -> None:
 
 
 class TokenSource:
-    """Makes the Authorization line. Raises UsageError, which never shows a token, if there is no token to be had."""
+    """Render the Authorization line. Raises UsageError, which never shows a token, if there is no usable token."""
 
     def __init__(self, token: str | None, file: FilePath | None) -> None:
         self._file = file
@@ -180,22 +180,22 @@ class TokenSource:
         self._line = b"" if token is None else _render_token(token, "token")
 
     def line(self) -> bytes:
-        """The line of the head; empty without a token."""
+        """Return the head's line; empty without a token."""
         if self._file is not None and time.monotonic() >= self._look_at:
             self._look(self._file)
         return self._line
 
     def refresh(self, refused: bytes) -> bool:
-        """Read the file now, because the line ``refused`` was not accepted. Whether there is another one now."""
+        """Read the file now, because ``refused`` was not accepted. Return whether there is another token now."""
         if self._file is None:
             return False
-        if self._line == refused:  # else another caller, or the time, has been quicker
+        if self._line == refused:  # else another caller has read it already
             self._identity = None
             self._look(self._file)
         return self._line != refused
 
     def _look(self, file: FilePath) -> None:
-        """Read the file if it has changed. While it cannot be read, or is half written, the token before goes on."""
+        """Read the file if it has changed. While it cannot be read or is half written, the previous token stays."""
         try:
             identity = _identify(file)
             if identity != self._identity:
@@ -223,7 +223,7 @@ def _identify(file: FilePath) -> tuple[int, int, int]:
 
 
 class TlsContexts:
-    """Makes the context of connections, again when one of its files has changed: certificates are replaced, too."""
+    """Make the TLS context of connections, and make it again when one of its files has changed."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._is_needed = settings.address.is_tls
@@ -233,10 +233,10 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """For a new connection; None without TLS. Raises UsageError if a file cannot be used."""
+        """Return the context for a new connection; None without TLS. Raises UsageError for an unusable file."""
         if not self._is_needed:
             return None
-        import ssl  # takes as long, and as much memory, as all else of a client: only who speaks TLS pays
+        import ssl  # here: ssl takes as long to import as the rest of the client, and as much memory
 
         with self._lock:
             try:
@@ -252,24 +252,24 @@ class TlsContexts:
                     files = ", ".join(os.fspath(file) for file in self._files if file is not None)
                     raise UsageError(
                         f"no TLS with the files {files}: {error.strerror or error}",
-                        hint="ca_file and cert_file hold certificates in PEM, key_file the key of cert_file's",
+                        hint="ca_file and cert_file hold PEM certificates, key_file the key of the one in cert_file",
                     ) from error
-            return self._context  # a pair that is half replaced: the one before is good until it is whole
+            return self._context  # a half-replaced pair: the previous one is good until it is whole
 
 
 class _Process:
-    """This process. After a fork it is another one, and its parent's connections are not its own."""
+    """The identity of this process, which changes in a fork: a child must not use its parent's connections."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Be another process."""
+        """Give this process a new identity."""
         self.epoch = object()
-        """The same for as long as the process is the same."""
+        """An object for each process."""
         self.lock = threading.Lock()
-        """Held for moments, while a client begins again in another process: several threads may be the first to notice
-        it. No thread of a parent holds it."""
+        """Held briefly while a client starts again in a forked process, which several threads may notice at once. It is
+        new in each process, so that no thread of the parent holds it."""
 
 
 PROCESS: Final = _Process()

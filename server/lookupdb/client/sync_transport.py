@@ -1,15 +1,15 @@
-"""What a lookup goes through in a thread or a greenlet, between the client and the router.
+"""Batches and connections of a client for threads and greenlets.
 
-A lookup of one key joins a ``Combiner``. It leads a batch, and asks for its own key or for those of all who wait; or it
-waits for its part of another one's answer. Who asks sends a request by ``RouterLink.exchange``. That takes a
-``RouterConnection`` from the ``ConnectionPool``, or waits for one in turn, and gives it back.
+A lookup of one key joins a ``Combiner``. It either leads a batch, and requests its own key or all waiting keys, or
+waits for its part of another leader's answer. A leader sends its request by ``RouterLink.exchange``, which takes a
+``RouterConnection`` from the ``ConnectionPool``, in turn, and returns it afterwards.
 
-A caller may be interrupted at whatever point, by Ctrl-C, a signal handler that raises, or a timeout of gevent. It
-leaves nothing behind: what it held is a ``Seat``, which counts no longer than it is remembered.
+A caller may be interrupted anywhere, by Ctrl-C, a signal handler that raises, or a timeout of gevent. It leaves nothing
+behind: its claim is a ``Seat``, which no longer counts once it is garbage-collected.
 
-Locks to wait on are made when they are waited on, and found by their module's name, so that a client also works if
-gevent has replaced them meanwhile. A greenlet never waits on a lock for another one of its own thread: gevent may have
-been told to leave threads as they are, and then the wait would stop both.
+Locks to wait on are created for each wait, through their module, so that a client also works if gevent has replaced
+them meanwhile. A greenlet never waits on a lock for another greenlet of its thread: without gevent's patch for threads,
+that would block both.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ if TYPE_CHECKING:
     import ssl
 
 _RECORD_BYTES: Final = 1 << 14
-"""The most that TLS has in one record, and gives at once."""
+"""The largest TLS record, which is the most that one read returns."""
 _IDLE_SECONDS: Final = 0.25
-"""A connection that was idle for longer is looked at before it is used: the router may have closed it."""
+"""A connection that was idle for longer is checked before its use: the router may have closed it."""
 _TOLERANCE: Final = 0.01
-"""A timeout that is this near to the socket's, as a part of it, is not set: that is a system call."""
+"""Relative difference of timeouts below which the socket's is not changed, to save a system call."""
 _POLL_SECONDS: Final = 0.002
 _LOOK_SECONDS: Final = 0.25
-"""After which a caller that waits looks for itself: who was to call it may have been interrupted."""
+"""Seconds after which a waiting caller checks by itself: its leader may have been interrupted."""
 
 
 class RouterLink:
-    """The connections to a router, and the batches that leave over them. Those of a process that was forked off are its
-    own."""
+    """The connections and batches of a client in this process; a forked process gets its own."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.core = ClientCore(settings)
@@ -55,7 +54,7 @@ class RouterLink:
         self._is_closed = False
 
     def enter(self) -> None:
-        """Begin again in a process that was forked off. Raises RuntimeError if the client is closed."""
+        """Start again if the process was forked. Raises RuntimeError if the client is closed."""
         if self._epoch is not PROCESS.epoch:
             self._begin_again()
         if self._is_closed:
@@ -68,13 +67,13 @@ class RouterLink:
                 self._pool = ConnectionPool(self.core.settings)
                 self.combiners = {}
                 self.core.begin()
-                self._epoch = PROCESS.epoch  # last: another thread that sees it goes on with all the rest
+                self._epoch = PROCESS.epoch  # last, because another thread that sees it uses all the rest
 
     def exchange(
         self, render: Render, token: bytes, deadline: float, answer_by: float | None, *, is_fresh: bool
     ) -> Response:
-        """Send the request that ``render`` makes, over a connection that is new if ``is_fresh``, and return the answer.
-        Raises ConnectionFailure and InvalidAnswer."""
+        """Send the request that ``render`` makes, over a new connection if ``is_fresh``, and return the answer. Raises
+        ConnectionFailure, InvalidAnswer."""
         pool = self._pool
         lease = pool.begin()
         try:
@@ -91,25 +90,25 @@ class RouterLink:
 
 
 class Seat:
-    """A caller's claim to be counted. It counts from ``Seats.take`` on, and no longer than it is remembered."""
+    """A caller's claim. It counts from ``Seats.take`` on, until it is given back or garbage-collected."""
 
     __slots__ = ("__weakref__", "owner", "reference")
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
-        """A thread, or a greenlet."""
+        """The thread or greenlet."""
         self.reference: weakref.ref[Seat] | None = None
-        """By which it counts."""
+        """The reference by which it counts."""
 
 
 class Seats:
-    """The seats that are taken. Whoever calls it holds a lock."""
+    """The taken seats. Callers hold a lock."""
 
     def __init__(self) -> None:
         self._owners: dict[weakref.ref[Seat], int] = {}
         self._lost: deque[weakref.ref[Seat]] = deque()
-        """Of those who were interrupted before they could give theirs back: of seats that nobody remembers. No code of
-        ours runs when they are forgotten, which may be while this thread holds any lock."""
+        """References of garbage-collected seats, whose callers were interrupted. Collection runs no other code of ours:
+        it may happen while this thread holds any lock."""
 
     def __len__(self) -> int:
         while self._lost:
@@ -122,17 +121,17 @@ class Seats:
         self._owners[reference] = seat.owner
 
     def leave(self, seat: Seat) -> None:
-        """Count ``seat`` no more, if it was."""
+        """Stop counting ``seat``, if it counts."""
         if seat.reference is not None:
             self._owners.pop(seat.reference, None)
             seat.reference = None
 
     def has(self, seat: Seat) -> bool:
-        """Whether ``seat`` counts."""
+        """Return whether ``seat`` counts."""
         return seat.reference in self._owners
 
     def is_owner(self, owner: int) -> bool:
-        """Whether ``owner`` has a seat."""
+        """Return whether ``owner`` has a seat."""
         return owner in self._owners.values()
 
 
@@ -142,8 +141,8 @@ class RouterConnection:
     __slots__ = ("_idle_since", "_most_at_once", "_reader", "_settings", "_socket", "_timeout", "_was_used", "is_open")
 
     def __init__(self, settings: ClientSettings, tls: TlsContexts, deadline: float) -> None:
-        """Connect. Raises ConnectionFailure, InvalidAnswer where nobody speaks TLS, and UsageError for certificates
-        that cannot be used."""
+        """Connect. Raises ConnectionFailure, InvalidAnswer if the server does not speak TLS, UsageError for unusable
+        certificates."""
         self._settings = settings
         self._socket = _connect(settings, tls, deadline)
         self._most_at_once = _RECORD_BYTES if settings.address.is_tls else core.PIECE_BYTES
@@ -152,10 +151,10 @@ class RouterConnection:
         self._was_used = False
         self._idle_since = time.monotonic()
         self.is_open = True
-        """Whether another request may be sent: not while one is under way, nor after one that went wrong."""
+        """True if another request may be sent: not during a request, nor after a failed one."""
 
     def exchange(self, request: bytes, deadline: float) -> Response:
-        """Send ``request`` and return its answer. Raises ConnectionFailure and InvalidAnswer."""
+        """Send ``request`` and return its answer. Raises ConnectionFailure, InvalidAnswer."""
         self.is_open = False
         try:
             self._set_timeout(deadline)
@@ -172,13 +171,13 @@ class RouterConnection:
         return response
 
     def _send(self, request: bytes) -> Response | None:
-        """Send ``request``, and return the answer if the router gave one before it had read all, and closed. What it
-        says by TLS alone, of a certificate that it wants, is raised."""
+        """Send ``request``. Return the answer if the router answered and closed before it had read everything. Raises
+        the failure if the router reported a missing certificate by TLS alone."""
         try:
             self._socket.sendall(request)
         except TimeoutError:
             raise
-        except OSError:  # a broken pipe has another name in TLS
+        except OSError:  # TLS reports a broken pipe in another way
             while data := self._socket.recv(core.PIECE_BYTES):
                 if response := self._reader.feed(data):
                     return response._replace(keeps_open=False)
@@ -190,7 +189,7 @@ class RouterConnection:
         while data := receive(core.PIECE_BYTES):
             response = feed(data)
             if response is not None:
-                # What follows a full piece, or a full record of TLS, would answer the next request.
+                # After a full piece or TLS record, more bytes may follow that no request has asked for.
                 is_cut = len(data) >= self._most_at_once and self._is_readable()
                 return response._replace(keeps_open=False) if is_cut else response
             self._set_timeout(deadline)
@@ -211,7 +210,7 @@ class RouterConnection:
         return self._was_used and not self._reader.has_begun
 
     def is_closed_by_router(self) -> bool:
-        """Whether there is something to be read of a connection that nothing was asked on: its end, or nonsense."""
+        """Return whether an idle connection has something to read: its end, or unexpected bytes."""
         return time.monotonic() - self._idle_since >= _IDLE_SECONDS and self._is_readable()
 
     def _is_readable(self) -> bool:
@@ -220,7 +219,7 @@ class RouterConnection:
         return bool(poller.poll(0))
 
     def close(self) -> None:
-        """Close it, without a word: a process that was forked off may have it as well."""
+        """Close the socket without a TLS goodbye: a forked process may share it."""
         self.is_open = False
         self._socket.close()
 
@@ -249,7 +248,7 @@ def _connect(settings: ClientSettings, tls: TlsContexts, deadline: float) -> soc
     except OSError as error:
         raise core.connecting_error(error, settings, is_late=time.monotonic() >= deadline) from error
     finally:
-        failure = None  # its traceback holds this frame, and so those of all callers
+        failure = None  # its traceback holds the frames of all callers
 
 
 def _open(
@@ -270,13 +269,13 @@ def _open(
 
 
 def _wait_until(connection: socket.socket, ends_at: float) -> None:
-    """Have ``connection`` wait no longer, and for a moment if that is over: 0 would mean not to wait at all, and less
-    is refused."""
+    """Set the socket's timeout to end at ``ends_at``; to a moment if that has passed, because 0 would make it
+    non-blocking."""
     connection.settimeout(max(0.001, ends_at - time.monotonic()))
 
 
 class ConnectionLease(Seat):
-    """The right of one caller to a connection. Made by ``ConnectionPool.begin``, ended by ``release``."""
+    """A caller's right to a connection, from ``ConnectionPool.begin`` to ``release``."""
 
     __slots__ = ("call", "connection")
 
@@ -284,12 +283,11 @@ class ConnectionLease(Seat):
         super().__init__(owner)
         self.connection: RouterConnection | None = None
         self.call: threading.Lock | None = None
-        """While it waits: released when it has been given its seat."""
+        """The lock that a waiting caller waits on, released when it gets its seat."""
 
 
 class ConnectionPool:
-    """At most ``max_connections`` connections, the one that was used last first. Who waits for one is served in
-    turn."""
+    """At most ``max_connections`` connections, most recently used first. Waiting callers are served in turn."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -301,11 +299,11 @@ class ConnectionPool:
         self._is_closed = False
 
     def begin(self) -> ConnectionLease:
-        """A lease of this thread. It holds nothing yet."""
+        """Return a lease for this thread, without a connection yet."""
         return ConnectionLease(threading.get_ident())
 
     def acquire(self, lease: ConnectionLease, deadline: float, *, is_fresh: bool = False) -> RouterConnection:
-        """The connection of ``lease``, which is to be released whatever comes of this; ``is_fresh``: a new one. Raises
+        """Return a connection for ``lease``, a new one if ``is_fresh``. The lease must be released in any case. Raises
         ConnectionFailure."""
         while not self._take_seat(lease):
             self._wait(lease, deadline)
@@ -318,7 +316,7 @@ class ConnectionPool:
         return connection
 
     def release(self, lease: ConnectionLease) -> None:
-        """End ``lease``, in the thread that began it. Its connection is closed unless it can be used again."""
+        """End ``lease``, in the thread that began it. Close its connection if it cannot be used again."""
         connection = lease.connection
         if connection is not None and not connection.is_open:
             connection.close()
@@ -333,7 +331,7 @@ class ConnectionPool:
             connection.close()
 
     def close(self) -> None:
-        """Close those that are idle now, and the others when they are released."""
+        """Close idle connections now, and the others when they are released."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -341,14 +339,14 @@ class ConnectionPool:
             connection.close()
 
     def abandon(self) -> None:
-        """Close what a process that was forked off has of its parent's connections; the parent goes on with them. No
-        lock is taken: a thread of the parent may have held it."""
+        """Close a forked process's copies of its parent's connections, which the parent keeps using. It takes no lock:
+        a thread of the parent may have held it."""
         for connection in [*self._idle]:
             connection.close()
 
     def _take_seat(self, lease: ConnectionLease) -> bool:
-        """Whether ``lease`` has a seat now. Who comes while others wait does not go before them, but for a greenlet
-        that cannot wait in line."""
+        """Give ``lease`` a seat if one is free and nobody waits before it, and return whether it has one. A greenlet
+        that cannot wait in line may go first."""
         with self._lock:
             if self._seats.has(lease):
                 return True
@@ -365,14 +363,14 @@ class ConnectionPool:
         return True
 
     def _call_next(self) -> None:
-        """Give those who have waited longest the seats that are free."""
+        """Give free seats to the callers that have waited longest."""
         while self._waiters and self._give_seat(self._waiters[0]):
             call = self._waiters.popleft().call
             assert call is not None
             call.release()
 
     def _wait(self, lease: ConnectionLease, deadline: float) -> None:
-        """Wait until ``lease`` has a seat, or may take one."""
+        """Wait until ``lease`` has a seat or may take one."""
         seconds = deadline - time.monotonic()
         if seconds <= 0:
             raise core.no_connection_failure(self._settings)
@@ -402,7 +400,7 @@ class ConnectionPool:
 
 
 class _Waiter:
-    """A caller that waits: for its answer, or to lead."""
+    """A caller that waits for its answer, or to lead."""
 
     __slots__ = ("answer", "batch", "deadline", "is_impatient", "is_queued", "is_settled", "key", "lock", "seat")
 
@@ -410,18 +408,18 @@ class _Waiter:
         self.key = key
         self.deadline = deadline
         self.seat = seat
-        """Which it takes to lead."""
+        """The seat that it takes when it leads."""
         self.lock = threading.Lock()
         self.lock.acquire()
         self.is_queued = True
         self.is_impatient = False
-        """Whether it has waited for longer than it should for others' batches."""
+        """True once it has waited too long for others' batches."""
         self.is_settled = False
-        """Whether the lock was released, which happens once."""
+        """True once its lock was released, which happens once."""
         self.batch: list[_Waiter] | None = None
-        """Those whom it leads, itself among them."""
+        """The callers of the batch that it leads, itself included."""
         self.answer: SharedAnswer | None = None
-        """None once it is settled: the leader has failed; ask again."""
+        """If it is None after settling, the leader has failed: try again."""
 
     def settle(self) -> None:
         self.is_settled = True
@@ -429,13 +427,13 @@ class _Waiter:
 
 
 class Combiner:
-    """Lookups of concurrent threads and greenlets leave as one batch.
+    """Combine lookups of concurrent threads and greenlets into batches.
 
-    Who finds no batch under way leads: it asks for its own key alone, at once. Who comes meanwhile waits. When the
-    leader has its answer, it hands all who wait to the first of them, which asks for all their keys and gives each its
-    part, but for those who have much more time than the first: they leave with the next. No thread of the client's own
-    is needed, and nobody waits who could be asking. A batch that is slow does not hold up the others for long: who has
-    waited for PATIENCE_SECONDS leads the next one beside it, up to MAX_FLIGHTS.
+    A lookup that finds no batch under way leads: it requests its own key at once. Others wait meanwhile. When the
+    leader has its answer, the first waiting lookup leads all of them: it requests their keys and gives each its part.
+    Lookups with much more time left join a later batch. The client needs no thread of its own. A slow batch does not
+    delay others for long: a lookup that has waited for PATIENCE_SECONDS leads the next batch beside it, up to
+    MAX_FLIGHTS.
     """
 
     def __init__(
@@ -444,8 +442,8 @@ class Combiner:
         ask_batch: Callable[[Sequence[str], float, float], SharedAnswer],
         client_core: ClientCore,
     ) -> None:
-        """``ask_batch`` asks for the keys of several callers, ``ask_key`` for one, until the deadline given. The former
-        is also told when the router should answer."""
+        """``ask_batch`` requests the keys of several callers, ``ask_key`` one key, until a deadline. The former also
+        gets the time by which the router should answer."""
         self._ask_key = ask_key
         self._ask_batch = ask_batch
         self._core = client_core
@@ -453,12 +451,12 @@ class Combiner:
         self._lock = threading.Lock()
         self._queue: deque[_Waiter] = deque()
         self._characters = 0
-        """Of the keys of those in the queue."""
+        """Characters of the queued keys."""
         self._leaders = Seats()
-        """One for each batch that is under way."""
+        """A seat for each batch under way."""
 
     def find(self, key: str) -> KeyAnswer:
-        """What is found of ``key``. Raises LookupFailed."""
+        """Look ``key`` up. Raises LookupFailed."""
         deadline = time.monotonic() + self._timeout
         while True:
             answer = self._find_once(key, deadline)
@@ -466,11 +464,11 @@ class Combiner:
                 return answer
 
     def _find_once(self, key: str, deadline: float) -> KeyAnswer | None:
-        """None if the one who was to ask has failed."""
+        """Look ``key`` up; return None if its leader has failed."""
         seat, waiter = Seat(threading.get_ident()), None
         try:
             with self._lock:
-                is_alone = self._leaders.is_owner(seat.owner)  # it leads already: it must not wait for itself
+                is_alone = self._leaders.is_owner(seat.owner)  # this thread leads already, and must not wait for itself
                 leads = not (is_alone or len(self._leaders) or self._queue)
                 if leads:
                     self._leaders.take(seat)
@@ -490,14 +488,14 @@ class Combiner:
             self._leave(seat)
 
     def _has_room(self, key: str) -> bool:
-        """Whether a caller more may wait."""
+        """Return whether another caller may wait."""
         waiting = len(self._queue)
         return not waiting or (
             waiting < core.MAX_WAITING and self._characters + len(key) <= core.MAX_WAITING_CHARACTERS
         )
 
     def _await(self, waiter: _Waiter) -> SharedAnswer | None:
-        """The answer; None if its leader has failed."""
+        """Wait for the answer; return None if the leader has failed."""
         seconds = core.PATIENCE_SECONDS
         while not waiter.lock.acquire(timeout=max(0.0, min(seconds, waiter.deadline - time.monotonic()))):
             seconds = self._timeout
@@ -521,11 +519,11 @@ class Combiner:
             return waiter.answer
         answer = waiter.answer
         if answer is not None and answer.is_late(waiter.key) and time.monotonic() < waiter.deadline:
-            return None  # the leader's time was over, and this caller's is not
+            return None  # only the leader timed out
         return answer
 
     def _lead(self, waiter: _Waiter) -> None:
-        """Have ``waiter``, who is in the queue, lead the first of the others: as many as one batch may have."""
+        """Make ``waiter``, which is queued, the leader of the next batch."""
         self._dequeue(waiter)
         waiter.batch = [waiter]
         self._leaders.take(waiter.seat)
@@ -541,7 +539,7 @@ class Combiner:
             waiter.batch.append(led)
 
     def _drop_late(self, now: float) -> None:
-        """Have nobody wait in front whose time is over: each of them notices itself."""
+        """Remove late callers from the front of the queue; each notices by itself that its time is over."""
         while self._queue and self._queue[0].deadline <= now:
             self._dequeue(self._queue[0])
 
@@ -551,8 +549,7 @@ class Combiner:
         self._characters -= len(waiter.key)
 
     def _end_wait(self, waiter: _Waiter) -> None:
-        """A caller has its answer, or waits no longer. Those whom it led get what it has; without,
-        they ask again."""
+        """End a caller's wait. The callers that it led get its answer; without one, they try again."""
         with self._lock:
             if waiter.is_queued:
                 self._dequeue(waiter)
@@ -563,8 +560,7 @@ class Combiner:
                 led.settle()
 
     def _leave(self, seat: Seat) -> None:
-        """If it led: a batch has ended, and the first of those who wait leads the next, and so on, if those with it are
-        not all."""
+        """Give back a leader's seat, and start the next batches for the waiting callers."""
         with self._lock:
             if not self._leaders.has(seat):
                 return
@@ -573,6 +569,6 @@ class Combiner:
             while self._queue:
                 leader, count = self._queue[0], len(self._leaders)
                 if count and not (leader.is_impatient and count < core.MAX_FLIGHTS):
-                    break  # it waits for the batches that are under way
+                    break  # the others wait for the batches under way
                 self._lead(leader)
                 leader.settle()

@@ -1,10 +1,9 @@
-"""Requests as bytes, and bytes as answers: HTTP/1.1 as a router speaks it. No I/O.
+"""HTTP/1.1 between a client and a router: requests as bytes, and bytes as answers. No I/O.
 
-A lookup leaves as what ``RequestRenderer`` makes of its key, whose head is the same from one request to the next
-wherever it can be. What comes back goes to ``ResponseReader``, piece by piece, until an answer is whole. It is strict:
-what could be read two ways is an error. It knows what routers send, and what proxies before them make of it: a body
-with a length, or in chunks. It knows no body that ends with the connection, because such a one may have lost its end
-unseen.
+``RequestRenderer`` renders requests, with equal heads for consecutive ones where possible. ``ResponseReader`` takes
+pieces of bytes until an answer is whole. It is strict: anything ambiguous is an error. It reads what routers and the
+proxies before them send, bodies with a length or in chunks. It refuses bodies that end with the connection, because
+their end may be lost unnoticed.
 """
 
 from __future__ import annotations
@@ -19,28 +18,27 @@ from lookupdb.errors import InvalidAnswer, UsageError
 from lookupdb.shard_name import REDIS_HINT, begins_redis_reply
 
 Render = Callable[[bytes], bytes]
-"""Makes a request, given further lines of its head."""
+"""Renders a request with additional lines of its head."""
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", re.ASCII)
-"""Keys that no client and no proxy would write in another way."""
+"""Keys that need no escapes."""
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPES: Final = tuple(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in range(256))
 _OF_BATCH: Final = f"Accept: application/json, {FRAMES}\r\nContent-Type: application/json\r\n".encode()
-"""Raw values then come as the bytes that they are; a router that does not know these frames sends JSON."""
+"""Frames hold raw values as they are; a router that does not know frames sends JSON."""
 MAX_TARGET_CHARACTERS: Final = 511
-"""Of a key in a request's target, which routers and proxies bound. Longer ones, which few normalisations make short
-enough for a record, are asked for in a body."""
+"""The longest key in a request's target, which routers and proxies limit. A longer one, which normalisation may still
+shorten, goes into a body."""
 _PLAIN: Final = {str}
 _ROUTER_SHARE: Final = 0.85
-"""Of what is left of a call's timeout."""
+"""The router's share of the time left in a call."""
 _MAX_DEADLINE_MS: Final = 600_000
 _KEPT_BITS: Final = 4
-"""The others of a deadline become 0: a request that has all of its time has the same head as the one before, which a
-router recognises."""
+"""Significant bits of a deadline, so that consecutive requests have equal heads, which a router recognises."""
 _GENERATION: Final = re.compile(r"g[1-9][0-9]{0,8}", re.ASCII)
 MAX_HEAD_BYTES: Final = 32 << 10
 _MAX_TRAILER_BYTES: Final = 4 << 10
 _MAX_INTERIM: Final = 8
-"""Answers 1xx before the real one."""
+"""The most 1xx answers before the real one."""
 _MAX_CHUNK_LINE_BYTES: Final = 1 << 10
 _BEGINNING: Final = b"HTTP/1."
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t -~\x80-\xff]*)?")
@@ -53,18 +51,18 @@ _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t -~\x80-\xff]
 _REPEATABLE: Final = frozenset(
     (b"vary", b"via", b"server-timing", b"set-cookie", b"warning", b"cache-control", b"allow")
 )
-"""Fields of proxies that may stand there twice. All others may not: two lengths or two generations are none."""
+"""Fields of proxies that may occur twice. Any other field that does is an error."""
 _EMPTY_STATUSES: Final = frozenset((204, 304))
-_NO_ROUTER: Final = "is there a lookupdb router, or a proxy that changes what it answers?"
+_NO_ROUTER: Final = "check that a lookupdb router listens there, and that no proxy changes its answers"
 
 
 class RequestRenderer:
-    """The requests to one router, for the active generation or the one that is named."""
+    """Render requests to one router, for the active or a named generation."""
 
     __slots__ = ("_fields", "_prefix", "generation")
 
     def __init__(self, address: RouterAddress, generation: str | None = None) -> None:
-        """Raises UsageError if ``generation`` is no generation's name, TypeError if it is no text."""
+        """Raises UsageError if ``generation`` is not a generation's name, TypeError if it is not text."""
         self._prefix = f"{address.prefix}/v1/".encode()
         fields = f" HTTP/1.1\r\nHost: {address.authority}\r\n"
         if generation is not None:
@@ -77,7 +75,7 @@ class RequestRenderer:
         self.generation = generation
 
     def lookup(self, key: str, fields: bytes) -> bytes:
-        """Of one key. ``fields`` are further lines of the head."""
+        """Return the request for one key. ``fields`` are additional lines of the head."""
         if _PLAIN_KEY.fullmatch(key):
             target = f"lookup/{key}"
         else:
@@ -85,21 +83,21 @@ class RequestRenderer:
         return b"GET %b%b%b%b\r\n" % (self._prefix, target.encode(), self._fields, fields)
 
     def batch(self, keys: Sequence[str], fields: bytes, *, partial: bool) -> bytes:
-        """Of many, which are encodable (``check_keys``)."""
-        import orjson  # by the first request: its import takes half of what that of the whole client would
+        """Return the request for many keys, which ``check_keys`` has checked."""
+        import orjson  # imported with the first batch: it takes half of the client's import time
 
         body = orjson.dumps({"keys": keys, "partial": True} if partial else {"keys": keys})
         parts = self._prefix, self._fields, fields, _OF_BATCH, len(body), body
         return b"POST %blookup%b%b%bContent-Length: %d\r\n\r\n%b" % parts
 
     def dataset(self, fields: bytes) -> bytes:
-        """What the router serves."""
+        """Return the request for the description of the dataset."""
         return b"GET %bdataset%b%b\r\n" % (self._prefix, self._fields, fields)
 
 
 def check_key(key: object) -> str:
-    """``key`` as plain text: a subclass of str may say that it is something else, as members of an Enum do. Raises
-    TypeError or ValueError if no request can have it."""
+    """Return ``key`` as plain text: a subclass of str, such as a member of an Enum, may render differently. Raises
+    TypeError or ValueError if it cannot be sent."""
     if type(key) is not str:
         if not isinstance(key, str):
             raise TypeError(f"a key is a str, found {type(key).__name__}: {key!r:.60}")
@@ -113,7 +111,7 @@ def check_key(key: object) -> str:
 
 
 def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
-    """The same of each of ``keys``, each once; and how many characters they have together."""
+    """Return the distinct ``keys`` as plain text, and the number of their characters. Raises as ``check_key``."""
     listed: list[Any] = [*keys]
     if not {*map(type, listed)} <= _PLAIN:
         listed = [*map(check_key, listed)]
@@ -126,8 +124,8 @@ def check_keys(keys: Iterable[object]) -> tuple[list[str], int]:
 
 
 def render_deadline(seconds: float) -> bytes:
-    """The line of the head by which the router answers before ``seconds`` have passed: what it knows by then it tells,
-    and of the rest that nothing can be said. It is given less, for the way there and back."""
+    """Return the head's line that makes the router answer within ``seconds``, less a share for the network. Keys that
+    it has not found by then are unavailable."""
     milliseconds = max(1, min(int(seconds * _ROUTER_SHARE * 1000), _MAX_DEADLINE_MS))
     lost_bits = max(0, milliseconds.bit_length() - _KEPT_BITS)
     return b"Lookupdb-Deadline-Ms: %d\r\n" % (milliseconds >> lost_bits << lost_bits)
@@ -138,14 +136,14 @@ class Response(NamedTuple):
 
     status: int
     fields: dict[bytes, bytes]
-    """By their names in lower case; the length is that of the body."""
+    """Name in lower case → value."""
     body: bytes | bytearray
     keeps_open: bool
-    """Whether the connection may be used again."""
+    """True if the connection may be used again."""
 
 
 class ResponseReader:
-    """Reads one answer after another."""
+    """Read one answer after another."""
 
     __slots__ = (
         *("_body", "_fields", "_held", "_interim", "_is_chunked", "_keeps_open"),
@@ -155,32 +153,32 @@ class ResponseReader:
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body = max_body_bytes
         self._repeated = b"", 0, _NO_FIELDS, False
-        """The last head up to its Content-Length, if that was its end, with its status, its other fields, and whether
-        it keeps the connection open. A router's heads differ in nothing else for a second."""
+        """The last head before its Content-Length, if that was its last field; its status, its other fields, and
+        whether the connection stays open. Within a second, a router's heads differ only in their length."""
         self._reset()
 
     def _reset(self) -> None:
         self._held = b""
         self._status = 0
-        """0 until the head has come."""
+        """0 until the head is complete."""
         self._interim = 0
         self._body = bytearray()
-        """What has come of a body that did not come at once."""
+        """The part of an incomplete body."""
         self._missing = 0
-        """Bytes of the body, or of the chunk, that have not come yet."""
+        """Missing bytes of the body or the chunk."""
         self._is_chunked = False
         self._lacks_line_end = False
-        """That behind a chunk."""
+        """True if the line end behind a chunk is missing."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether a byte of the next answer has come."""
+        """True once a byte of the next answer has arrived."""
         return bool(self._status or self._held or self._interim)
 
     def feed(self, data: bytes) -> Response | None:
-        """Take bytes, and return the answer once it is whole. Raises InvalidAnswer; the connection is then of no use.
+        """Take bytes, and return the answer once it is whole. Raises InvalidAnswer: then close the connection.
 
-        Bytes behind the answer are an error, too: nothing was asked yet that they could answer.
+        Bytes behind the answer are an error, too, because no request is pending.
         """
         if not self._status:
             data = self._held + data if self._held else data
@@ -206,11 +204,13 @@ class ResponseReader:
         return response
 
     def _read_head(self, data: bytes) -> bytes | None:
-        """What follows the head; None while it is not whole."""
+        """Read the head, and return the bytes behind it; None while it is incomplete."""
         while True:
             end = data.find(b"\r\n\r\n")
             if end < 0:
-                if not data.startswith(_BEGINNING[: len(data)]):  # of Redis' protocol, say: its end would not come
+                if not data.startswith(
+                    _BEGINNING[: len(data)]
+                ):  # not HTTP, for example RESP, in which no end of a head would arrive
                     raise _beginning_fault(data)
                 if len(data) > MAX_HEAD_BYTES:
                     raise _fault(f"has a head of more than {MAX_HEAD_BYTES} bytes")
@@ -237,7 +237,7 @@ class ResponseReader:
                 return data
             self._interim += 1
             if status == 101 or self._interim > _MAX_INTERIM:
-                raise _fault(f"has the status {status}, for which nobody asked")
+                raise _fault(f"has the status {status}, which was not requested")
             self._held = data
 
     def _begin_body(self, *, is_http_1_1: bool) -> None:
@@ -246,7 +246,7 @@ class ResponseReader:
         options = {option.strip() for option in connection.split(b",")}
         self._keeps_open = b"close" not in options if is_http_1_1 else b"keep-alive" in options
         if fields.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise _fault(f"has the Content-Encoding {fields[b'content-encoding'][:20]!r}, for which nobody asked")
+            raise _fault(f"has the Content-Encoding {fields[b'content-encoding'][:20]!r}, which was not requested")
         length = fields.get(b"content-length")
         if b"transfer-encoding" in fields:
             if length is not None or not is_http_1_1 or fields[b"transfer-encoding"].lower() != b"chunked":
@@ -259,16 +259,16 @@ class ResponseReader:
         else:
             raise _fault("has neither a Content-Length nor chunks: its end cannot be told")
         if self._status in _EMPTY_STATUSES:
-            raise _fault(f"has the status {self._status}, for which nobody asked")
+            raise _fault(f"has the status {self._status}, which was not requested")
 
     def _expect(self, size: int) -> None:
-        """Have so many bytes follow, of the body or of its next chunk."""
+        """Expect ``size`` more bytes of the body or its next chunk."""
         self._missing = size
         if size + len(self._body) > self._max_body:
             raise _fault(f"has more than {self._max_body} bytes")
 
     def _read_chunks(self, data: bytes) -> Response | None:
-        """Take ``data``, which is what was held and what has come."""
+        """Read chunks from ``data``: held bytes and new ones."""
         position = 0
         while True:
             if self._missing:
@@ -304,7 +304,7 @@ class ResponseReader:
         return None
 
     def _read_trailers(self, data: bytes, start: int, position: int) -> Response | None:
-        """Read to the end of the body, or hold all from the last chunk's line position ``start`` on."""
+        """Read to the end of the body, or hold everything from ``start``, the last chunk's line, on."""
         while (end := data.find(b"\r\n", position)) >= 0:
             if end == position:
                 if len(data) > end + 2:
