@@ -61,7 +61,7 @@ def test_a_rollback_pins(status: dict[str, Any], given: str | None, to: str) -> 
         (
             {"generations": [generation("g11"), generation("g12", servedBy=7)]},
             None,
-            "is known to have served and was not rolled back from; it holds g11, g12",
+            "is known to have served without being rolled back; it holds g11, g12",
         ),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_second_rollback_names_what_it_goes_back_to() -> None:
         changes.roll_back(pinned, None)
     assert refused.value.hint is not None
     assert (
-        "unpin -n shop airports goes forward again, --to g10 goes back to what served before g11" in refused.value.hint
+        "unpin -n shop airports removes the pin, --to g10 goes back to the one before g11" in refused.value.hint
     )
     assert changes.roll_back(pinned, "g10")["spec"] == {"generation": "g10"}
 
@@ -102,7 +102,7 @@ def test_what_was_promoted_before_it_was_built_has_its_annotation_taken_away_fir
 @pytest.mark.parametrize(
     ("early", "told"),
     [
-        ({}, "kubectl annotate lds -n shop airports --overwrite lookupdb.dev/override-gates=g13 lets it through"),
+        ({}, "kubectl annotate lds -n shop airports --overwrite lookupdb.dev/override-gates=g13 overrides it"),
         (
             {"prematureOverride": "g13"},
             "kubectl annotate lds -n shop airports lookupdb.dev/override-gates- && kubectl annotate lds -n shop",
@@ -117,4 +117,4 @@ def test_what_a_gate_has_refused_is_no_rollback_and_how_to_let_it_through_is_sai
         changes.roll_back(dataset(refused=refused), "g13")
     assert raised.value.hint is not None
     assert raised.value.hint.startswith(told)
-    assert raised.value.hint.endswith("to go back to, the store holds g11, g12")
+    assert raised.value.hint.endswith("without failed gates, the store holds g11, g12")

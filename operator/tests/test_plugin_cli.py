@@ -212,7 +212,7 @@ async def test_of_a_context_that_is_not_there_the_others_are_told(kube: Kube, tm
 async def test_what_nothing_is_called_is_asked_of_no_server(kube: Kube, plugin: Run, words: tuple[str, ...]) -> None:
     ended = await plugin(*words)
     assert (ended.code, ended.out) == (2, "")
-    assert " is no " in ended.err
+    assert " is not a " in ended.err
 
 
 @pytest.mark.parametrize("namespace", ["", ".", "..", "shop/.."])
@@ -258,7 +258,7 @@ async def test_who_waits_for_an_operator_that_does_not_react_is_told_so_and_not_
     ended = await plugin("refresh", "airports", "--wait", "--timeout", "0.1")
     assert (ended.code, ended.out) == (1, "")
     told, error = ended.err.splitlines()[:2]
-    assert told.startswith("It waits for the operator, which has not reacted for 0 s: look whether its pod is ready")
+    assert told.startswith("It waits for the operator, which has not reacted for 0 s: check that its pod is ready")
     assert "shop/airports is not done after 0.1 s: it waits for the operator, which has not reacted for" in error
     assert "Why." not in ended.err
     assert "BadSource" not in ended.err
@@ -282,7 +282,7 @@ async def test_who_waits_for_a_pin_that_is_taken_away_is_told_so_at_once(
     monkeypatch.setattr(ClusterSession, "get_dataset", get_dataset)
     ended = await plugin("rollback", "airports", "--to", "g11", "--wait")
     assert (ended.code, ended.out) == (1, "")
-    assert "shop/airports: g11 is not pinned any more: the pin was taken away\n" in ended.err
+    assert "shop/airports: g11 is not pinned any more: the pin was removed\n" in ended.err
 
 
 async def test_who_waits_is_told_what_for_and_at_the_end_what_came_of_it(

@@ -234,7 +234,7 @@ async def test_a_job_may_have_started_while_the_api_server_does_not_say(
 @pytest.mark.parametrize(
     ("phase", "told"),
     [
-        ("Succeeded", "the Job has ended well, and what it has logged cannot be read: the log of pod"),
+        ("Succeeded", "the Job has succeeded, but its log cannot be read: the log of pod"),
         ("Failed", "the Job failed: it has logged nothing"),
     ],
 )

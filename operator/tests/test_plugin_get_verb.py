@@ -65,7 +65,7 @@ async def test_a_generation_that_is_not_served_is_refused_with_the_option_to_lea
     ended = await plugin("get", "airports", "KJFK", "--generation", "g7")
     assert (ended.code, ended.out) == (1, "")
     assert "'g7' is neither the active one nor a candidate\n" in ended.err
-    assert "leave --generation out" in ended.err
+    assert "without --generation" in ended.err
     assert "Lookupdb-Generation" not in ended.err
 
 

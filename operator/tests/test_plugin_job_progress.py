@@ -62,7 +62,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
             "may not make its pods: violates PodSecurity; see what the namespace's policies allow",
             id="admission: the last word counts",
         ),
-        pytest.param(_job(("Suspended", "JobSuspended", "")), None, [], "somebody has to resume it", id="suspended"),
+        pytest.param(_job(("Suspended", "JobSuspended", "")), None, [], "resume it", id="suspended"),
         pytest.param(_job(), _pod(), [], f"pod {POD} has not started yet", id="about to start"),
         pytest.param(
             _job(), _pod(conditions=[UNPLACED]), [], f"no node takes pod {POD}: 0/3 nodes are available", id="no node"

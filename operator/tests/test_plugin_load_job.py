@@ -174,7 +174,7 @@ def test_of_routers_that_speak_tls_the_authority_alone_is_mounted(more: Any, vol
 
 def test_routers_that_want_certificates_of_clients_or_are_not_there_are_not_asked() -> None:
     client_ca = {"router": {"tls": {"secretName": "t", "clientCA": {"configMapName": "c", "key": "ca.crt"}}}}
-    with pytest.raises(NotPossible, match="want clients to have a certificate"):
+    with pytest.raises(NotPossible, match="require a certificate of clients"):
         _job(keys=["a"], spec=client_ca)
     options = LoadJobOptions([], 1, ["a"], 0)
     with pytest.raises(NotPossible, match="has no routers yet"):
@@ -188,7 +188,7 @@ def test_more_keys_than_a_job_holds_are_a_sample(capsys: pytest.CaptureFixture[s
     assert MAX_KEY_BYTES * 0.9 < count_bytes(kept) <= MAX_KEY_BYTES
     assert set(kept) < set(keys)
     assert sum(key > keys[25_000] for key in kept) == pytest.approx(len(kept) / 2, rel=0.1), "not the first ones"
-    assert f"{len(kept):,} of 50,000 are asked for" in capsys.readouterr().err
+    assert f"{len(kept):,} of 50,000 are used" in capsys.readouterr().err
     assert fit_keys(keys[:100], plan) == keys[:100]
     with pytest.raises(UsageError, match="batches of 10 keys"):
         fit_keys(keys[:9], plan)

@@ -141,7 +141,7 @@ async def test_of_a_candidate_the_store_and_the_routers_are_asked(kube: Kube, tm
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read"),
         (["--at", "g99"], 1, "has no g99"),
         (["--at", "13"], 2, "a generation is called"),
-        (["--token-secret", "../x"], 2, "is no name"),
+        (["--token-secret", "../x"], 2, "is not a name"),
     ],
 )
 async def test_what_cannot_be_is_refused_before_a_job_is_made(

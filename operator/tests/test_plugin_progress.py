@@ -100,7 +100,7 @@ def test_a_refresh_whose_data_wait_behind_a_pin_fails_and_says_what_to_do() -> N
     assert not found.is_done
     assert found.failure == (
         "Pinned: spec.generation pins g12; g13 is built, and waits."
-        " kubectl lookupdb unpin -n shop airports lets newer data serve"
+        " kubectl lookupdb unpin -n shop airports lets newer generations serve"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_pin_holds_back_what_was_built_also_while_what_is_pinned_rolls_out(tru
     assert not found.is_done
     assert found.failure == (
         "Pinned: spec.generation pins g12; g13 is built, and waits."
-        " kubectl lookupdb unpin -n shop airports lets newer data serve"
+        " kubectl lookupdb unpin -n shop airports lets newer generations serve"
     )
 
 
@@ -184,8 +184,8 @@ def test_a_refresh_in_whose_place_another_one_was_asked_for_is_waited_for_no_lon
     found = progress.judge_refresh(_annotated(dataset(refreshed=refreshed), "later"), "now")
     assert not found.is_done
     assert found.failure == (
-        f"another refresh, later, has taken the place of this one, and {so_far}:"
-        " kubectl lookupdb status -n shop airports says what comes of it"
+        f"another refresh, later, has replaced this one, and {so_far}:"
+        " kubectl lookupdb status -n shop airports shows its outcome"
     )
 
 
@@ -193,7 +193,7 @@ def test_a_refresh_whose_annotation_was_taken_away_is_waited_for_no_longer() -> 
     found = progress.judge_refresh(dataset(refreshed="before"), "now")
     assert not found.is_done
     assert found.failure == (
-        "the refresh is not asked for any more: the annotation lookupdb.dev/refresh was taken away"
+        "the refresh was withdrawn: the annotation lookupdb.dev/refresh was removed"
     )
     assert progress.judge_refresh(dataset(refreshed="now"), "now").is_done, "it was answered before"
 
@@ -249,7 +249,7 @@ def _promoted(generation: str, spec: Any = None, **status: Any) -> Dataset:
 @pytest.mark.parametrize("status", [{"candidate": CANDIDATE}, {}], ids=["not looked at", "about to be rolled out"])
 @pytest.mark.parametrize(
     ("promoted", "now"),
-    [("", "the annotation lookupdb.dev/promote was taken away"), ("g12", "g12 is promoted now, in its place")],
+    [("", "the annotation lookupdb.dev/promote was removed"), ("g12", "g12 is promoted instead now")],
     ids=["taken away", "replaced"],
 )
 def test_a_promotion_that_was_taken_back_is_waited_for_no_longer(promoted: str, now: str, status: Any) -> None:
@@ -330,11 +330,11 @@ def test_a_promotion_that_takes_effect_is_done_whatever_waits_behind_it() -> Non
     ("spec", "status", "failure"),
     [
         pytest.param({"generation": "g11"}, {}, "", id="on the way"),
-        pytest.param({}, {}, "g11 is not pinned any more: the pin was taken away", id="unpinned"),
+        pytest.param({}, {}, "g11 is not pinned any more: the pin was removed", id="unpinned"),
         pytest.param(
             {"generation": "g10"},
             {},
-            "g11 is not pinned any more: g10 is pinned now, in its place",
+            "g11 is not pinned any more: g10 is pinned instead now",
             id="another one is pinned",
         ),
         pytest.param(

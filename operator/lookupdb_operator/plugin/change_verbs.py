@@ -1,5 +1,5 @@
-"""``refresh``, ``promote``, ``reject``, ``rollback`` and ``unpin``: each is one write of the LookupDataset, and what
-the operator makes of it can be waited for."""
+"""``refresh``, ``promote``, ``reject``, ``rollback`` and ``unpin``: each writes the LookupDataset once, and can wait
+for the operator's result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WITHDRAWAL_SECONDS: Final = 30.0
 _EVERY: Final = 0.5
 """Seconds between polls while a command waits."""
 _SILENCE_SECONDS: Final = 10.0
-"""For so long the operator may be busy with others; it takes a second or so where it is not."""
+"""Seconds without a reaction of the operator before a message; usually it takes about one."""
 
 
 class NotDone(LookupdbError):
@@ -48,12 +48,12 @@ class NotDone(LookupdbError):
 @wait_options
 @output_option
 def refresh(name: str, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Have the dataset NAME built from its source as it is now.
+    """Build the dataset NAME from the present state of its source.
 
-    It is the annotation lookupdb.dev/refresh with a new value. With --wait the command returns when the source was
-    read and what came of it serves (or is a candidate that waits for promotion), or was found unchanged; exit code 1
-    says that the build failed, and why, that what came of it waits because another generation is pinned, or that
-    another refresh has taken the place of this one. The operator keeps trying.
+    This sets the annotation lookupdb.dev/refresh to a new value. With --wait, the command returns once the new
+    generation serves, or is a candidate that waits for promotion, or the source was found unchanged. Exit code 1 means
+    that the build failed, that the new generation waits because another one is pinned, or that another refresh has
+    replaced this one. The operator keeps trying after a failure.
 
     \b
         kubectl lookupdb refresh airports --wait
@@ -80,10 +80,10 @@ def refresh(name: str, target: Target, wait: bool, timeout: float, output: str |
 @wait_options
 @output_option
 def promote(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
-    """Let the candidate of the dataset NAME take effect.
+    """Promote the candidate of the dataset NAME: let it serve.
 
-    A candidate is a generation that waits because of spec.rollout.promotion: Manual. GENERATION says which one you
-    mean: if it is not the candidate any more, the command fails. It is the annotation lookupdb.dev/promote.
+    A candidate is a generation that waits because of spec.rollout.promotion: Manual. With GENERATION, the command fails
+    if another generation is the candidate by now. This sets the annotation lookupdb.dev/promote.
 
     \b
         kubectl lookupdb get airports KJFK --generation g13    # look at it first
@@ -113,11 +113,11 @@ def promote(name: str, generation: str | None, target: Target, wait: bool, timeo
 @with_target
 @output_option
 def reject(name: str, generation: str | None, target: Target, output: str | None) -> None:
-    """Give the candidate of the dataset NAME up.
+    """Reject the candidate of the dataset NAME.
 
-    GENERATION says which one you mean: if it is not the candidate any more, the command fails. Its servers end, and
-    nothing of the same source and spec becomes a candidate again. It is the annotation lookupdb.dev/reject. What
-    serves already is not rejected: `rollback` goes back from it.
+    With GENERATION, the command fails if another generation is the candidate by now. The candidate's servers end, and
+    no generation of the same source and spec becomes a candidate again. This sets the annotation lookupdb.dev/reject.
+    For a generation that serves already, use `rollback`.
 
     \b
         kubectl lookupdb reject airports g13
@@ -139,7 +139,7 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
     "generation",
     default=None,
     callback=check_generation,
-    help="The generation, as g11; the one that served before the active one when absent.",
+    help="The generation, for example g11; without it, the one that served before the active one.",
 )
 @with_target
 @wait_options
@@ -147,12 +147,12 @@ def reject(name: str, generation: str | None, target: Target, output: str | None
 def rollback(name: str, generation: str | None, target: Target, wait: bool, timeout: float, output: str | None) -> None:
     """Serve an older generation of the dataset NAME, and pin it.
 
-    Routers are sent back to it, and stay there. Without --to it is the one that served last before the active one.
-    While a generation is pinned, as after a rollback, --to has to name it.
+    Without --to, that is the generation that served last before the active one. While a generation is pinned, as after
+    a rollback, --to is required.
 
-    It sets spec.generation, which pins: refreshes are still built, and none takes effect until `unpin`. What was
-    rolled back from does not come back then either, until the source changes. If a tool applies the manifest, set
-    generation there too, or it is removed again.
+    This sets spec.generation: refreshes still build, but no new generation serves until `unpin`. Even then, the
+    generation that you rolled back from does not serve again until the source changes. If a tool applies the manifest,
+    set generation there too, or the tool removes it.
 
     \b
         kubectl lookupdb rollback airports --wait
@@ -178,8 +178,8 @@ def rollback(name: str, generation: str | None, target: Target, wait: bool, time
 def unpin(name: str, target: Target, output: str | None) -> None:
     """Remove the pin of the dataset NAME.
 
-    It removes spec.generation: the newest generation is asked for again, and rolled out. What was rolled back from
-    is not, nor anything else of the same source and spec: until the source changes, what serves stays. If a tool
+    This removes spec.generation, so that the newest generation is rolled out. The generation that you rolled back from,
+    and others of the same source and spec, are not: until the source changes, the present one keeps serving. If a tool
     applies the manifest, remove generation there too.
 
     \b
@@ -198,7 +198,7 @@ def unpin(name: str, target: Target, output: str | None) -> None:
 
 
 async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout: float) -> tuple[Dataset, str]:
-    """The dataset when ``judge`` finds it done, and what came of it. Raises NotDone."""
+    """Wait until ``judge`` finds the change done. Return the dataset and the outcome. Raises NotDone."""
     name = dataset.name
     polls, last_news = Polls(f"LookupDataset {name}", timeout), ""
     while True:
@@ -218,8 +218,8 @@ async def _wait(session: ClusterSession, dataset: Dataset, judge: Judge, timeout
 
 
 def _describe_wait(found: ChangeProgress, answered: float) -> str:
-    """What it waits for; ``answered`` are the seconds for which the API server has answered: while it does not, nothing
-    is known of the operator."""
+    """Return what it waits for. ``answered`` is for how many seconds the API server has been answering: without it,
+    nothing is known about the operator."""
     if found.is_taken_up:
         return found.waits_for
     return "the operator to take it up" if answered < _SILENCE_SECONDS else progress.describe_silence(answered)

@@ -1,4 +1,4 @@
-"""A LookupDataset, and the write for each command: pure. ``progress`` judges the result."""
+"""A LookupDataset, and the write of each command. No I/O. ``progress`` judges the result."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Dataset:
     spec: Members
     status: Members
     generation: int = 0
-    """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0: not known."""
+    """Kubernetes' ``metadata.generation``, which counts changes of the spec; 0 if unknown."""
     annotations: Members = field(default_factory=dict)
 
     @classmethod
     def from_body(cls, body: Members) -> Self:
-        """The dataset of the API server's JSON."""
+        """Return the dataset in the API server's JSON."""
         metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],
@@ -55,23 +55,23 @@ class Dataset:
 
     @property
     def is_observed(self) -> bool:
-        """Whether the operator has reconciled it since its spec last changed."""
+        """True if the operator has reconciled it since its spec last changed."""
         return int(self.status.get("observedGeneration", 0)) >= self.generation
 
     @property
     def speaks_tls(self) -> bool:
-        """Whether its routers use TLS."""
+        """True if its routers use TLS."""
         return "tls" in (self.spec.get("router") or {})
 
     def condition(self, kind: str) -> Members:
-        """The condition of a type; empty while there is none."""
+        """Return the condition of a type; empty if there is none."""
         return next(
             (condition for condition in self.status.get("conditions") or () if condition.get("type") == kind), {}
         )
 
     def routed_shards(self) -> Mapping[str, frozenset[int]]:
-        """By rollout, the shards that the routing table routes to it: any but those of others, of the one that takes
-        them over. Raises LookupdbError when another version wrote the status."""
+        """Return rollout → the shards that the routing table routes to it. Raises LookupdbError if another version
+        wrote the status."""
         table: Members = self.status.get("table") or {}
         try:
             parts = {part["rollout"]: parse_shards(part["shardRanges"]) for part in table.get("parts") or ()}
@@ -81,7 +81,7 @@ class Dataset:
         return parts | ({table["rollout"]: rest} if table else {})
 
     def parse_status(self) -> DatasetStatus:
-        """The status as the operator reads it. Raises LookupdbError when another version wrote it."""
+        """Return the status as the operator reads it. Raises LookupdbError if another version wrote it."""
         try:
             return DatasetStatus.from_json(self.status)
         except ValueError as error:
@@ -101,14 +101,14 @@ class DatasetPods:
     dataset: Dataset
     pods: tuple[Pod, ...] = ()
     problem: str = ""
-    """Why the pods are not known; empty when they are."""
+    """Why the pods are unknown; empty if they are known."""
 
     def of_rollout(self, rollout: str) -> tuple[Pod, ...]:
-        """The servers of one rollout."""
+        """Return the servers of one rollout."""
         return tuple(pod for pod in self.pods if pod.rollout == rollout and not pod.deleting)
 
     def of_component(self, component: str) -> tuple[Pod, ...]:
-        """The builders, the shard servers or the routers."""
+        """Return the builders, the shard servers or the routers."""
         return tuple(pod for pod in self.pods if pod.component == component and not pod.deleting)
 
 
@@ -121,34 +121,34 @@ class NotPossible(LookupdbError):
 
 
 def refresh(value: str) -> Change:
-    """Ask for a build from the source as it is now."""
+    """Return the change that requests a build."""
     return _annotate(names.REFRESH, value)
 
 
 def promote(dataset: Dataset, generation: str | None) -> Change:
-    """Let the candidate take effect. Raises NotPossible when there is none, or another one."""
+    """Return the change that promotes the candidate. Raises NotPossible if there is none, or another one."""
     return _annotate(names.PROMOTE, _candidate(dataset, generation))
 
 
 def is_premature(dataset: Dataset, generation: str) -> bool:
-    """Whether the annotation promotes ``generation`` since before it was built: it has to be taken away first."""
+    """Return whether the annotation named ``generation`` before it was built: then it must be removed first."""
     return promotion.is_premature(generation, dataset.parse_status())
 
 
 def withdraw_promotion() -> Change:
-    """Take the annotation away that promotes."""
+    """Return the change that removes the promotion."""
     return {"metadata": {"annotations": {names.PROMOTE: None}}}
 
 
 def reject(dataset: Dataset, generation: str | None) -> Change:
-    """Give the candidate up. Raises NotPossible when there is none, or another one."""
+    """Return the change that rejects the candidate. Raises NotPossible if there is none, or another one."""
     return _annotate(names.REJECT, _candidate(dataset, generation))
 
 
 def roll_back(dataset: Dataset, generation: str | None) -> Change:
-    """Pin ``generation``, or the one that served before the active one. Raises NotPossible when it is not in the store,
-    and when none is named while one is pinned: whoever asks twice means one rollback. The write fails when the dataset
-    has changed since: what is the previous one then may be another."""
+    """Return the change that pins ``generation``, or the one that served before the active one. Raises NotPossible if
+    it is not in the store, or if none is named while one is pinned: a repeated command means one rollback. The write
+    fails if the dataset has changed meanwhile, because the previous generation may be another one by then."""
     status = dataset.parse_status()
     kept = [generation.generation for generation in status.generations]
     if generation is None:
@@ -166,37 +166,37 @@ def _missing_error(dataset: Dataset, status: DatasetStatus, generation: str) -> 
     withdraw = f"{annotate} {names.OVERRIDE_GATES}- && " if refused.premature_override else ""
     return NotPossible(
         f"a gate has refused {generation} of {dataset.key}: {refused.message}",
-        hint=f"{withdraw}{annotate} --overwrite {names.OVERRIDE_GATES}={generation} lets it through as it is;"
-        f" to go back to, the store holds {_join(kept)}",
+        hint=f"{withdraw}{annotate} --overwrite {names.OVERRIDE_GATES}={generation} overrides it;"
+        f" without failed gates, the store holds {_join(kept)}",
     )
 
 
 def _choose_previous(dataset: Dataset, status: DatasetStatus) -> str:
     previous, pinned = rollback.previous_generation(status), dataset.spec.get("generation")
     if pinned is not None:
-        further = "" if previous is None else f", --to {previous.generation} goes back to what served before {pinned}"
+        further = "" if previous is None else f", --to {previous.generation} goes back to the one before {pinned}"
         raise NotPossible(
             f"{dataset.key} is pinned to {pinned} already, by a rollback or by hand",
-            hint=f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} goes forward again{further}",
+            hint=f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} removes the pin{further}",
         )
     if previous is None:
         active = status.generation or "nothing"
         kept = [generation.generation for generation in status.generations]
         raise NotPossible(
-            f"there is nothing to go back to: {active} is active, and nothing else that the store holds is known to"
-            f" have served and was not rolled back from; it holds {_join(kept)}",
-            hint="--to names one of them all the same",
+            f"there is nothing to go back to: {active} is active, and no other generation in the store is known to have"
+            f" served without being rolled back; it holds {_join(kept)}",
+            hint="name one of them by --to",
         )
     return previous.generation
 
 
 def unpin() -> Change:
-    """Request the newest generation again."""
+    """Return the change that removes the pin."""
     return {"spec": {"generation": None}}
 
 
 def pinned_generation(change: Change) -> str:
-    """The generation that ``change`` pins."""
+    """Return the generation that ``change`` pins."""
     return str(change["spec"]["generation"])
 
 

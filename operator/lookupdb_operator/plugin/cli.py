@@ -17,15 +17,15 @@ from lookupdb_operator.plugin.views import clean
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name=options.PROGRAM)
 def cli() -> None:
-    """Look at LookupDatasets and change what they serve.
+    """Show LookupDatasets, and change what they serve.
 
     Begin with `kubectl lookupdb status`, which lists the datasets of the namespace, and `status NAME`, which shows
-    one: what serves, what is under way, what it waits for. `COMMAND --help` explains each command.
+    one: what serves, what is in progress, what it waits for. `COMMAND --help` explains each command.
 
-    Options stand behind the command: `kubectl lookupdb status airports -n shop`. kubectl hands none of its own on.
+    Options follow the command: `kubectl lookupdb status airports -n shop`. kubectl passes none of its own on.
 
-    Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable: nothing can be said
-    of it now; of `load`: 7 a condition of --fail-if holds; 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 usage; of `get`: 3 a key is missing, 4 a key is unavailable
+    now; of `load`: 7 a condition of --fail-if holds; 130 interrupted.
     """
 
 
@@ -70,5 +70,5 @@ def _run() -> int | None:
 
 
 def _describe(error: LookupdbError) -> str:
-    """What every program of lookupdb ends with, here with what may come from a cluster."""
+    """Return the error as text, including errors of a cluster."""
     return "\n".join(map(clean, str(error).split("\n")))

@@ -1,4 +1,4 @@
-"""``kubectl lookupdb diff``."""
+"""``kubectl lookupdb diff``: render the Job, run it, and print the difference in its log."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import clean
 from lookupdb_operator.status import BuiltGeneration
 
-# The Job that compares two generations of a dataset where the store is: nothing of them is downloaded to a person's
-# machine. Pure but for a random name.
+# Render the Job that compares two generations near their store, so that nothing is downloaded to the user's machine.
 #
-# It is made from the StatefulSet of a shard, whose init container has the image, the store's address (that of
-# spec.store, if there is one), and a token for the gateway before it, or else the store's credentials by reference. So
-# a person needs the right to make Jobs in the namespace, and none to read Secrets. Servers that map their shards from a
-# volume have no such container: then the Job reads the store's folders there, too. The operator does not know the Job.
+# The Job copies a shard's StatefulSet: its init container has the image, the store's address, and a token for the
+# gateway or a reference to the store's credentials. So the user needs the right to create Jobs, but not to read
+# Secrets. Servers that map shards from a volume have no such container: then the Job reads that volume, too. The
+# operator does not manage the Job.
 
 
 LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.DIFF}
-"""Not the operator's labels of its own objects. The chart's NetworkPolicy of the store admits these."""
+"""Labels that the operator does not take for its own. The chart's NetworkPolicy for the store admits them."""
 CONTAINER: Final = names.DIFF
 _SUFFIX_BYTES: Final = 4
 _CONTAINER_MEMBERS: Final = (*CONTAINER_MEMBERS, "envFrom")
@@ -55,9 +54,9 @@ def render_difference_job(
     samples: int,
     deadline_seconds: int,
 ) -> dict[str, Any]:
-    """The Job that compares ``generations``, from a StatefulSet of ``dataset``, for ``deadline_seconds`` at most. Its
-    log is the document that ``lookupdb diff --json`` writes. Its name is its own before it is made: it can be deleted
-    though nobody has heard that it was. Raises NotPossible if the dataset's servers reach no store."""
+    """Return the Job that compares ``generations``, made from a StatefulSet of ``dataset``, with a limit of
+    ``deadline_seconds``. Its log is the output of ``lookupdb diff --json``. Its name is chosen here, so that it can be
+    deleted even if the answer to its creation is lost. Raises NotPossible if the dataset's servers reach no store."""
     return render_job(
         dataset,
         shard_set,
@@ -102,7 +101,7 @@ def _render_container(
 
 
 def _render_resources(fetcher: Members, storage_bytes: int) -> dict[str, Any]:
-    """The fetcher's, but for what stands on the node's disk: a fetcher has one file, and perhaps not even there."""
+    """Return the fetcher's resources, with room for ``storage_bytes`` on the node's disk."""
     resources, storage = fetcher.get("resources", {}), {STORAGE: str(storage_bytes)}
     limits = resources.get("limits", {})
     return {
@@ -141,7 +140,7 @@ class ComparisonFailed(JobFailed):
 @click.argument("after", required=False, metavar="[G2]")
 @with_target
 @output_option
-@click.option("--exact", is_flag=True, help="Compare all keys, and not some 100,000 that their hashes have chosen.")
+@click.option("--exact", is_flag=True, help="Compare all keys, instead of about 100,000 chosen by their hashes.")
 @start_timeout_option
 @click.option(
     "--timeout",
@@ -149,7 +148,7 @@ class ComparisonFailed(JobFailed):
     default="1h",
     show_default=True,
     metavar="TIME",
-    help="How long all of it may take, as 20s, 5m, 1h or a number of seconds.",
+    help="Time limit, as 20s, 5m, 1h or a number of seconds.",
 )
 def command(
     name: str,
@@ -163,9 +162,9 @@ def command(
 ) -> None:
     """Compare two generations of the dataset NAME, in the cluster.
 
-    They are what serves and its candidate, what serves and G1, or G1 and G2. A Job reads both from the store; only
-    counts and a few keys come back. It needs disk for a shard of each. Progress is printed on standard error, and
-    the Job is deleted when the command ends, also by Ctrl-C.
+    They are the active one and its candidate, the active one and G1, or G1 and G2. A Job reads both from the store, and
+    returns only counts and a few keys. It needs disk space for a shard of each. Progress goes to standard error. The
+    Job is deleted when the command ends, also by Ctrl-C.
 
     \b
         kubectl lookupdb diff airports
@@ -195,8 +194,8 @@ def command(
 def choose_generations(
     dataset: Dataset, before: str | None, after: str | None
 ) -> tuple[BuiltGeneration, BuiltGeneration]:
-    """What is compared: ``before`` and ``after``, or what serves and the candidate. What a gate has refused is whole in
-    the store, too. Raises NotPossible."""
+    """Return the generations to compare: ``before`` and ``after``, or the active one and the candidate. Generations
+    that failed a gate are in the store, too. Raises NotPossible."""
     status = dataset.parse_status()
     if after is None:
         after = status.candidate.generation if status.candidate is not None else None
@@ -213,8 +212,8 @@ def choose_generations(
 
 
 def read_document(log: str, *, is_done: bool, why: str = "") -> Mapping[str, Any]:
-    """The JSON in the Job's log, behind what it has logged. Raises ComparisonFailed, which says ``why`` if that is
-    known, and else the last line."""
+    """Return the JSON at the end of the Job's log. Raises ComparisonFailed with ``why`` if that is known, else with the
+    last line."""
     start = 0 if log.startswith("{\n") else log.find("\n{\n") + 1
     try:
         if is_done and log[start:].startswith("{\n"):

@@ -1,5 +1,4 @@
-"""A Job of the plugin from its creation to its end: made, waited for, its log followed and read, and deleted, whatever
-comes of it."""
+"""Run a Job of the plugin: create it, wait for it, follow and read its log, and delete it in any case."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ start_timeout_option: Final = click.option(
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="How long the Job's pod may take to start, as 20s, 5m, 1h or a number of seconds: a node may have to be added,"
-    " and the image to be pulled.",
+    help="Time limit for the Job's pod to start, as 20s, 5m, 1h or a number of seconds; it may need a new node, and"
+    " pull the image.",
 )
 
 
@@ -50,12 +49,12 @@ class Patience:
     """Time limits for a Job, in seconds."""
 
     start: float
-    """Until its pod runs."""
+    """Seconds until its pod runs."""
     end: float
 
     def judge(self, progress: JobProgress, seconds: float, *, is_known: bool = True) -> str:
-        """Why a Job that has come as far as ``progress`` in ``seconds`` is given up; empty while it is not. While how
-        far it is now is not known, it may have started."""
+        """Return why to give up a Job with this ``progress`` after ``seconds``; empty to keep waiting. Unless
+        ``is_known``, the progress is outdated, and the Job may have started."""
         if is_known and progress.phase == "Starting" and seconds >= self.start:
             return f"the Job had not started after {self.start:g} s (--start-timeout): {progress.why}"
         if seconds >= self.end:
@@ -79,9 +78,8 @@ async def run_job(
     patience: Patience,
     take_line: Callable[[str], None] | None = None,
 ) -> EndedJob:
-    """Run ``job``, whose only container is called ``component``, and print what it waits for. ``take_line`` gets what
-    it logs, as it comes. The Job is deleted afterwards, whatever comes of it. Raises JobFailed when patience is at its
-    end, ApiError."""
+    """Run ``job``, whose only container is called ``component``, and print what it waits for. ``take_line`` gets the
+    lines of its log. The Job is deleted afterwards in any case. Raises JobFailed at a time limit, ApiError."""
     name = str(job["metadata"]["name"])
     creation = asyncio.ensure_future(session.create_job(namespace, job))
     following: list[asyncio.Task[None]] = []
@@ -106,7 +104,7 @@ async def run_job(
 
 
 async def _read_log(session: ClusterSession, namespace: str, progress: JobProgress, component: str) -> str:
-    """What the Job, which has ended, has logged. Of one that failed, nothing if it cannot be read: a container that
+    """Return the log of a Job that has ended; empty if it failed and its log cannot be read, because a container that
     never ran has no log. Raises JobFailed."""
     polls, trouble = Polls(f"the log of pod {progress.pod}", _LOG_SECONDS), ""
     while not trouble:
@@ -120,14 +118,14 @@ async def _read_log(session: ClusterSession, namespace: str, progress: JobProgre
             trouble = polls.trouble if polls.are_over else ""
             await asyncio.sleep(_POLL_SECONDS)
     if progress.phase == "Succeeded":
-        raise JobFailed(f"the Job has ended well, and what it has logged cannot be read: {trouble}")
+        raise JobFailed(f"the Job has succeeded, but its log cannot be read: {trouble}")
     return ""
 
 
 async def _follow(
     session: ClusterSession, namespace: str, pod: str, container: str, take_line: Callable[[str], None]
 ) -> None:
-    """Hand on what is logged. A log that cannot be followed is read at the end all the same."""
+    """Pass on the lines of the log. If it cannot be followed, it is still read at the end."""
     with suppress(ApiError):
         async for line in session.follow_log(namespace, pod, container):
             take_line(line)
@@ -180,7 +178,7 @@ async def _delete(session: ClusterSession, namespace: str, name: str, creation: 
 
 
 async def _try_deletion(session: ClusterSession, namespace: str, name: str) -> str:
-    """Why the Job cannot be deleted; empty when it is."""
+    """Delete the Job. Return why that failed; empty on success."""
 
     async def delete() -> bool:
         await session.delete_job(namespace, name)

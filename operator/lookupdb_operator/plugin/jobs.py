@@ -1,6 +1,8 @@
-"""What the Jobs of the plugin have in common: each is made from the StatefulSet of a shard, ends by its deadline, is
-collected ten minutes later, and goes with its dataset. Its pod has nothing to finish, and ends at once when it is
-deleted. Pure."""
+"""Jobs of the plugin: their manifest and their progress. No I/O.
+
+Each is made from a shard's StatefulSet, has a deadline, is removed ten minutes after its end, and is owned by its
+dataset. Its pod ends at once when it is deleted.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,13 @@ from lookupdb_operator.model import Trouble
 from lookupdb_operator.plan import reasons
 from lookupdb_operator.plugin.changes import Dataset, Members, NotPossible
 
-# The progress of a Job, by its conditions, its pod, and events. Obstacles have the operator's sentences
-# (``cluster.diagnosis``).
+# Judge a Job's progress. Obstacles are described as the operator does (``cluster.diagnosis``).
 #
-# source                what
-# events of the Job     it may not make its pod: quota, admission, what its pod names is missing
+# source                obstacles
+# events of the Job     its pod cannot be created: quota, admission, missing objects
 # conditions            it is suspended, has failed, took too long
-# the pod's status      no node takes it, its image, memory, eviction, a lost node
-# events of the pod     volumes and network, before its image is asked for
+# the pod's status      no node fits, image, memory, eviction, lost node
+# events of the pod     volumes and network, before its image is pulled
 
 
 Body = Mapping[str, Any]
@@ -44,8 +45,8 @@ class JobProgress:
 
 
 def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: str = names.DIFF) -> JobProgress:
-    """How far ``job`` is, whose container is called as its ``component``; ``warnings`` are events about its pod, or
-    about the Job itself while it has none."""
+    """Return the progress of ``job``, whose container is called ``component``. ``warnings`` are events about its pod,
+    or about the Job while it has no pod."""
     name = job["metadata"]["name"]
     failed = _find_condition(job, "Failed")
     if pod is not None and (ended := _judge_ended_pod(pod, component)) is not None:
@@ -55,7 +56,7 @@ def judge_job(job: Body, pod: Body | None, warnings: Iterable[Body], component: 
     if pod is not None:
         return _judge_pod(pod, warnings, component)
     if _find_condition(job, "Suspended"):
-        return JobProgress("Starting", why=f"Job {name} is suspended: somebody has to resume it")
+        return JobProgress("Starting", why=f"Job {name} is suspended: resume it")
     trouble = _diagnose_warnings("Job", name, warnings, component)
     return JobProgress("Starting", why=f"Job {name} has no pod yet" if trouble is None else trouble.message)
 
@@ -144,7 +145,7 @@ def render_job(
     deadline_seconds: int,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The Job ``name`` of one pod, of ``container``, for ``deadline_seconds`` at most."""
+    """Return the Job ``name`` with one pod of ``container``, and a limit of ``deadline_seconds``."""
     template = shard_set["spec"]["template"]["spec"]
     owner = {
         "apiVersion": names.API_VERSION,
@@ -177,11 +178,10 @@ def render_job(
 
 
 def choose_shard_set(dataset: Dataset, shard_sets: Sequence[Members]) -> Members:
-    """The one of ``shard_sets``, oldest first, from which the Job is made: the newest that serves, whose image and
-    credentials have been of use. One that starts may never run. Without one that serves, the newest. Raises NotPossible
-    if there is none."""
+    """Return the StatefulSet of ``shard_sets``, oldest first, to make the Job from: the newest that serves, because its
+    image and credentials work; else the newest. Raises NotPossible if there is none."""
     if not shard_sets:
-        raise NotPossible(f"{dataset.key} has no shard server from which to know the image and the store")
+        raise NotPossible(f"{dataset.key} has no shard server yet, from which the Job would take its image and store")
     routed = dataset.routed_shards()
     serving = [body for body in shard_sets if _read_rollout(body) in routed]
     return (serving or shard_sets)[-1]
@@ -192,8 +192,8 @@ def _read_rollout(shard_set: Members) -> str | None:
 
 
 def find_fetcher(shard_set: Members) -> Members:
-    """The init container that fetches a shard: it has the image, and what reaches the store. Where nothing is fetched,
-    the server, which may have the store's folders on a volume."""
+    """Return the init container that fetches a shard, which has the image and access to the store; without one, the
+    server itself, which may have the store on a volume."""
     template = shard_set["spec"]["template"]["spec"]
     containers = (*template.get("initContainers", ()), *template["containers"])
     fetcher: Members = next((container for container in containers if container["name"] == _FETCHER), containers[-1])
@@ -201,8 +201,7 @@ def find_fetcher(shard_set: Members) -> Members:
 
 
 def read_store_words(fetcher: Members, dataset: Dataset) -> list[str]:
-    """The options that say where the generations of ``dataset`` are. Raises NotPossible if its servers have neither the
-    store nor its folders."""
+    """Return the options that name the store of ``dataset``. Raises NotPossible if its servers have no access to it."""
     return [*_find_store(fetcher, dataset), "--dataset", dataset.key, "--uid", dataset.uid]
 
 
@@ -213,15 +212,14 @@ def _find_store(fetcher: Members, dataset: Dataset) -> list[str]:
     folder = PurePosixPath(words[1])
     if len(folder.relative_to(names.DATA_PATH).parts) < _FOLDERS_IN_STORE:
         raise NotPossible(
-            f"the servers of {dataset.key} have their shards from images, and reach no store",
-            hint="do it where the store is: lookupdb --help",
+            f"the servers of {dataset.key} take their shards from images, and have no access to a store",
+            hint="run lookupdb where the store can be reached: lookupdb --help",
         )
     return ["--store", str(folder.parents[_FOLDERS_IN_STORE - 1]), "--cluster-id", folder.parts[-_FOLDERS_IN_STORE]]
 
 
 def find_store_access(members: Iterable[Members]) -> list[Members]:
-    """Of volumes or mounts that of the token for the store's gateway, if there is one, and that of the store's own
-    folders, if servers map their shards there."""
+    """Return those of the volumes or mounts that hold the gateway's token or the store's folders."""
     return [
         member
         for member in members

@@ -1,4 +1,4 @@
-"""``kubectl lookupdb load``."""
+"""``kubectl lookupdb load``: render the Job, run it, and print the result in its log."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from lookupdb_operator.plugin.options import (
 from lookupdb_operator.plugin.session import ClusterSession, Target
 from lookupdb_operator.plugin.views import clean
 
-# The Job that puts a load on a dataset's routers, within the cluster. Pure but for a random name.
+# Render the Job that puts a load on a dataset's routers, within the cluster.
 #
-# It is made from the StatefulSet of a shard: its init container has the image, and what reads the store where keys are
-# sampled. It has no token of the API server. It asks the routers' Service as any client does: where a NetworkPolicy
-# says who may, it has to name ``LABELS``.
+# The Job copies a shard's StatefulSet, whose init container has the image, and access to the store for sampling keys.
+# It has no token of the API server. It uses the routers' Service as any client does, so a NetworkPolicy that restricts
+# clients must admit ``LABELS``.
 
 
 LABELS: Final = {names.APP: "lookupdb", names.COMPONENT: names.LOAD}
-"""Not those by which the operator knows what is its own. NetworkPolicies that name clients of routers go by them, and
-the chart's of the store."""
+"""Labels that the operator does not take for its own. NetworkPolicies of routers, and the chart's for the store, admit
+them."""
 MAX_KEY_BYTES: Final = 200_000
-"""Of keys that are given: an object's annotations, of which they are one, have 256 KiB."""
+"""The most bytes of given keys: they are an annotation, and all annotations of an object have at most 256 KiB."""
 KEYS_ANNOTATION: Final = f"{names.GROUP}/load-keys"
 _KEYS_PATH: Final = "/etc/lookupdb/load"
 _CA_PATH: Final = "/etc/lookupdb/load-ca"
@@ -60,7 +60,7 @@ _CA_FILE: Final = "ca.crt"
 _SUFFIX_BYTES: Final = 4
 _BASE_MEMORY: Final = 256
 _SENDER_MEMORY: Final = 256
-"""MiB."""
+"""MiB of memory for each sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +76,27 @@ class LoadJobOptions:
     """The user's options."""
 
     words: Sequence[str]
-    """Of `lookupdb load`, but for the router, the keys, and what the result goes to."""
+    """Options of `lookupdb load`, without the router, the keys and the output."""
     processes: int
     keys: Sequence[str] | None
-    """None: a sample of the generation that serves, or is requested."""
+    """None: sample the active or requested generation."""
     largest_shard_bytes: int
-    """Of that one: its shards are copied from the store one by one."""
+    """Bytes of its largest shard; shards are copied from the store one by one."""
     token: ObjectKey | None = None
-    """In a Secret."""
+    """Secret with the token."""
     ca_secret: ObjectKey | None = None
     ca_config_map: ObjectKey | None = None
     deadline_seconds: int = 3600
 
 
 def render_load_job(dataset: Dataset, shard_set: Members, options: LoadJobOptions) -> dict[str, Any]:
-    """The Job. Its log has the result, a line of JSON. Raises NotPossible for routers that cannot be asked so."""
+    """Return the Job, which logs the result as a line of JSON. Raises NotPossible if it could not use the routers."""
     endpoint = dataset.status.get("endpoint")
     if not endpoint:
         raise NotPossible(f"{dataset.key} has no routers yet", hint=f"kubectl lookupdb status -n {dataset.namespace}")
     tls = (dataset.spec.get("router") or {}).get("tls") or {}
     if "clientCA" in tls:
-        raise NotPossible(f"the routers of {dataset.key} want clients to have a certificate, and the Job has none")
+        raise NotPossible(f"the routers of {dataset.key} require a certificate of clients, and the Job has none")
     authority = _render_authority(options, str(tls.get("secretName", ""))) if tls else None
     template = shard_set["spec"]["template"]["spec"]
     token = find_store_access(template.get("volumes", ())) if options.keys is None else []
@@ -126,8 +126,8 @@ _KEYS_VOLUME: Final = {
 
 
 def _render_authority(options: LoadJobOptions, certificate_secret: str) -> dict[str, Any]:
-    """The volume with the authority of the routers' certificate: the one that is named, or that which stands beside the
-    certificate, as cert-manager writes it. Nothing else of its Secret is mounted."""
+    """Return the volume with the CA of the routers' certificate: the named one, or the one in the certificate's Secret,
+    where cert-manager writes it. No other entry of that Secret is mounted."""
     if options.ca_config_map is not None:
         item = {"key": options.ca_config_map.key, "path": _CA_FILE}
         return {"configMap": {"name": options.ca_config_map.name, "items": [item]}}
@@ -140,7 +140,7 @@ def _render_container(
 ) -> dict[str, Any]:
     fetcher = find_fetcher(shard_set)
     is_sampled = options.keys is None
-    # Kubernetes would write variables, such as the token, in place of $(NAME), and $ in place of $$.
+    # Kubernetes would replace $(NAME) by a variable such as the token, and $$ by $.
     given = [word.replace("$", "$$") for word in options.words]
     words = ["load", endpoint, *given, "--json=-"]
     words += ["--keys=sample", *read_store_words(fetcher, dataset)] if is_sampled else [f"--keys={_KEYS_PATH}/keys"]
@@ -166,7 +166,7 @@ def _render_container(
 
 
 def _render_resources(options: LoadJobOptions) -> dict[str, Any]:
-    """A processor for each sender and one for what reads them; of these half is reserved."""
+    """Return the resources: a CPU for each sender and one for the parent; half of them are requested."""
     memory = f"{_BASE_MEMORY + _SENDER_MEMORY * options.processes}Mi"
     storage = str(_count_scratch_bytes(options))
     return {
@@ -180,7 +180,7 @@ def _count_scratch_bytes(options: LoadJobOptions) -> int:
 
 
 _SAMPLING_SECONDS: Final = 600.0
-"""For keys to be sampled, and for a pod to end."""
+"""Seconds for sampling keys, and for the pod to end."""
 _RESULT_MARK: Final = f'"kind":"{KIND}"'
 
 
@@ -189,7 +189,7 @@ class LoadFailed(JobFailed):
 
 
 def _parse_object_key(default: str) -> Any:
-    """The callback of an option NAME[/KEY]."""
+    """Return the callback of an option NAME[/KEY]."""
 
     def parse(context: click.Context, parameter: click.Parameter, value: str | None) -> ObjectKey | None:
         if value is None:
@@ -218,13 +218,13 @@ def _parse_object_key(default: str) -> Any:
     metavar="FILE|-|sample",
     default=SAMPLE,
     show_default=True,
-    help="One key a line; or a sample of the generation that answers.",
+    help="A file with one key a line; or sample: keys of the generation that answers.",
 )
 @click.option(
     "--token-secret",
     metavar="NAME[/KEY]",
     callback=_parse_object_key("token"),
-    help="Routers are shown the token in this Secret of the namespace.",
+    help="Send the token in this Secret of the namespace.",
 )
 @click.option(
     "--ca-secret",
@@ -245,12 +245,12 @@ def _parse_object_key(default: str) -> Any:
 def command(context: click.Context, /, name: str, target: Target, output: str | None, **options: Any) -> None:
     """Put a load on the routers of the dataset NAME, within the cluster, and measure.
 
-    A Job runs `lookupdb load` in the dataset's namespace, with the image of its servers and no token of the API server,
-    and asks the routers' Service as any client does. What it shows while it runs goes to standard error, the result is
-    printed, and the Job is deleted when the command ends, also by Ctrl-C.
+    A Job runs `lookupdb load` in the dataset's namespace, with the image of its servers and without a token of the API
+    server. It uses the routers' Service as any client does. Progress goes to standard error, the result to standard
+    output. The Job is deleted when the command ends, also by Ctrl-C.
 
-    Where NetworkPolicies say who may ask routers, they have to let in pods with the labels app.kubernetes.io/name:
-    lookupdb and app.kubernetes.io/component: load. Exit code 7: a condition of --fail-if holds.
+    NetworkPolicies that restrict clients of routers must admit pods with the labels app.kubernetes.io/name: lookupdb
+    and app.kubernetes.io/component: load. Exit code 7: a condition of --fail-if holds.
 
     \b
         kubectl lookupdb load airports --rate 500 --duration 30
@@ -258,7 +258,7 @@ def command(context: click.Context, /, name: str, target: Target, output: str | 
     """
     plan = make_plan(context, options)
     conditions = [parse_condition(text) for text in options["conditions"]]
-    make_target("http://router", None, None, options["headers"])  # refused here, and not by a pod
+    make_target("http://router", None, None, options["headers"])  # refuse it here rather than in a pod
     keys = None if options["keys"] == SAMPLE else fit_keys(read_keys(options["keys"], plan.seed), plan)
 
     async def measure(session: ClusterSession) -> Mapping[str, Any]:
@@ -287,7 +287,7 @@ def command(context: click.Context, /, name: str, target: Target, output: str | 
 
 
 def _find_largest_shard(dataset: Dataset, generation: str | None) -> int:
-    """The bytes of the largest shard file of the generation that is sampled. Raises NotPossible."""
+    """Return the bytes of the largest shard file of the sampled generation. Raises NotPossible."""
     status = dataset.parse_status()
     sampled = generation or status.generation
     for stored in status.generations:
@@ -306,7 +306,7 @@ def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
     while (size := count_bytes(kept)) > MAX_KEY_BYTES:
         kept = kept[: len(kept) * MAX_KEY_BYTES // size]
     if len(kept) < len(keys):
-        told = f"a Job holds {MAX_KEY_BYTES:,} bytes of keys: {len(kept):,} of {len(keys):,} are asked for, at random"
+        told = f"a Job holds {MAX_KEY_BYTES:,} bytes of keys: {len(kept):,} of {len(keys):,} are used, chosen at random"
         click.echo(told, err=True)
     if len(kept) < plan.batch:
         raise UsageError(
@@ -317,18 +317,18 @@ def fit_keys(keys: list[str], plan: LoadPlan) -> list[str]:
 
 
 def count_bytes(keys: Iterable[str]) -> int:
-    """What the annotation with ``keys`` takes."""
+    """Return the size of the annotation with ``keys``."""
     return sum(len(key.encode()) + 1 for key in keys)
 
 
 def _show_line(line: str) -> None:
-    """Show what the Job logs, but for its result."""
+    """Print a line of the Job's log, except for its result."""
     if _RESULT_MARK not in line:
         click.echo(clean(line), err=True)
 
 
 def read_result(lines: list[str], why: str) -> Mapping[str, Any]:
-    """The result in the Job's log. Raises LoadFailed, which says ``why`` if that is known, and else the last error."""
+    """Return the result in the Job's log. Raises LoadFailed with ``why`` if that is known, else with the last error."""
     for line in reversed(lines):
         if line.startswith("{") and _RESULT_MARK in line:
             try:

@@ -1,4 +1,4 @@
-"""Whether what a verb asked for is done, and what it waits for: pure. ``changes`` has what it asked for."""
+"""Judge the progress of a change: done, failed, or what it waits for. No I/O. ``changes`` has the changes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _FIND_OPERATOR: Final = "kubectl get pods -A -l app.kubernetes.io/part-of=lookup
 
 @dataclass(frozen=True, slots=True)
 class ChangeProgress:
-    """How far something that was asked for is."""
+    """The progress of a change."""
 
     is_done: bool
     failure: str = ""
-    """Why it will not come by waiting; empty while it may."""
+    """Why waiting will not help; empty while it may."""
     waits_for: str = ""
     outcome: str = ""
-    """What came of it, of something that is done and can come to several things."""
+    """The outcome, if there are several possible ones."""
     is_taken_up: bool = True
-    """Whether the operator has looked at the dataset since: until then its conditions are of what was before."""
+    """True once the operator has seen the change; until then the conditions are about the state before."""
 
 
 def judge_withdrawal(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether the operator has seen that the annotation does not promote ``generation`` any more."""
+    """Judge whether the operator has seen that the annotation no longer promotes ``generation``."""
     is_done = not promotion.is_premature(generation, dataset.parse_status())
-    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was taken away")
+    return ChangeProgress(is_done, waits_for="the operator to see that the annotation was removed")
 
 
 def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -> ChangeProgress:
-    """How far the refresh of the annotation ``value`` is: answered, rolled out. ``earlier`` are the generations that
-    there were when it was asked for: one of them answers it where the source has not changed."""
+    """Judge the refresh with the annotation ``value``: answered, then rolled out. ``earlier`` are the generations
+    before it; one of them answers it if the source has not changed."""
     failure = dataset.status.get("failure") or {}
     if dataset.status.get("refreshed") != value:
         if failure.get("refresh") == value and failure.get("reason") != reasons.WAITING_FOR_SOURCE:
@@ -55,41 +55,41 @@ def judge_refresh(dataset: Dataset, value: str, earlier: Collection[str] = ()) -
 
 
 def _find_withdrawal(dataset: Dataset, value: str) -> str:
-    """That the refresh ``value`` is not asked for any more, and the operator does not answer it; empty while it may: a
-    build that has begun for it goes on. It was a person who changed the annotation: the operator changes none."""
+    """Return why the refresh ``value`` will not be answered: its annotation was changed before a build began. Empty
+    while it may be answered."""
     build: Members = dataset.status.get("build") or {}
     asked_for = str(dataset.annotations.get(names.REFRESH, ""))
     if asked_for == value or build.get("refresh") == value:
         return ""
     if not asked_for:
-        return f"the refresh is not asked for any more: the annotation {names.REFRESH} was taken away"
+        return f"the refresh was withdrawn: the annotation {names.REFRESH} was removed"
     return _describe_later_refresh(dataset, asked_for)
 
 
 def _describe_later_refresh(dataset: Dataset, later: str) -> str:
     so_far = "is answered" if dataset.status.get("refreshed") == later else "is not answered yet"
     status = f"kubectl lookupdb status -n {dataset.namespace} {dataset.name}"
-    return f"another refresh, {later}, has taken the place of this one, and {so_far}: {status} says what comes of it"
+    return f"another refresh, {later}, has replaced this one, and {so_far}: {status} shows its outcome"
 
 
 def _is_refresh_taken_up(dataset: Dataset, value: str) -> bool:
-    """Whether ``Built`` is about the refresh ``value``, or about what it waits for. One that is not answered makes it
-    False, and ends the failure of an earlier one."""
+    """Return whether the condition ``Built`` is about the refresh ``value``, or about what it waits for. An unanswered
+    refresh makes it False, and ends the failure of an earlier one."""
     built, failure = dataset.condition("Built"), dataset.status.get("failure") or {}
     is_of_earlier = failure.get("refresh", value) != value and built.get("reason") == failure.get("reason")
     return built.get("status") == "False" and not is_of_earlier
 
 
 def _judge_rollout(dataset: Dataset, answers: Collection[str], earlier: Collection[str]) -> ChangeProgress:
-    """Whether what is asked for serves, or waits for somebody who promotes it. ``answers`` are the generations that a
-    refresh came to: one that does not serve because another one is pinned comes by nobody's waiting."""
+    """Judge whether the requested generation serves or waits for promotion. ``answers`` are the generations of a
+    refresh: one that does not serve because another one is pinned is a failure."""
     condition = dataset.condition("RolledOut")
     pinned = dataset.spec.get("generation")
-    # The condition says last that something waits: first what drains, or starts. Without a generation that answers, one
-    # that was trimmed since, it alone knows whether anything does.
+    # The condition reports a waiting candidate only after anything that drains or starts. If the refresh's generation
+    # was removed meanwhile, only the condition knows whether a candidate waits.
     waits = bool(pinned) if answers else condition.get("reason") == reasons.PINNED
     if waits and pinned not in answers:
-        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer data serve"
+        further = f"kubectl lookupdb unpin -n {dataset.namespace} {dataset.name} lets newer generations serve"
         return ChangeProgress(False, failure=f"{_describe_pin(dataset, answers)} {further}")
     if not dataset.is_observed:
         return ChangeProgress(False, waits_for=_describe(dataset, "RolledOut"), is_taken_up=False)
@@ -113,22 +113,22 @@ def _describe_answer(dataset: Dataset, answers: Collection[str], earlier: Collec
     unchanged = "the source has not changed: " if answers and set(answers) <= set(earlier) else ""
     if candidate:
         return f"{unchanged}{candidate} is a candidate and waits for promotion, {serving} serves"
-    if answers and serving not in answers:  # it was rolled back from, or rejected
+    if answers and serving not in answers:  # it was rolled back or rejected
         return f"{unchanged}{serving} serves on. {dataset.condition('RolledOut').get('message', '')}".strip()
     return f"{unchanged}{serving} serves on" if unchanged else f"{serving} serves"
 
 
 def judge_rollback(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether every router answers from ``generation``, which was pinned."""
+    """Judge whether every router answers from the pinned ``generation``."""
     pinned = dataset.spec.get("generation")
     if pinned != generation:
-        now = f"{pinned} is pinned now, in its place" if pinned else "the pin was taken away"
+        now = f"{pinned} is pinned instead now" if pinned else "the pin was removed"
         return ChangeProgress(False, failure=f"{generation} is not pinned any more: {now}")
     return _judge_active_unless(dataset, generation, _find_loss(dataset, generation))
 
 
 def judge_promotion(dataset: Dataset, generation: str, replaced: str = "") -> ChangeProgress:
-    """Whether every router answers from ``generation``, which was promoted while they answered from ``replaced``."""
+    """Judge whether every router answers from the promoted ``generation`` instead of ``replaced``."""
     obstacle = _find_obstacle(dataset, generation, replaced) or _find_loss(dataset, generation)
     return _judge_active_unless(dataset, generation, obstacle)
 
@@ -139,7 +139,7 @@ def _judge_active_unless(dataset: Dataset, generation: str, obstacle: str) -> Ch
 
 
 def _find_loss(dataset: Dataset, generation: str) -> str:
-    """That the store does not hold ``generation`` any more, nor will by waiting; empty when it does."""
+    """Return a sentence if the store no longer holds ``generation``; else empty."""
     kept = [stored["generation"] for stored in dataset.status.get("generations") or ()]
     building = (dataset.status.get("build") or {}).get("generation")
     if not dataset.is_observed or generation in (*kept, building):
@@ -148,8 +148,7 @@ def _find_loss(dataset: Dataset, generation: str) -> str:
 
 
 def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
-    """Why ``generation``, a candidate that was promoted to replace another one, will not take effect; empty while it
-    may."""
+    """Return why the promoted ``generation`` will not serve; empty while it may."""
     pinned, candidate = dataset.spec.get("generation"), _candidate(dataset)
     if pinned not in (None, generation):
         return f"{reasons.PINNED}: spec.generation pins {pinned}, and {generation} waits"
@@ -167,13 +166,13 @@ def _find_obstacle(dataset: Dataset, generation: str, replaced: str) -> str:
 
 
 def active_generation(dataset: Dataset) -> str:
-    """The generation that the routing table calls active; empty for none."""
+    """Return the active generation of the routing table; empty if there is none."""
     return str((dataset.status.get("table") or {}).get("generation") or "")
 
 
 def _is_overtaken(dataset: Dataset, generation: str, replaced: str) -> bool:
-    """Whether a newer generation than ``generation`` serves in its place. What it was promoted to replace may be newer,
-    too, of a spec that was taken back: it serves in its place when it is what the spec asks for again."""
+    """Return whether a newer generation serves instead of ``generation``. The generation ``replaced`` may be newer,
+    too, if its spec was reverted: it counts only if the present spec requests it again."""
     active = active_generation(dataset)
     is_newer = bool(active) and names.read_number(active) > names.read_number(generation)
     is_asked_for = dataset.is_observed and dataset.condition("RolledOut").get("status") == "True"
@@ -181,23 +180,23 @@ def _is_overtaken(dataset: Dataset, generation: str, replaced: str) -> bool:
 
 
 def _find_revocation(dataset: Dataset, generation: str) -> str:
-    """That nobody promotes ``generation`` any more, which takes effect in no other way; empty while somebody does."""
+    """Return a sentence if the annotation no longer promotes ``generation``; else empty."""
     rollout: Members = dataset.spec.get("rollout") or {}
     promoted = str(dataset.annotations.get(names.PROMOTE, ""))
     is_needed = rollout.get("promotion") == promotion.MANUAL and dataset.spec.get("generation") != generation
     if promoted == generation or not is_needed:
         return ""
-    now = f"{promoted} is promoted now, in its place" if promoted else f"the annotation {names.PROMOTE} was taken away"
+    now = f"{promoted} is promoted instead now" if promoted else f"the annotation {names.PROMOTE} was removed"
     return f"{generation} is not promoted any more: {now}"
 
 
 def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
-    """Whether every router answers from ``generation``, and none of its shards from another one."""
+    """Judge whether every router answers from ``generation`` alone."""
     table: Members = dataset.status.get("table") or {}
     if _serving(dataset) == {generation} and table.get("confirmedAt"):
         return ChangeProgress(True)
-    # Of a candidate that is promoted and whose servers are not ready, or of which something else keeps routers, the
-    # condition tells that: it stays the candidate.
+    # While a promoted candidate's servers are not ready, or something else holds routers back, it stays the candidate,
+    # and the condition says why.
     waits = dataset.condition("RolledOut").get("reason") == reasons.CANDIDATE_WAITING and not dataset.spec.get(
         "suspend"
     )
@@ -210,16 +209,16 @@ def judge_active(dataset: Dataset, generation: str) -> ChangeProgress:
 
 
 def _serving(dataset: Dataset) -> set[str | None]:
-    """The generations that the routing table names; of none when there is no table yet."""
+    """Return the generations in the routing table; empty if there is no table yet."""
     table: Members = dataset.status.get("table") or {}
     return {table.get("generation"), *(part["generation"] for part in table.get("parts") or ())}
 
 
 def describe_silence(seconds: float) -> str:
-    """What is waited for when the operator has not looked at the dataset for so long."""
+    """Return what it waits for if the operator has not reacted for ``seconds``."""
     return (
-        f"the operator, which has not reacted for {format_seconds(seconds)}: look whether its pod is ready, and what"
-        f" its log says ({_FIND_OPERATOR})"
+        f"the operator, which has not reacted for {format_seconds(seconds)}: check that its pod is ready, and read"
+        f" its log ({_FIND_OPERATOR})"
     )
 
 

@@ -37,7 +37,7 @@ from lookupdb_operator.plugin.views import AbsentKey, FoundKey, Lookup, MetricSa
 
 
 class NoBuilder(LookupdbError):
-    """There is no pod of a build."""
+    """No build has a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,8 @@ class BuildLog:
 def logs(name: str, target: Target, output: str | None, tail: int) -> None:
     """Print the log of a build of the dataset NAME.
 
-    It is the build under way, or the last one that failed. The pod of a build that succeeded is gone: `kubectl lookupdb
-    status NAME` says what came of it. With -o json it is one document: the pod, its generation, and the lines as they
-    were written.
+    It is the running build, or the last one that failed. The pod of a successful build is removed: `kubectl lookupdb
+    status NAME` shows its result. With -o json, the output is one document: the pod, its generation, and the lines.
 
     \b
         kubectl lookupdb logs airports --tail 50
@@ -78,7 +77,7 @@ def logs(name: str, target: Target, output: str | None, tail: int) -> None:
         if not builders:
             raise NoBuilder(
                 f"{dataset.key} has no pod of a build",
-                hint="the last one has succeeded, or none has begun:"
+                hint="the last one succeeded, or none has begun:"
                 f" kubectl lookupdb status -n {dataset.namespace} {name} says which",
             )
         newest = max(builders, key=_began)
@@ -113,9 +112,9 @@ _AT_ONCE: Final = 16
     "--generation",
     default=None,
     callback=check_generation,
-    help="Ask this generation, e.g. a candidate, instead of the active one.",
+    help="Look up in this generation, for example a candidate, instead of the active one.",
 )
-@token_file("Routers are shown the token in this file (or in LOOKUPDB_TOKEN), through `kubectl port-forward`.")
+@token_file("Send the token in this file (or in LOOKUPDB_TOKEN), through `kubectl port-forward`.")
 @click.pass_context
 def get(
     context: click.Context,
@@ -128,15 +127,14 @@ def get(
 ) -> None:
     """Look keys up in the dataset NAME, through its routers.
 
-    They are asked through the API server's proxy of their Service. One key prints its value, as it was built: JSON as a
-    line, a raw value byte for byte; only a terminal gets an end of line with it, if it has none. Several, or `-` for
-    one key a line on standard input, or `-o json`, print a JSON object a line: {"key": …, "generation": …, "value": …},
-    with "missing": true or "unavailable": why instead of a value, and raw values as base64. It is for a look: a program
-    asks a router itself (status.endpoint).
+    For one key it prints the value: JSON as a line, a raw value byte for byte (on a terminal, followed by a line end).
+    For several keys, `-` (one key a line on standard input) or `-o json`, it prints a JSON object for each key: {"key":
+    …, "generation": …, "value": …}, with "missing": true or "unavailable": reason instead of a value, and raw values as
+    base64. Programs should use a router directly (status.endpoint).
 
-    Needs the right to get services/proxy. The proxy keeps the header that shows a token, so with a token a router is
-    asked through `kubectl port-forward` (the right to create pods/portforward). Exit code 3: a key is missing. 4: a key
-    is unavailable, and may or may not exist.
+    It uses the API server's proxy of the routers' Service, and needs the right to get services/proxy. The proxy drops
+    tokens, so with a token it uses `kubectl port-forward`, and needs the right to create pods/portforward. Exit code 3:
+    a key is missing. 4: a key is unavailable, and may or may not exist.
 
     \b
         kubectl lookupdb get airports KJFK
@@ -169,9 +167,11 @@ def _read(dataset: Dataset, key: str, answer: Answer) -> Lookup:
     lookup = views.read_answer(key, answer.status, answer.headers, answer.body)
     if lookup is None:
         if (why := views.read_unknown_generation(answer.status, answer.body)) is not None:
-            raise LookupFailed(f"{subject} refused: {why}", hint="leave --generation out to ask what is active")
+            raise LookupFailed(f"{subject} refused: {why}", hint="without --generation, the active one answers")
         if (why := views.read_denial(answer.status, answer.body)) is not None:
-            raise LookupFailed(f"{subject} refused: {why}", hint="give a client's token, by --token-file")
+            raise LookupFailed(
+                f"{subject} refused: {why}", hint="give a token that the routers accept, by --token-file"
+            )
         raise answer.make_error(subject)
     return lookup
 
@@ -201,7 +201,7 @@ def _expand(keys: tuple[str, ...]) -> list[str]:
 
 
 def _read_lines(text: str) -> list[str]:
-    """The lines of ``text``. What Python takes for the end of one besides may be part of a key."""
+    """Split ``text`` at line feeds only: a key may hold other characters that Python takes for line ends."""
     lines = text.split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -210,31 +210,31 @@ def _read_lines(text: str) -> list[str]:
 
 
 _CLEAR: Final = "\x1b[H\x1b[2J"
-"""On a terminal; elsewhere click leaves it out."""
+"""Clears a terminal; click omits it elsewhere."""
 _pause = asyncio.sleep
 
 
 @click.command("status")
 @name_argument(required=False)
 @with_target
-@click.option("-A", "--all-namespaces", is_flag=True, help="The datasets of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List the datasets of all namespaces.")
 @output_option
-@click.option("--watch", "-w", is_flag=True, help="Show it again every --interval seconds, until Ctrl-C.")
+@click.option("--watch", "-w", is_flag=True, help="Show it every --interval seconds, until Ctrl-C.")
 @click.option("--interval", type=Seconds(0.2), default="2s", show_default=True, metavar="TIME")
 def status(
     name: str | None, target: Target, all_namespaces: bool, output: str | None, watch: bool, interval: float
 ) -> None:
-    """Show the dataset NAME on one screen, or all in a table.
+    """Show the dataset NAME on one screen, or all datasets in a table.
 
-    The screen says what serves, the four conditions, what is waited for and for how long, the generations in the
-    store, the rollouts with their servers, shards that lack some, the routers, and the last builds.
+    The screen shows what serves, the four conditions, what it waits for and how long, the generations in the store, the
+    rollouts with their servers, shards that lack servers, the routers, and the last builds.
 
     \b
         kubectl lookupdb status
         kubectl lookupdb status airports --watch
     """
     if name and all_namespaces:
-        raise UsageError("give either a name or -A: a name is one of a namespace")
+        raise UsageError("give either a name or -A: a name belongs to one namespace")
 
     async def show(session: ClusterSession) -> None:
         while True:
@@ -243,7 +243,7 @@ def status(
                 return
             try:
                 text = await _read_status(session, name, everywhere=all_namespaces, output=output)
-            except Unreachable as error:  # it comes back, or whoever watches has seen enough
+            except Unreachable as error:  # keep watching until Ctrl-C
                 text = clean(str(error))
             click.echo(f"{_CLEAR}{text}")
             await _pause(interval)
@@ -277,18 +277,18 @@ _PODS_AT_ONCE: Final = 8
     default="2s",
     show_default=True,
     metavar="TIME",
-    help="Time over which rates are measured.",
+    help="Seconds over which rates are measured.",
 )
-@click.option("--all-rollouts", is_flag=True, help="Also servers that are not those of the active routing table.")
+@click.option("--all-rollouts", is_flag=True, help="Also show servers that are not in the active routing table.")
 def top(name: str, target: Target, output: str | None, interval: float, all_rollouts: bool) -> None:
-    """Show what servers and routers of the dataset NAME do.
+    """Show the load of the servers and routers of the dataset NAME.
 
-    Of each shard server: lookups and misses a second, private bytes, the part of its file that is in the page cache,
-    and page faults that had to wait for the disk. Of each router: requests and errors a second, keys a second, and
-    how long a batch to a shard takes: the mean, and a bound that 99 of 100 batches do not exceed, of every 16th.
+    For each shard server: lookups and misses a second, private bytes, the part of its file in the page cache, and page
+    faults that waited for the disk. For each router: requests and errors a second, keys a second, and the time of a
+    batch to a shard (mean and 99th percentile, measured on every 16th batch).
 
-    It reads the admin ports, through the API server's proxy (the right to get pods/proxy), or where a NetworkPolicy is
-    in its way, through `kubectl port-forward` (the right to create pods/portforward).
+    It reads the admin ports through the API server's proxy (needs the right to get pods/proxy). If a NetworkPolicy
+    blocks that, it uses `kubectl port-forward` (needs the right to create pods/portforward).
 
     \b
         kubectl lookupdb top airports --interval 10
@@ -321,7 +321,7 @@ def _choose(view: DatasetPods, *, all_rollouts: bool) -> tuple[Pod, ...]:
 
 
 async def _sample(session: ClusterSession, view: DatasetPods, pods: tuple[Pod, ...]) -> dict[str, MetricSample | str]:
-    """By pod: its metrics, or why they cannot be read."""
+    """Return pod → its metrics, or why they cannot be read."""
     turns = asyncio.Semaphore(_PODS_AT_ONCE)
 
     async def read(pod: Pod) -> MetricSample | str:

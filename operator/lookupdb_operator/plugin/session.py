@@ -139,7 +139,7 @@ def _insist(generation: str | None) -> dict[str, str]:
 
 
 class NoSuchDataset(LookupdbError):
-    """There is no dataset of that name."""
+    """The namespace has no dataset of that name."""
 
 
 class NoCredentials(LookupdbError):
@@ -332,7 +332,7 @@ class ClusterSession:
             await self._api.request("DELETE", names.JOB.path(namespace, name), subject=f"Job {name}", query=query)
 
     async def list_pods_of_job(self, namespace: str, name: str) -> list[Mapping[str, Any]]:
-        """The pods of a Job."""
+        """Return the pods of a Job."""
         query = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
         return await self._list(names.POD.path(namespace), f"the pods of Job {name}", query)
 
@@ -378,9 +378,8 @@ class ClusterSession:
             bodies += page.get("items") or ()
 
 
-# Polls while a command waits. One failed poll need not be the last, because the API server may be restarting or busy.
-# So
-# polling continues, and failures that last for seconds are reported.
+# Polls while a command waits. The API server may be restarting or busy, so polling continues after a failure, and
+# failures that last for seconds are reported.
 
 
 T = TypeVar("T")
