@@ -136,7 +136,7 @@ async def test_of_a_candidate_the_store_and_the_routers_are_asked(kube: Kube, tm
     ("words", "code", "told"),
     [
         (["--rate", "5000"], 2, "--beyond-default-bounds"),
-        (["--fail-if", "p99"], 2, "is no condition"),
+        (["--fail-if", "p99"], 2, "is not a condition"),
         (["--header", "Cookie: a"], 2, "would show a secret"),
         (["--keys", "/nothing/here"], 2, "--keys /nothing/here cannot be read"),
         (["--at", "g99"], 1, "has no g99"),

@@ -198,8 +198,8 @@ async def test_a_router_that_dies_closes_each_gate_on_latencies() -> None:
         (["--rate", "1001"], 2, "--beyond-default-bounds"),
         (["--duration", "60", "--warmup", "1"], 2, "61 s, the warm-up included"),
         (["--rate", "5", "--ramp", "1:5:2"], 2, "--rate and --ramp say different things"),
-        (["--ramp", "1:5"], 2, "is no ramp"),
-        (["--fail-if", "p99"], 2, "is no condition"),
+        (["--ramp", "1:5"], 2, "is not a ramp"),
+        (["--fail-if", "p99"], 2, "is not a condition"),
         (["--distribution", "zipf"], 2, "--distribution zipf is none"),
         (["--header", "Authorization: Bearer x"], 2, "would show a secret"),
         (["--report", "load.pdf"], 2, "neither ending"),
@@ -344,7 +344,7 @@ async def test_a_generation_that_is_not_whole_is_refused_with_the_option_to_leav
         code, said = await _load_elsewhere(f"http://127.0.0.1:{other.port}", "--keys", "-", "--at", "g1")
     assert code == 1, said
     assert "error: the router answered 412: Not served: no generation is whole\n" in said
-    assert "leave --at out" in said
+    assert "without --at" in said
 
 
 # Access
@@ -483,5 +483,5 @@ def test_a_sender_that_is_killed_is_told(url: str, key_file: str, seconds: float
     os.kill(children(process.pid)[0], signal.SIGKILL)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "a sender has ended by itself" in said
+    assert "a sender ended by itself" in said
     assert "Traceback" not in said

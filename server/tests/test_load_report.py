@@ -141,7 +141,7 @@ def test_without_its_library_a_report_is_refused_before_the_load_and_the_rest_wo
 
     refused = load("--report", report)
     assert refused.returncode == 2, "4, if the router had been asked"
-    assert "--report draws by pygal, which is not installed" in refused.stderr
+    assert "--report needs pygal, which is not installed" in refused.stderr
     assert "pip install pygal" in refused.stderr
     assert load().returncode == 4
 

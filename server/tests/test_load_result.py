@@ -194,7 +194,7 @@ def test_the_document_fits_its_schema() -> None:
 
 def test_another_version_is_refused() -> None:
     for render in (render_summary, lambda document: render_report(document, is_page=True)):
-        with pytest.raises(LookupdbError, match="no result that this version reads"):
+        with pytest.raises(LookupdbError, match="not a result that this version reads"):
             render({**make_result(), "formatVersion": 2})
 
 
@@ -372,7 +372,7 @@ def test_what_has_no_answer_is_shown_as_none() -> None:
     ],
 )
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no condition"):
+    with pytest.raises(UsageError, match="is not a condition"):
         parse_condition(text)
 
 

@@ -333,7 +333,7 @@ async def test_a_batch_that_is_answered_in_part_is_no_answer() -> None:
 async def test_a_key_that_is_not_spoken_of_is_not_missing() -> None:
     tally = await _send_batches(_answer_batch(lambda keys: {"found": dict.fromkeys(keys[1:], 1), "missing": []}))
     assert (tally.answered, tally.missing) == (0, 0)
-    assert tally.failures["invalid"] == {"200 that does not speak of all keys": 30}
+    assert tally.failures["invalid"] == {"200 without all keys": 30}
 
 
 async def test_answers_out_of_several_generations_are_counted() -> None:

@@ -1,10 +1,10 @@
-"""`lookupdb load`: a load on a router, and what comes of it. The journey of a load:
+"""`lookupdb load`: load a router, and measure. The journey of a load:
 
-plan    what it is: where requests go, when they are due, which keys they ask for. What senders receive and report
-run     the router is asked once; sender processes are started and watched; progress is shown
-sender  the open loop of one process: it sends requests and judges their answers
-result  the reports of senders become histograms, points over time, and a document; it is judged and becomes text
-report  the document as a page or a drawing
+plan    the target, the times of requests and their keys; the messages to and from senders
+run     one request as a check; start and watch sender processes; show progress
+sender  the open loop of one process: send requests and judge answers
+result  reports become histograms, points over time, and a document, which is judged and rendered
+report  the document as an HTML page or an SVG drawing
 
-Latency counts from the intended time of a request, so a router that stalls is charged for everything that had to wait.
+Latency counts from the intended time of a request, so that a stalled router is charged for all requests that waited.
 """

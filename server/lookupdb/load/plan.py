@@ -1,10 +1,10 @@
-"""What a load is: where requests go, when each is due, and which keys it asks for.
+"""Describe a load: its target, the times of its requests, and their keys.
 
 A rate is a line of segments. The number of requests expected up to an instant is its integral; arrivals are positions
 on that number (0, 1, 2, … or those of a Poisson process of rate 1), which the integral's inverse turns into instants.
 
-LoadPlan is the whole load, and SenderPlan the part of one process, which reads it as a line of JSON and reports each
-Tally as another.
+LoadPlan is the whole load. SenderPlan is the part of one process, which reads it as a line of JSON and reports each
+Tally as another line.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Arrivals = Literal["poisson", "uniform"]
 
 FAILURE_KINDS: Final = ("unavailable", "httpErrors", "broken", "invalid")
 GENERATION_FIELD: Final = "Lookupdb-Generation"
-MAX_LABELS: Final = 50  # of one kind of failure, and of generations: what servers say must not fill memory
+MAX_LABELS: Final = 50  # labels of a kind of failure, and generations: answers must not fill memory
 OTHER_LABELS: Final = "(others)"
 MAX_KEYS: Final = 1_000_000
 DEFAULT_SAMPLE: Final = 100_000
 _MAX_EXPONENT: Final = 10.0
-_TRIES: Final = 8  # for each key of a batch until all differ: a skewed choice may hardly ever give more than a few
+_TRIES: Final = 8  # attempts for each key of a batch, until all differ: a skewed choice may give few different keys
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_TEXT: Final = re.compile(r"[\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?")
 _SECRET_FIELDS: Final = ("authorization", "proxy-authorization", "cookie")
@@ -44,7 +44,7 @@ _MAX_FIELDS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class RateSegment:
-    """A rate that goes from ``start`` to ``end`` requests a second within ``seconds``."""
+    """A rate that changes from ``start`` to ``end`` requests a second within ``seconds``."""
 
     seconds: float
     start: float
@@ -52,11 +52,11 @@ class RateSegment:
 
     @property
     def requests(self) -> float:
-        """The number expected in all of it."""
+        """The expected number of requests."""
         return self.seconds * (self.start + self.end) / 2
 
     def find_instant(self, count: float) -> float:
-        """When ``count`` requests should have been sent, in seconds since the segment began."""
+        """Return when ``count`` requests should have been sent, in seconds since the segment began."""
         if count <= 0:
             return 0.0
         slope = (self.end - self.start) / self.seconds
@@ -72,7 +72,7 @@ class RateProfile:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Duration in seconds."""
         return sum(segment.seconds for segment in self.segments)
 
     @property
@@ -81,7 +81,7 @@ class RateProfile:
         return max(max(segment.start, segment.end) for segment in self.segments)
 
     def find_instants(self, counts: Iterable[float]) -> Iterator[float]:
-        """The instant of each of ``counts``, which grow, until the profile ends."""
+        """Yield the instant of each of ``counts``, which increase, until the profile ends."""
         segments, begin, base = list(self.segments), 0.0, 0.0
         for count in counts:
             while count - base >= segments[0].requests:
@@ -93,8 +93,8 @@ class RateProfile:
 
 
 def make_profile(start: float, end: float, *, ramp: float, duration: float, warmup: float) -> RateProfile:
-    """Warm up at ``start`` for ``warmup`` seconds, go to ``end`` within ``ramp`` seconds, and stay there until
-    ``duration`` seconds after the warm-up."""
+    """Return the profile: ``warmup`` seconds at ``start``, ``ramp`` seconds to ``end``, which lasts until ``duration``
+    seconds after the warm-up."""
     climb = min(ramp, duration)
     parts = (
         RateSegment(warmup, start, start),
@@ -107,8 +107,8 @@ def make_profile(start: float, end: float, *, ramp: float, duration: float, warm
 def intended_times(
     profile: RateProfile, arrivals: Arrivals, seed: int, process: int, processes: int
 ) -> Iterator[float]:
-    """When sender ``process`` of ``processes`` is to send, in order. All of them together follow ``profile``: each
-    takes every so many of uniform arrivals, and Poisson processes add up to one."""
+    """Yield the instants at which sender ``process`` of ``processes`` sends. Together the senders follow ``profile``:
+    each takes every ``processes``-th of uniform arrivals, and Poisson processes add up to one."""
     if arrivals == "uniform":
         return profile.find_instants(itertools.count(process, processes))
     source = random.Random(f"arrivals {seed} {process}")  # noqa: S311 - not a secret
@@ -117,20 +117,20 @@ def intended_times(
 
 
 def parse_ramp(text: str) -> tuple[float, float, float]:
-    """START:END:SECONDS. Raises UsageError."""
+    """Parse START:END:SECONDS. Raises UsageError."""
     with suppress(ValueError):
         start, end, seconds = map(float, text.split(":"))
         if math.isfinite(start + end + seconds) and min(start, end) >= 0 < max(start, end) and seconds >= 1:
             return start, end, seconds
     raise UsageError(
-        f"--ramp {text} is no ramp: rates are 0 or more, one of them is more, and it takes a second or more",
+        f"--ramp {text} is not a ramp: expected rates of 0 or more, one of them above 0, and a second or more",
         hint="give START:END:SECONDS, as --ramp 100:1000:30",
     )
 
 
 def parse_distribution(text: str) -> float:
-    """The exponent of ``zipf:1.1``: the key of rank n is asked for 1/n^1.1 as often as the first (Zipf's law). 0 for
-    ``uniform``: all equally often. Raises UsageError."""
+    """Return the exponent S of ``zipf:S``: the key of rank n occurs 1/n^S as often as the first (Zipf's law). 0 for
+    ``uniform``. Raises UsageError."""
     name, _, digits = text.partition(":")
     with suppress(ValueError):
         if text == "uniform" or (name == "zipf" and 0 < float(digits) <= _MAX_EXPONENT):
@@ -142,7 +142,7 @@ def parse_distribution(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """Where requests go, and the header fields of each. It holds a token: show it to nobody."""
+    """The address of a router, and the header fields of requests. It holds a token: never print it."""
 
     url: str
     host: str
@@ -153,15 +153,15 @@ class LoadTarget:
 
     @property
     def head(self) -> bytes:
-        """The fields as they are sent."""
+        """Return the fields as sent."""
         return "".join(f"{name}: {value}\r\n" for name, value in self.fields).encode("latin-1")
 
 
 def make_target(url: str, token: str | None, generation: str | None, headers: Iterable[str]) -> LoadTarget:
-    """The router at ``url``, a checked URL; each of ``headers`` is ``Name: text``. Raises UsageError."""
+    """Return the target at ``url``, a checked URL; each of ``headers`` is ``Name: text``. Raises UsageError."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
-        raise UsageError(f"a router's URL has no ? and no #, found {url}", hint="leave out what begins with it")
+        raise UsageError(f"a router's URL has no ? and no #, found {url}", hint="remove that part")
     is_encrypted = parts.scheme == "https"
     given = dict(map(_parse_header, headers))
     if len(given) > _MAX_FIELDS:
@@ -183,14 +183,14 @@ def _parse_header(header: str) -> tuple[str, str]:
     name, colon, text = header.partition(":")
     lower, text = name.lower(), text.strip()
     if not colon or not _TOKEN.fullmatch(name) or not _FIELD_TEXT.fullmatch(text):
-        what, hint = f"{name[:80]!r} is no header field", "give its name and its text, as --header 'X-Team: search'"
+        what, hint = f"{name[:80]!r} is not a header field", "give its name and its text, as --header 'X-Team: search'"
     elif lower in _SECRET_FIELDS:
-        what = f"{name} would show a secret to whoever lists processes"
+        what = f"{name} would show a secret in the list of processes"
         hint = "give a token by --token-file, or in LOOKUPDB_TOKEN"
     elif lower == GENERATION_FIELD.lower():
         what, hint = f"{name} names a generation", "give it by --at"
     elif lower in _OWN_FIELDS:
-        what, hint = f"{name} is one that this program sets itself", "leave it out"
+        what, hint = f"{name} is set by this program itself", "leave it out"
     else:
         return name, text
     raise UsageError(f"--header {what}", hint=hint)
@@ -202,25 +202,25 @@ class LoadPlan:
 
     profile: RateProfile
     arrivals: Arrivals
-    warmup: float  # seconds at the beginning of the profile that are not measured
+    warmup: float  # seconds at the beginning that are not measured
     batch: int
     partial: bool
     hit_ratio: float
     distribution: str
     seed: int
-    max_in_flight: int  # requests, and so connections
+    max_in_flight: int  # requests at the same time, and so connections
     processes: int
     timeout: float  # seconds from the intended time of a request
 
     @property
     def duration(self) -> float:
-        """Seconds that are measured."""
+        """Measured seconds."""
         return self.profile.seconds - self.warmup
 
 
 @dataclass(frozen=True, slots=True)
 class SenderPlan:
-    """The part of sender number ``process``. It holds a token, so it is sent through a pipe."""
+    """The part of sender ``process``. It holds a token, so it is sent through a pipe."""
 
     load: LoadPlan
     target: LoadTarget
@@ -229,12 +229,12 @@ class SenderPlan:
     keys: list[str]
 
     def to_line(self) -> bytes:
-        """For the pipe."""
+        """Return the plan as a line of JSON."""
         return orjson.dumps(self) + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Self:
-        """The opposite of ``to_line``."""
+        """Return the plan that ``to_line`` wrote."""
         members = orjson.loads(line)
         load, target = members["load"], members["target"]
         load["profile"] = RateProfile(tuple(RateSegment(**segment) for segment in load["profile"]["segments"]))
@@ -250,7 +250,7 @@ class SenderPlan:
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What a router says about its dataset, and the generation that is asked: the one of --at, or the active one."""
+    """A router's dataset, and the generation to use: the one of --at, or the active one."""
 
     namespace: str
     name: str
@@ -260,35 +260,34 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """All that a load needs."""
+    """Everything that a load needs."""
 
-    sender: SenderPlan  # the first one; the others differ by their number
+    sender: SenderPlan  # the first sender's; the others differ by their number
     facts: DatasetFacts
-    is_asked_by_name: bool  # the generation, by --at
+    is_asked_by_name: bool  # generation of --at
     key_source: str
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a sender counted since its last report: requests that were due after the warm-up, their latencies in
-    microseconds."""
+    """A sender's counts since its last report: requests due after the warm-up, and their latencies in microseconds."""
 
-    scheduled: int = 0  # requests that were due
-    held_back: int = 0  # those of them that had to wait for a connection because --max-in-flight were unanswered
-    answered: int = 0  # requests of which every key was found or missing
+    scheduled: int = 0  # due requests
+    held_back: int = 0  # due requests that waited for a connection, because of --max-in-flight
+    answered: int = 0  # requests whose keys were all found or missing
     timeouts: int = 0  # sent, but not answered in time
     unsent: int = 0  # not sent in time
-    found: int = 0  # keys, as the next two
+    found: int = 0  # keys
     missing: int = 0
     unavailable_keys: int = 0
     mixed: int = 0  # answers from several generations
     failures: dict[str, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in FAILURE_KINDS})
     generations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name: the number of answers; firstSeconds and lastSeconds, since measuring began."""
+    """Generations → number of answers, and firstSeconds and lastSeconds since measuring began."""
     latencies: list[int] = field(default_factory=list)
-    """From the intended time: until the answer, or until a timeout or an unsent request was given up."""
+    """Microseconds from the intended time to the answer, or to giving up."""
     failure_latencies: list[int] = field(default_factory=list)
-    lags: list[int] = field(default_factory=list)  # how late the sender itself was with each request
+    lags: list[int] = field(default_factory=list)  # microseconds by which the sender itself was late
     busy: float = 0.0  # seconds of processor time
 
     def count_generation(self, name: str, instant: float) -> None:
@@ -301,24 +300,24 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Requests that were not answered."""
+        """Number of requests without an answer."""
         return sum(sum(labels.values()) for labels in self.failures.values()) + self.timeouts + self.unsent
 
 
 def clean(text: str) -> str:
-    """``text`` in one line, without what would control a terminal or cannot be in XML."""
+    """Return ``text`` as one line, without control characters and others that XML forbids."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def add_label(labels: dict[str, int], label: str, count: int = 1) -> None:
-    """Add ``count`` to ``label``, or to the rest if there is no room for it."""
+    """Add ``count`` to ``label``, or to the rest if there are too many labels."""
     key = label if label in labels or len(labels) < MAX_LABELS else OTHER_LABELS
     labels[key] = labels.get(key, 0) + count
 
 
 def take_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
-    """``size`` of ``items``, or all if there are fewer, in random order: a skewed choice prefers the first. The rest
-    are skipped quickly (Li's algorithm L)."""
+    """Return ``size`` random ``items``, or all if there are fewer, in random order, because a skewed choice prefers the
+    first ones. Uses Li's algorithm L."""
     source = random.Random(f"sample {seed}")  # noqa: S311 - not a secret
     iterator = iter(items)
     sample = list(itertools.islice(iterator, size))
@@ -336,7 +335,7 @@ def take_sample(items: Iterable[T], size: int, seed: int) -> list[T]:
 
 
 class KeyChooser:
-    """Chooses the keys of each request: the place of a key, or a key that is made up."""
+    """Choose the keys of each request: the index of a key, or an invented key."""
 
     def __init__(self, keys: int, distribution: str, hit_ratio: float, source: random.Random) -> None:
         self._places, self._hit_ratio, self._source, self._random = range(keys), hit_ratio, source, source.random
@@ -344,11 +343,11 @@ class KeyChooser:
         self._sums = list(itertools.accumulate(rank**-exponent for rank in range(1, keys + 1))) if exponent else None
 
     def choose(self) -> int | str:
-        """The key of a GET."""
+        """Return the key of a GET."""
         return self._choose_place() if self._is_hit() else self._make_up()
 
     def choose_batch(self, count: int) -> list[int | str]:
-        """``count`` different keys; a skewed choice may give fewer."""
+        """Return ``count`` different keys; a skewed choice may return fewer."""
         hits = sum(self._is_hit() for _ in range(count)) if self._hit_ratio < 1.0 else count
         if self._sums is None:
             places = self._source.sample(self._places, hits)
@@ -376,7 +375,7 @@ class KeyChooser:
 def make_requests(
     target: LoadTarget, keys: Sequence[str], chooser: KeyChooser, batch: int, *, partial: bool
 ) -> Callable[[], tuple[bytes, int]]:
-    """A function that makes one request after another: its bytes, and its number of keys."""
+    """Return a function that renders the next request, and returns its bytes and its number of keys."""
     if batch == 1:
         begin, end = f"GET {target.path}/v1/lookup".encode(), b" HTTP/1.1\r\n" + target.head + b"\r\n"
         quoted = [quote_key(key) for key in keys]
@@ -401,6 +400,6 @@ def make_requests(
 
 
 def quote_key(key: str) -> bytes:
-    """What follows ``/v1/lookup`` for ``key``: a query, if clients or proxies might tidy it away in a path."""
+    """Return the target after ``/v1/lookup`` for ``key``: a query if proxies could normalise the path."""
     quoted = quote(key, safe="").encode()
     return b"?key=" + quoted if "/" in key or key in ("", ".", "..") else b"/" + quoted

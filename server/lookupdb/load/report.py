@@ -1,5 +1,5 @@
-"""The report of a load, as a page or as a drawing: latency by percentile, latency and rate over time, and what people
-read of the result. pygal draws the plots. It is optional, so only a command that makes a report imports this module.
+"""Render the result of a load as an HTML page or an SVG drawing: latency by percentile, latency and rate over time, and
+the summary. pygal draws the plots; it is optional, so only --report imports this module.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ try:
     from pygal.style import Style
 except ModuleNotFoundError as error:
     raise UsageError(
-        "--report draws by pygal, which is not installed",
+        "--report needs pygal, which is not installed",
         hint="pip install pygal; in a clone of lookupdb, pip install --require-hashes -r requirements/report.txt",
     ) from error
-# Python warns of the finder that pygal has for plugins with maps.
+# Python warns about pygal's finder for map plugins.
 sys.meta_path[:] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
 
 _WIDTH, _HEIGHT, _TOP, _ROW = 860, 320, 50, 19
-_COLUMNS: Final = (12, 100)  # characters of a row's name and text in a drawing: rather too few, whatever the font
+_COLUMNS: Final = (12, 100)  # characters of a row in a drawing: a cautious guess for any font
 _BLUE, _ORANGE, _RED, _GREY, _INK, _GRID = "#1d6fd1", "#d9730d", "#c81e1e", "#7b8794", "#52606d", "#e4e7eb"
 _FONT: Final = "system-ui, 'Helvetica Neue', Arial, sans-serif"
 _STYLE: Final[dict[str, Any]] = {
@@ -47,14 +47,14 @@ svg {{ max-width: 100%; height: auto; }}
 """
 _MARKED: Final = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 _MAX_CUTOVERS: Final = 8
-_NOT_DRAWN: Final = re.compile(r"<!--.*?-->|<script.*?</script>", re.DOTALL)  # a report runs nothing, and names no site
+_NOT_DRAWN: Final = re.compile(r"<!--.*?-->|<script.*?</script>", re.DOTALL)  # no scripts, no links
 
-Lines = Mapping[str, tuple[str, Sequence[tuple[float, float | None]]]]  # by name: color and points
+Lines = Mapping[str, tuple[str, Sequence[tuple[float, float | None]]]]  # name → color and points
 
 
 def render_report(document: Mapping[str, Any], *, is_page: bool) -> str:
-    """A result as a page of HTML, or as SVG. Both are well-formed XML and need nothing from elsewhere. Raises
-    LookupdbError if another version wrote ``document``."""
+    """Return a result as an HTML page or as SVG, both well-formed XML and self-contained. Raises LookupdbError if
+    another version wrote ``document``."""
     check_version(document)
     target = document["target"]
     title = escape(clean(f"Load on {target['namespace']}/{target['name']}"))
@@ -84,10 +84,10 @@ def render_report(document: Mapping[str, Any], *, is_page: bool) -> str:
 
 
 def _draw_charts(document: Mapping[str, Any]) -> Iterator[str]:
-    """The plots; none of a result that has measured nothing."""
+    """Yield the plots; none if nothing was measured."""
     points, latency = document["points"], document["latency"]
     if latency["curve"]:
-        most = min(5.0, math.log10(max(latency["count"], 10))) + 0.2  # the slowest comes after the last nine
+        most = min(5.0, math.log10(max(latency["count"], 10))) + 0.2  # the slowest request follows the last percentile
 
         def count_nines(percentile: float) -> float:
             return min(most, -math.log10(max(1 - percentile / 100, 10**-most)))
@@ -128,7 +128,7 @@ def _draw_charts(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _draw(name: str, title: str, lines: Lines, cutovers: Mapping[str, float] | None = None, **options: Any) -> str:
-    """A chart as SVG. Unless it has a ``value_formatter``, its values are logarithms of microseconds."""
+    """Return a chart as SVG. Without a ``value_formatter``, its values are logarithms of microseconds."""
     values = [value for _, line in lines.values() for _, value in line if value is not None]
     low, high = math.floor(min(values)), max(math.floor(min(values)) + 1, math.ceil(max(values)))
     if "value_formatter" in options:

@@ -1,5 +1,5 @@
-"""What comes of a load. The reports of all senders become histograms, points over time, and the result: a document of
-JSON, whose schema is docs/reference/load-result.schema.json. It becomes text, and conditions judge it: ``p99>20ms``,
+"""The result of a load. The senders' reports become histograms, points over time, and the result: a JSON document with
+the schema docs/reference/load-result.schema.json. It is rendered as text, and judged by conditions: ``p99>20ms``,
 ``unavailable>0``, ``missing>5%``, ``rate<900``. No I/O.
 """
 
@@ -21,24 +21,24 @@ from lookupdb.wording import format_count
 
 FORMAT_VERSION: Final = 1
 KIND: Final = "LoadResult"
-HIGHEST_MICROSECONDS: Final = 300_000_000  # longer than any request is waited for; what is longer counts as this
+HIGHEST_MICROSECONDS: Final = 300_000_000  # longer than any request may take; larger values count as this
 PERCENTILES: Final = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 CURVE_PERCENTILES: Final = tuple(round(100 - 100 * 10 ** -(step / 16), 6) for step in range(16 * 5 + 1))
-"""0 to 99.999, at even steps of the logarithm of what is left."""
-MAX_POINTS: Final = 600  # of a whole load: a longer load has longer points
+"""0 to 99.999, at even steps of the logarithm of the rest."""
+MAX_POINTS: Final = 600  # points of a load: a longer load has longer points
 LABELS: Final = dict(
     zip(FAILURE_KINDS, ("unavailable", "HTTP error", "broken connection", "invalid answer"), strict=True)
 )
-NO_LATENCY: Final = "–"  # shown where there is no answer to measure
-NOTICEABLE_MICROSECONDS: Final = 10_000  # of a sender's lag at the 99th percentile
-BUSY_SHARE: Final = 0.9  # of a processor: above this, a sender's own queue is part of what it measures
+NO_LATENCY: Final = "–"  # shown if there is no answer to measure
+NOTICEABLE_MICROSECONDS: Final = 10_000  # a sender's lag at the 99th percentile
+BUSY_SHARE: Final = 0.9  # share of a CPU above which a sender's own queue affects its results
 COUNTS: Final = (
     *("scheduled", "answered", "unavailable", "http-errors", "broken", "invalid", "timeouts", "unsent", "held-back"),
     *("errors", "found", "missing", "mixed", "generations"),
 )
-"""What a condition can count: found and missing are keys, the others requests. errors are all requests that were not
-answered: failures of all kinds, timeouts and those not sent."""
-_EDGE_SECONDS: Final = 0.05  # by which an interval may begin too early for its point
+"""Counts for conditions: found and missing are keys, the others requests. errors are all requests without an answer:
+failures of all kinds, timeouts and unsent ones."""
+_EDGE_SECONDS: Final = 0.05  # seconds by which an interval may begin before its point
 _SUMS: Final = tuple(count.name for count in fields(Tally) if count.type in ("int", "float"))
 _CONDITION: Final = re.compile(r"\s*([a-zA-Z0-9.-]+?)\s*(>=|<=|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*(us|µs|ms|s|%|)\s*")
 _PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,4})?)")
@@ -52,12 +52,12 @@ _HINT: Final = (
 
 
 def find_rank(percentile: float, count: int) -> int:
-    """The rank of a percentile among ``count`` requests; the fastest has rank 1."""
+    """Return the rank of a percentile among ``count`` requests; the fastest has rank 1."""
     return max(1, math.ceil(round(percentile * count / 100, 6)))
 
 
 def format_microseconds(microseconds: float | None) -> str:
-    """``850 µs``, ``1.23 ms``, ``4.5 s``; ``–`` for None."""
+    """Return ``850 µs``, ``1.23 ms``, ``4.5 s``; ``–`` for None."""
     if microseconds is None:
         return NO_LATENCY
     if microseconds < 1000:
@@ -66,7 +66,7 @@ def format_microseconds(microseconds: float | None) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """``1,200/s``, ``4.5/s``."""
+    """Return ``1,200/s``, ``4.5/s``."""
     return f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s"
 
 
@@ -78,12 +78,12 @@ class LatencyHistogram:
             from hdrh.histogram import HdrHistogram
         except ModuleNotFoundError as error:
             raise UsageError(
-                "lookupdb load counts latencies by hdrhistogram, which is not installed",
+                "lookupdb load needs hdrhistogram, which is not installed",
                 hint="pip install hdrhistogram; where it has no wheel, as for arm64, that needs a C compiler",
             ) from error
         self._counts = HdrHistogram(1, HIGHEST_MICROSECONDS, 3)
         self._sum = 0
-        self.highest: int | None = None  # exact; None if there is none
+        self.highest: int | None = None  # exact; None without latencies
 
     def record(self, microseconds: Iterable[int]) -> None:
         """Count each of ``microseconds``."""
@@ -94,7 +94,7 @@ class LatencyHistogram:
             self.highest = max(self.highest or 0, counted)
 
     def merge(self, other: Self) -> None:
-        """Count what ``other`` has counted, too."""
+        """Add the counts of ``other``."""
         self._counts.add(other._counts)
         self._sum += other._sum
         self.highest = max(self.highest or 0, other.highest or 0) or None
@@ -106,12 +106,12 @@ class LatencyHistogram:
 
     @property
     def mean(self) -> float | None:
-        """None if there is none."""
+        """Mean in microseconds; None without latencies."""
         return self._sum / self.count if self.count else None
 
     def percentiles(self, percentiles: Sequence[float], failure_count: int = 0) -> list[int | None]:
-        """Each of ``percentiles``. ``failure_count`` more requests were slower than any latency: None, if one of those
-        has that rank."""
+        """Return each of ``percentiles``. ``failure_count`` failed requests count as slower than any latency: a
+        percentile that falls among them is None."""
         count, highest = self.count, self.highest
         if highest is None:
             return [None] * len(percentiles)
@@ -121,11 +121,11 @@ class LatencyHistogram:
         return [min(int(found[share]), highest) if share <= 100 else None for share in shares]
 
     def encode(self) -> str:
-        """All counts, as HdrHistogram's libraries in other languages read them (V2, base64)."""
+        """Return all counts in HdrHistogram's common format (V2, base64)."""
         return bytes(self._counts.encode()).decode()
 
     def summarize(self, percentiles: Sequence[float], failure_count: int = 0) -> dict[str, Any]:
-        """For the document; ``failure_count`` is that of ``percentiles``."""
+        """Return the part of the document; ``failure_count`` is as for ``percentiles``."""
         values, mean = self.percentiles(percentiles, failure_count), self.mean
         return {
             "count": self.count,
@@ -136,8 +136,8 @@ class LatencyHistogram:
 
 
 def thin_curve(histogram: LatencyHistogram, failure_count: int = 0) -> list[tuple[float, int | None]]:
-    """The curve of percentiles, with no more points than the count bears, and the highest latency as the last. With
-    ``failure_count`` more requests, slower than any latency, it ends before 100 %."""
+    """Return the curve of percentiles, with as many points as the count supports, ending with the highest latency. With
+    ``failure_count`` failed requests, which count as slower, it ends before 100 %."""
     if not (count := histogram.count):
         return []
     chosen = CURVE_PERCENTILES[: bisect.bisect_right(CURVE_PERCENTILES, 100 - 100 / count)] or (0.0,)
@@ -146,7 +146,7 @@ def thin_curve(histogram: LatencyHistogram, failure_count: int = 0) -> list[tupl
 
 
 class Recording:
-    """What all senders reported."""
+    """The reports of all senders."""
 
     def __init__(self, duration: float, processes: int) -> None:
         self.width = max(1.0, -(-duration // MAX_POINTS))  # seconds of a point
@@ -154,15 +154,15 @@ class Recording:
         self._last = max(0, math.ceil(duration / self.width) - 1)
         self.total = Tally()  # without latencies
         self.latencies, self.failure_latencies, self.lags = (LatencyHistogram() for _ in range(3))
-        self.failure_count = 0  # of requests that failed without being late: they count as slower than any answer
-        self.points: list[dict[str, Any]] = []  # the closed ones, as the document has them
+        self.failure_count = 0  # requests that failed early: they count as slower than any answer
+        self.points: list[dict[str, Any]] = []  # closed points, for the document
         self._open: dict[int, tuple[dict[str, Any], LatencyHistogram]] = {}
-        self._failed: Counter[int] = Counter()  # by point, as ``failure_count``
-        self._reached = [0] * processes  # the point that each sender has reached
+        self._failed: Counter[int] = Counter()  # point → ``failure_count``
+        self._reached = [0] * processes  # the last point of each sender
 
     def take(self, process: int, begin: float, tally: Tally) -> None:
-        """Take a report about an interval that began so many seconds after measuring did. One that began in the warm-up
-        may have what was due just after it. What is answered after the end belongs to the last point."""
+        """Take a report about an interval that began ``begin`` seconds after measuring. One that began in the warm-up
+        may hold requests due just after it. Answers after the end belong to the last point."""
         index = min(max(0, int((begin + _EDGE_SECONDS) / self.width)), self._last)
         if begin < -_EDGE_SECONDS:
             tally.busy = 0.0
@@ -192,7 +192,7 @@ class Recording:
         self._close_points(min(self._reached))
 
     def finish(self) -> None:
-        """There are no more reports."""
+        """Close the last points."""
         self._close_points(self._last + 1)
 
     def _close_points(self, end: int) -> None:
@@ -213,7 +213,7 @@ def make_document(
     is_interrupted: bool,
     conditions: Sequence[FailCondition] = (),
 ) -> dict[str, Any]:
-    """The result. Measuring began at ``started_at`` (ISO 8601, UTC), and lasted ``seconds``."""
+    """Return the result. Measuring began at ``started_at`` (ISO 8601, UTC), and lasted ``seconds``."""
     load, total, latencies, divisor = order.sender.load, recording.total, recording.latencies, seconds or math.inf
     percentiles = {*PERCENTILES, *(judge.percentile for judge in conditions if judge.percentile is not None)}
     plan: dict[str, Any] = {"profile": [asdict(segment) for segment in load.profile.segments]}
@@ -257,17 +257,17 @@ def make_document(
 
 
 def check_version(document: Mapping[str, Any]) -> None:
-    """Raises LookupdbError unless this version reads ``document``."""
+    """Raise LookupdbError unless this version reads ``document``."""
     found = document.get("formatVersion"), document.get("kind")
     if found != (FORMAT_VERSION, KIND):
         raise LookupdbError(
-            f"this is no result that this version reads: expected version {FORMAT_VERSION} of {KIND}, found {found}",
-            hint="use the lookupdb of the version that has made it",
+            f"this is not a result that this version reads: expected version {FORMAT_VERSION} of {KIND}, found {found}",
+            hint="use the version of lookupdb that made it",
         )
 
 
 def count_requests(document: Mapping[str, Any], name: str) -> int:
-    """The count ``name``, one of ``COUNTS``."""
+    """Return the count ``name``, one of ``COUNTS``."""
     requests = document["requests"]
     if name == "errors":
         return sum(sum(requests[kind].values()) for kind in LABELS) + int(requests["timeouts"] + requests["unsent"])
@@ -288,17 +288,17 @@ class FailCondition:
     text: str
     name: str
     comparison: str
-    bound: float  # in microseconds, of a latency
+    bound: float  # microseconds for a latency
     unit: str
 
     @property
     def percentile(self) -> float | None:
-        """The percentile that a result must have for it, if it is about one."""
+        """The percentile that it is about, if any."""
         return float(self.name[1:]) if _PERCENTILE.fullmatch(self.name) else None
 
     def judge(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Its value in ``document``, and whether it holds. The latency of a request without an answer has no value, and
-        is above any bound. If nothing was answered, each condition on a latency holds."""
+        """Return its value in ``document``, and whether it holds. The latency of a failed request has no value, and is
+        above any bound: without answers, each condition on a latency holds."""
         value = self._measure(document)
         if value is None:
             holds = self.comparison in (">", ">=") or not document["requests"]["answered"]
@@ -307,7 +307,7 @@ class FailCondition:
         return {"condition": self.text, "value": value, "holds": holds}
 
     def describe(self, document: Mapping[str, Any], value: float | None) -> str:
-        """What ``value`` is, with the unit of this condition."""
+        """Return ``value`` with its unit."""
         if value is None:
             requests = format_count(document["requests"]["scheduled"], "request")
             return f"there is no such latency: {document['requests']['answered']:,} of {requests} were answered"
@@ -327,7 +327,7 @@ class FailCondition:
         return round(100 * count / whole, 6) if whole else 0.0
 
     def _measure_latency(self, document: Mapping[str, Any]) -> float | None:
-        """None if a request without an answer has that rank; mean and max are None if there is any such request."""
+        """Return the latency; None if a failed request has that rank. mean and max are None if any request failed."""
         answered, latency = document["requests"]["answered"], document["latency"]
         count = answered + count_requests(document, "errors")
         rank = count if self.percentile is None else find_rank(self.percentile, count)
@@ -338,7 +338,7 @@ class FailCondition:
 
 
 def parse_condition(text: str) -> FailCondition:
-    """Raises UsageError."""
+    """Parse a condition of --fail-if. Raises UsageError."""
     match = _CONDITION.fullmatch(text)
     name, comparison, digits, unit = match.groups() if match else ("", "", "", "")
     if is_percentile := bool(_PERCENTILE.fullmatch(name)):
@@ -348,12 +348,12 @@ def parse_condition(text: str) -> FailCondition:
     else:
         fits = unit == "" if name == "rate" else name in COUNTS and unit in ("", "%")
     if not fits:
-        raise UsageError(f"--fail-if {text!r} is no condition", hint=_HINT)
+        raise UsageError(f"--fail-if {text!r} is not a condition", hint=_HINT)
     return FailCondition(text.strip(), name, comparison, float(digits) * _MICROSECONDS.get(unit, 1.0), unit)
 
 
 def list_exceeded(conditions: Sequence[FailCondition], document: Mapping[str, Any]) -> list[str]:
-    """A sentence for each of ``conditions``, which ``document`` was judged by, that holds."""
+    """Return a sentence for each of ``conditions`` that holds for ``document``."""
     return [
         f"--fail-if '{condition.text}' holds: {condition.describe(document, judged['value'])}"
         for condition, judged in zip(conditions, document["failIf"], strict=True)
@@ -362,7 +362,7 @@ def list_exceeded(conditions: Sequence[FailCondition], document: Mapping[str, An
 
 
 def render_summary(document: Mapping[str, Any]) -> str:
-    """A result as text. Raises LookupdbError if another version wrote ``document``."""
+    """Return a result as text. Raises LookupdbError if another version wrote ``document``."""
     check_version(document)
     target = document["target"]
     head = f"{target['namespace']}/{target['name']} at {target['url']}, {document['seconds']:.1f} s measured"
@@ -370,7 +370,7 @@ def render_summary(document: Mapping[str, Any]) -> str:
 
 
 def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What people read of a result: in each row a name or a count, and a text."""
+    """Return the rows of a result's summary: a name or a count, and a text."""
     rate, requests, keys, latency = (document[name] for name in ("rate", "requests", "keys", "latency"))
     figures = [(f"p{name}", value) for name, value in latency["percentiles"].items()] + [("max", latency["max"])]
     sizes = f"{format_count(requests['scheduled'], 'request')} of {format_count(document['plan']['batch'], 'key')}"
@@ -392,7 +392,7 @@ def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def render_progress(recording: Recording, seconds: float, duration: float) -> str:
-    """A line of progress; rates and latencies are those of the last point."""
+    """Return a line of progress, with the last point's rates and latencies."""
     none: dict[str, Any] = {"seconds": 1, "scheduled": 0, "answered": 0, "p50": None, "p99": None}
     last, total = recording.points[-1] if recording.points else none, recording.total
     answered, scheduled = (format_rate(last[name] / last["seconds"]) for name in ("answered", "scheduled"))
@@ -407,13 +407,13 @@ def render_progress(recording: Recording, seconds: float, duration: float) -> st
 
 
 def list_failures(failures: Mapping[str, Any], timeouts: int, unsent: int) -> list[tuple[str, int]]:
-    """What came of requests besides answers, and how often. ``failures`` has the labels of each kind."""
+    """Return the kinds of failed requests, and their counts. ``failures`` has the labels of each kind."""
     rows = [(f"{name}: {label}", count) for kind, name in LABELS.items() for label, count in failures[kind].items()]
     return [row for row in (*rows, ("timeout", timeouts), ("not sent", unsent)) if row[1]]
 
 
 def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know to judge the figures."""
+    """Yield what a reader must know to interpret the figures."""
     senders, requests, keys, plan = (document[name] for name in ("senders", "requests", "keys", "plan"))
     if not requests["scheduled"]:
         yield "nothing was measured"
@@ -441,6 +441,6 @@ def _list_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         dataset = f"{document['target']['namespace']}/{document['target']['name']}"
         yield f"all keys are missing: are those of {plan['keySource']} keys of {dataset}?"
     if document["mixed"]:
-        yield f"{format_count(document['mixed'], 'answer')} came out of several generations"
+        yield f"{format_count(document['mixed'], 'answer')} came from several generations"
     if document["isInterrupted"]:
         yield "it was interrupted"

@@ -1,5 +1,5 @@
-"""A load from beginning to end. The router is asked once: what it would refuse a thousand times, it refuses once, in a
-sentence. Then sender processes are started and watched, progress is shown, and their reports become the result.
+"""Run a load. First one request checks that the router accepts it, and reports a refusal as a sentence. Then sender
+processes are started and watched, progress is shown, and their reports become the result.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from lookupdb.process.daemon_calls import call_interruptibly
 from lookupdb.shard_name import REDIS_HINT
 from lookupdb.store.stored_generation import StoredGeneration, open_shard
 
-TIMEOUT_SECONDS: Final = 30.0  # for one request before the load
-LATE_SECONDS: Final = 3.0  # a sender that is late for so long ends the load,
-LATE_MICROSECONDS: Final = 100_000  # if it is late by so much at the median
-LINE_SECONDS: Final = 5.0  # between two lines of progress
-START_SECONDS: Final = 120.0  # until all senders must be ready: they open connections first
+TIMEOUT_SECONDS: Final = 30.0  # seconds for the request before the load
+LATE_SECONDS: Final = 3.0  # a sender that is late for this many seconds ends the load,
+LATE_MICROSECONDS: Final = 100_000  # if its median lag exceeds this
+LINE_SECONDS: Final = 5.0  # seconds between two lines of progress
+START_SECONDS: Final = 120.0  # seconds for senders to open connections
 _SHOW_SECONDS: Final = 0.5
-_LEAD_SECONDS: Final = 0.2  # between the order to begin and the beginning
-_END_SECONDS: Final = 5.0  # until a sender that is done must have ended
+_LEAD_SECONDS: Final = 0.2  # seconds from the order to begin to the beginning
+_END_SECONDS: Final = 5.0  # seconds for a sender to exit when it is done
 _LINE_BYTES: Final = 64 << 20
 _MAX_ANSWER_BYTES: Final = 128 << 20
 _MAX_DETAIL: Final = 1000
@@ -58,14 +58,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _HINTS: Final[dict[int, str]] = {
     HTTPStatus.UNAUTHORIZED: "give a token that is accepted, by --token-file or in LOOKUPDB_TOKEN",
     HTTPStatus.FORBIDDEN: "give the token of a client that may look up in this dataset",
-    HTTPStatus.PRECONDITION_FAILED: "leave --at out to ask what is active; a router's /v1/dataset lists its candidates",
+    HTTPStatus.PRECONDITION_FAILED: "without --at, the active one answers; a router's /v1/dataset lists its candidates",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "give a smaller --batch",
 }
 
 
 def sample_generation(generation: StoredGeneration, scratch: Path, seed: int, size: int = DEFAULT_SAMPLE) -> list[str]:
-    """At most ``size`` keys of ``generation``, each equally likely. Every shard is searched, one after another; values
-    are not read. Raises UsageError, StoreError, CorruptFile."""
+    """Return at most ``size`` random keys of ``generation``. All shards are read, one after another, without values.
+    Raises UsageError, StoreError, CorruptFile."""
     keys = [key.decode() for key in take_sample(_iterate_keys(generation, scratch), size, seed)]
     if not keys:
         raise UsageError(f"{generation.where} has no keys to ask for", hint="give keys in a file")
@@ -89,7 +89,7 @@ class _Answer(NamedTuple):
 
 
 class Preflight:
-    """Asks the router of ``target``. ``hint_for`` says what to do about a TLS error."""
+    """Send single requests to the router of ``target``. ``hint_for`` returns advice for a TLS error."""
 
     def __init__(
         self, target: LoadTarget, context: ssl.SSLContext, hint_for: Callable[[BaseException], str | None]
@@ -97,8 +97,8 @@ class Preflight:
         self._target, self._context, self._hint_for = target, context, hint_for
 
     def read_dataset(self, generation: str | None) -> DatasetFacts:
-        """What the router serves. Raises Unavailable if it cannot be reached or serves nothing; LookupFailed if it
-        refuses, or does not serve ``generation``."""
+        """Return what the router serves. Raises Unavailable if it cannot be reached or serves nothing; LookupFailed if
+        it refuses, or does not serve ``generation``."""
         answer = self._ask("GET", "/v1/dataset", None)
         self._check(answer)
         try:
@@ -117,8 +117,8 @@ class Preflight:
         return DatasetFacts(namespace, name, records, generation or active)
 
     def look_up(self, keys: Sequence[str], *, partial: bool) -> None:
-        """Look ``keys`` up; that some are unavailable is an answer. Raises LookupFailed if it is refused, or not a
-        router's answer."""
+        """Look ``keys`` up; unavailable keys are accepted. Raises LookupFailed if the router refuses, or if the answer
+        is not a router's."""
         if len(keys) == 1:
             answer, judge = self._ask("GET", f"/v1/lookup{quote_key(keys[0]).decode()}", None), judge_single
         else:
@@ -157,7 +157,7 @@ class Preflight:
             connection.close()
 
     def _check(self, answer: _Answer) -> None:
-        """Raises what a refusal means."""
+        """Raise the error for a refusal."""
         if answer.status == HTTPStatus.OK:
             return
         if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
@@ -181,18 +181,18 @@ class Preflight:
     def _no_router(self, answer: _Answer) -> LookupFailed:
         return LookupFailed(
             f"{self._target.url} answered {answer.status} {clean(answer.reason[:60])}, not as a router does",
-            hint="is there a lookupdb router, and is this its public port?",
+            hint="check that a lookupdb router listens there, on its public port",
         )
 
 
 class LagWatch:
-    """Watches how late one sender is."""
+    """Watch how late one sender is."""
 
     _late_since = _seen_at = -math.inf
 
     def check(self, seconds: float, lags: Sequence[int]) -> None:
-        """Take the ``lags`` of a report, in microseconds. Raises LookupdbError if it has been late for too long:
-        then the result would be about this machine."""
+        """Check the ``lags`` of a report, in microseconds. Raises LookupdbError if the sender was late for too long:
+        the result would measure this machine."""
         if not lags:
             return
         lag = sorted(lags)[len(lags) // 2]
@@ -203,19 +203,19 @@ class LagWatch:
             raise LookupdbError(
                 f"this machine does not keep up: for {LATE_SECONDS:g} s requests left more than"
                 f" {LATE_MICROSECONDS // 1000} ms late, the last ones {lag / 1e6:.2g} s",
-                hint="ask for a lower --rate, give more --processes, or run it where nothing else needs the processors",
+                hint="lower --rate, give more --processes, or run it on a machine with idle CPUs",
             )
 
 
 class LoadDisplay:
-    """Shows a load on standard error: on a terminal a line that changes, elsewhere a line every few seconds."""
+    """Show a load's progress on standard error: a changing line on a terminal, else a line every few seconds."""
 
     def __init__(self, is_terminal: bool | None = None) -> None:
         self._erase = "\r\x1b[K" if (sys.stderr.isatty() if is_terminal is None else is_terminal) else ""
         self._shown_at: float | None = None
 
     def show(self, recording: Recording, seconds: float, duration: float) -> None:
-        """Show ``recording``, so many ``seconds`` after measuring began: less than 0 in the warm-up."""
+        """Show ``recording``, ``seconds`` after measuring began; negative in the warm-up."""
         self._shown_at = seconds if self._shown_at is None else self._shown_at
         if self._erase:
             line = render_progress(recording, seconds, duration)[: shutil.get_terminal_size().columns - 1]
@@ -225,19 +225,19 @@ class LoadDisplay:
             self.tell(render_progress(recording, seconds, duration))
 
     def tell(self, line: str, end: str = "\n") -> None:
-        """Show ``line``, which stays."""
+        """Print ``line``."""
         print(f"{self._erase}{line}", end=end, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Remove the line that changes."""
+        """Clear the changing line."""
         self.tell("", end="")
 
 
 def run_load(
     order: LoadOrder, display: LoadDisplay, conditions: Sequence[FailCondition] = ()
 ) -> tuple[dict[str, Any], int]:
-    """Load a router: the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending, and
-    there is a result; the next one ends it at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
+    """Load a router. Return the result, and the signal that ended it, or 0. The first SIGINT or SIGTERM stops sending,
+    with a result; the next one ends it at once. Raises LookupdbError if a sender ends by itself, or is too slow."""
     try:
         return asyncio.run(_Load(order, display).run(conditions))
     except asyncio.CancelledError as error:
@@ -259,7 +259,7 @@ class _Load:
     async def run(self, conditions: Sequence[FailCondition]) -> tuple[dict[str, Any], int]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "it is run in one"
-        with suppress(ValueError, RuntimeError):  # outside of the main thread there are no signals
+        with suppress(ValueError, RuntimeError):  # no signal handlers outside the main thread
             for number in _SIGNALS:
                 loop.add_signal_handler(number, self._take_signal, number, task)
         showing: asyncio.Task[None] | None = None
@@ -294,7 +294,7 @@ class _Load:
             self._stop()
 
     def _stop(self) -> None:
-        """Send nothing more. What is in flight has some seconds."""
+        """Stop sending. Pending requests get some seconds."""
         for sender in self._senders:
             _input(sender).close()
 
@@ -302,7 +302,7 @@ class _Load:
         pipe, words = asyncio.subprocess.PIPE, (sys.executable, "-P", "-m", "lookupdb.load.sender")
         sender = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, limit=_LINE_BYTES)
         self._senders.append(sender)
-        with suppress(ConnectionError):  # if it has ended, its error is found when it is read
+        with suppress(ConnectionError):  # if it has ended, reading it finds the error
             _input(sender).write(replace(self._order.sender, process=number).to_line())
             await _input(sender).drain()
 
@@ -315,7 +315,7 @@ class _Load:
         start = time.monotonic() + _LEAD_SECONDS
         self._measured = start + self._plan.warmup
         self._started_at = datetime.now(UTC) + timedelta(seconds=self._measured - time.monotonic())
-        if self._ended_by:  # some may have been started since
+        if self._ended_by:  # more may have been started meanwhile
             self._stop()
             return
         for sender in self._senders:
@@ -332,7 +332,7 @@ class _Load:
             self._recording.take(number, report["begin"], tally)
 
     async def _read_line(self, sender: asyncio.subprocess.Process) -> dict[str, Any]:
-        """The next report; empty if there is none because the load was stopped."""
+        """Return the next report; empty if the load was stopped."""
         assert sender.stdout is not None
         assert sender.stderr is not None
         if line := await sender.stdout.readline():
@@ -341,7 +341,7 @@ class _Load:
         if self._ended_by:
             return {}
         tail = (await sender.stderr.read())[-_TAIL_BYTES:].decode(errors="replace").strip()
-        raise LookupdbError(f"a sender has ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
+        raise LookupdbError(f"a sender ended by itself, with {await sender.wait()}: {tail or 'it said nothing'}")
 
     async def _show(self) -> None:
         while True:

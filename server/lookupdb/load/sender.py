@@ -1,15 +1,15 @@
-"""``python -m lookupdb.load.sender``: the open loop of one process. Requests leave when they are due, however slowly
+"""``python -m lookupdb.load.sender``: the open loop of one process. Requests are sent when they are due, however slowly
 others are answered.
 
 A request that is due takes an idle connection, or a new one while fewer than ``max_in_flight`` are open. Otherwise it
-waits for one, and its latency goes on counting from the intended time. After half of the timeout it counts as not sent:
-sent later, it would hardly be answered in time, and would keep the connection from a request that could be.
+waits for one, while its latency counts from the intended time. After half of the timeout it counts as not sent: it
+could hardly be answered in time, and would delay another request.
 
-The plan arrives as a line on standard input. When connections are open the sender says so, reads the instant at which
-to begin, and reports each quarter of a second on standard output. When standard input ends, it stops: it never outlives
-the program that started it. Ctrl-C in a terminal is for that program alone.
+The plan arrives as a line on standard input. The sender opens connections, reports that it is ready, reads the instant
+at which to begin, and reports every quarter of a second on standard output. It stops when standard input ends, so that
+it never outlives its parent. It ignores Ctrl-C, which its parent handles.
 
-In an answer, unavailable is never missing, and what says neither is invalid.
+An unavailable key is never counted as missing, and an ambiguous answer is invalid.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ import uvloop
 
 from lookupdb.load.plan import KeyChooser, SenderPlan, Tally, add_label, clean, intended_times, make_requests
 
-MAX_KEPT_BYTES: Final = 256 << 20  # of the unfinished answers of one sender
-READ_BYTES: Final = 256_000  # what uvloop reads at once; after a piece of this size more may have arrived already
-QUANTUM_SECONDS: Final = 0.0001  # between two wakes: what is due in between leaves together
-SWEEP_SECONDS: Final = 0.05  # between two searches for requests that took too long
+MAX_KEPT_BYTES: Final = 256 << 20  # bytes of one sender's unfinished answers
+READ_BYTES: Final = 256_000  # uvloop's read size: after a full piece, more may have arrived
+QUANTUM_SECONDS: Final = 0.0001  # seconds between two wakes: requests due in between are sent together
+SWEEP_SECONDS: Final = 0.05  # seconds between two searches for late requests
 REPORT_SECONDS: Final = 0.25
-STOP_SECONDS: Final = 2.0  # for what is in flight when the load is stopped early
-_MAX_BURST: Final = 1000  # requests that leave before the next look at answers
-_FIRST_CONNECTIONS: Final = 16  # opened before the first request; more when they are needed
-_MAX_BACKLOG: Final = 1_000_000  # requests that wait for a connection; more count as not sent at once
-_SENDABLE_SHARE: Final = 0.5  # of the timeout, for which a request may wait for a connection
-_MAX_UNREAD_BYTES: Final = 64 << 20  # of reports that nobody reads
+STOP_SECONDS: Final = 2.0  # seconds for pending requests when the load is stopped early
+_MAX_BURST: Final = 1000  # requests sent before answers are read
+_FIRST_CONNECTIONS: Final = 16  # connections opened before the first request
+_MAX_BACKLOG: Final = 1_000_000  # waiting requests; more count as not sent at once
+_SENDABLE_SHARE: Final = 0.5  # share of the timeout for which a request may wait for a connection
+_MAX_UNREAD_BYTES: Final = 64 << 20  # bytes of unread reports
 _MAX_LABEL: Final = 60
 _MICROSECONDS: Final = 1e6
 _SURPLUS: Final = "unasked data"
@@ -59,7 +59,7 @@ _CONNECT_ERRORS: Final[dict[type[Exception], str]] = {
 
 
 class AnswerVerdict(NamedTuple):
-    """What an answer means: ``answered`` or a FailureKind, why it is one, and its keys."""
+    """The meaning of an answer: ``answered`` or a FailureKind, its label, and its counts of keys."""
 
     kind: str
     label: str = ""
@@ -91,9 +91,9 @@ def judge_batch(status: int, generation: bytes, body: bytes, keys: int) -> Answe
         answer = orjson.loads(body)
         found, missing, unavailable = map(len, (answer["found"], answer["missing"], answer.get("unavailable", ())))
     except (ValueError, KeyError, TypeError, AttributeError):
-        return AnswerVerdict("invalid", "200 that is no batch's answer")
-    if found + missing + unavailable != keys:  # a key that the answer leaves out is not missing
-        return AnswerVerdict("invalid", "200 that does not speak of all keys")
+        return AnswerVerdict("invalid", "200 that is not a batch's answer")
+    if found + missing + unavailable != keys:  # an omitted key is not a missing key
+        return AnswerVerdict("invalid", "200 without all keys")
     if unavailable:
         return AnswerVerdict("unavailable", "Partial", found, missing, unavailable)
     return AnswerVerdict("answered", "", found, missing)
@@ -111,7 +111,7 @@ def _judge_refusal(status: int, body: bytes, keys: int) -> AnswerVerdict:
 
 
 class LoadConnection(asyncio.Protocol):
-    """A connection that is kept alive, with one request at a time; ``intended`` and ``keys`` are its owner's."""
+    """A kept-alive connection with one request at a time; ``intended`` and ``keys`` are its owner's."""
 
     intended = 0.0
     keys = 0
@@ -121,8 +121,8 @@ class LoadConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._answer: tuple[int, bytes, bytes] | None = None
-        """Whole, and handed over once everything that has arrived was looked at: the owner may send its next request at
-        once, and what arrived before that cannot be its answer."""
+        """The whole answer, passed on after all arrived bytes were read: the owner may send its next request at once,
+        whose answer cannot have arrived before."""
         self._generation = b""
         self._body: list[bytes] = []
         self._kept = 0
@@ -130,17 +130,17 @@ class LoadConnection(asyncio.Protocol):
         self.is_open = self.is_busy = False
 
     def connection_made(self, transport: Any) -> None:
-        """Called by asyncio, as the next methods are by it or by the parser."""
+        """Take the open connection; called by asyncio."""
         self._transport, self._write = transport, transport.write
         self.is_open = True
 
     def send(self, request: bytes) -> None:
-        """Send a request; no other is unanswered."""
+        """Send a request; no other may be pending."""
         self.is_busy = True
         self._write(request)
 
     def abort(self, why: str) -> None:
-        """Close it at once. The owner learns ``why`` when it is closed."""
+        """Close it at once. The owner gets ``why`` afterwards."""
         self.is_open = False
         self._answer = None
         self._why = self._why or why
@@ -161,7 +161,7 @@ class LoadConnection(asyncio.Protocol):
             self._hand_over()
         else:
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._hand_over)  # the loop reads sockets between the two
+            loop.call_soon(loop.call_soon, self._hand_over)  # the loop reads sockets in between
 
     def on_message_begin(self) -> None:  # noqa: D102
         if self._answer is not None:
@@ -176,7 +176,7 @@ class LoadConnection(asyncio.Protocol):
         self._owner.kept_bytes += len(body)
         self._body.append(body)
         if self._owner.kept_bytes > MAX_KEPT_BYTES:
-            self.abort("an answer larger than can be kept")
+            self.abort("an answer beyond the memory limit")
 
     def on_message_complete(self) -> None:  # noqa: D102
         if self._why or (status := self._parser.get_status_code()) < 200:
@@ -211,8 +211,8 @@ class _Itimerspec(ctypes.Structure):
 
 
 class ClockTimer:
-    """Calls ``wake`` at the instant of time.monotonic() that is set. An event loop's own timers are a millisecond late,
-    which is longer than a lookup."""
+    """Call ``wake`` at a set instant of time.monotonic(). An event loop's own timers are a millisecond late, which is
+    longer than a lookup."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -223,26 +223,26 @@ class ClockTimer:
         loop.add_reader(self._descriptor, self._expire)
 
     def set(self, instant: float) -> None:
-        """Wake at ``instant``, or at once if it has passed; an earlier setting is forgotten."""
+        """Wake at ``instant``, or at once if it has passed. This replaces an earlier setting."""
         self._setting.seconds = int(instant)
         self._setting.nanoseconds = max(1, int(instant % 1 * 1e9))
         self._libc.timerfd_settime(self._descriptor, 1, ctypes.byref(self._setting), None)  # 1: an absolute time
 
     def close(self) -> None:
-        """Wake no more."""
+        """Close the timer."""
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
 
     def _expire(self) -> None:
         try:
             os.read(self._descriptor, 8)
-        except BlockingIOError:  # it was set again meanwhile
+        except BlockingIOError:  # set again meanwhile
             return
         self._wake()
 
 
 class Sender:
-    """Sends what a SenderPlan says; owns its connections."""
+    """Send the requests of a SenderPlan; owns the connections."""
 
     def __init__(self, plan: SenderPlan, context: ssl.SSLContext | None) -> None:
         load = plan.load
@@ -260,18 +260,18 @@ class Sender:
         self._backlog: deque[float] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self.kept_bytes = 0
-        self._is_over = False  # no further request will be due
+        self._is_over = False  # no more requests
         self._ended = asyncio.Event()
 
     async def open_first(self) -> None:
-        """Open some connections for the first requests. If that fails, it fails again for those."""
+        """Open some connections for the first requests. A failure here shows again in the requests."""
         for _ in range(min(_FIRST_CONNECTIONS, self._plan.max_in_flight)):
             self._open()
         if self._opening:
             await asyncio.wait(self._opening)
 
     async def run(self, start: float) -> None:
-        """Send everything from ``start`` on, by time.monotonic(), and return when each request has ended."""
+        """Send everything from ``start`` on, by time.monotonic(), and return when all requests have ended."""
         self._start, self._measured = start, start + self._plan.load.warmup
         self._timer = ClockTimer(asyncio.get_running_loop(), self._send_due)
         sweeper = asyncio.ensure_future(self._sweep())
@@ -288,7 +288,7 @@ class Sender:
                 connection.abort("")
 
     def stop(self, patience: float) -> None:
-        """Send nothing more. What is in flight has so many more seconds."""
+        """Stop sending. Pending requests get ``patience`` seconds."""
         self._is_over = True
         self._timeout = min(self._timeout, patience)
         now = time.monotonic()
@@ -353,7 +353,7 @@ class Sender:
                     lambda: connection, target.host, target.port, ssl=self._context, server_hostname=name
                 )
         except (OSError, TimeoutError) as error:
-            if self._backlog:  # the request that has waited longest fails with it
+            if self._backlog:  # the longest-waiting request fails with it
                 label = next(label for kind, label in _CONNECT_ERRORS.items() if isinstance(error, kind))
                 self._count_failure(self._backlog.popleft(), "broken", label)
         task = asyncio.current_task()
@@ -367,13 +367,13 @@ class Sender:
             self._check_end()
 
     def _open_for_backlog(self) -> None:
-        """Open as many connections as requests wait for, some at a time."""
+        """Open connections for waiting requests, some at a time."""
         room = self._plan.max_in_flight - len(self._all) - len(self._opening)
         for _ in range(min(room, len(self._backlog) - len(self._opening), _FIRST_CONNECTIONS)):
             self._open()
 
     def _use(self, connection: LoadConnection) -> None:
-        """Send what has waited longest, or keep ``connection`` for the next request."""
+        """Send the longest-waiting request, or keep ``connection`` idle."""
         if not connection.is_open:
             self._open_for_backlog()
         elif self._backlog:
@@ -382,7 +382,7 @@ class Sender:
             self._idle.append(connection)
 
     def take_answer(self, connection: LoadConnection, status: int, generation: bytes, body: bytes) -> None:
-        """Count the answer to the request of ``connection``, which takes another one if it ``is_open``."""
+        """Count the answer to the request of ``connection``, and reuse the connection if it ``is_open``."""
         now, tally = time.monotonic(), self.tally
         if connection.intended >= self._measured:
             verdict = self._judge(status, generation, body, connection.keys)
@@ -402,7 +402,7 @@ class Sender:
             self._check_end()
 
     def lose(self, connection: LoadConnection, label: str) -> None:
-        """``connection`` is closed. If it is busy, its request is not answered."""
+        """Forget a closed ``connection``; a pending request counts as failed."""
         self._all.pop(connection, None)
         if connection.is_busy:
             connection.is_busy = False
@@ -424,7 +424,7 @@ class Sender:
             self._check_end()
 
     def _count_wait(self, intended: float, seconds: float, kind: str) -> None:
-        """Count a request that was given up, and for which a user would have waited ``seconds``."""
+        """Count a failed request, for which a user would have waited ``seconds``."""
         if intended >= self._measured:
             setattr(self.tally, kind, getattr(self.tally, kind) + 1)
             self.tally.latencies.append(int(seconds * _MICROSECONDS))
@@ -442,7 +442,7 @@ class Sender:
 async def _run() -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_end_by_bug)
-    orders = asyncio.StreamReader(limit=1 << 30)  # a plan has all keys
+    orders = asyncio.StreamReader(limit=1 << 30)  # a plan holds all keys
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), os.fdopen(0, "rb", closefd=False))
     transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(1, "wb", closefd=False))
     if not (line := await orders.readline()):
@@ -450,7 +450,7 @@ async def _run() -> None:
     plan = SenderPlan.from_line(line)
     sender = Sender(plan, ssl.create_default_context(cafile=plan.ca_file) if plan.target.is_encrypted else None)
     gc.freeze()
-    gc.disable()  # requests leave no cycles behind, and a pass over a million keys is a pause
+    gc.disable()  # requests make no reference cycles, and a collection over a million keys is a pause
     await sender.open_first()
     transport.write(b'{"ready":true}\n')
     if not (line := await orders.readline()):
@@ -474,7 +474,7 @@ async def _run() -> None:
 
 
 def _end_by_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> NoReturn:
-    """An error that nobody handles would come again with each request, and requests would be forgotten."""
+    """Exit on an unhandled error, which would repeat with each request and lose requests."""
     print(context["message"], file=sys.stderr)
     if "exception" in context:
         traceback.print_exception(context["exception"])
