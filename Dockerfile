@@ -1,9 +1,9 @@
 # One image for every verb: operator, builders, shard servers, routers. `make image` builds it.
-# Nothing is fetched but from Debian's, Python's, Rust's and Go's package registries. Docker's classic builder will do.
+# It needs only the package registries of Debian, Python, Rust and Go. Docker's classic builder is enough.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 ARG GO_IMAGE=golang:1.26-bookworm
 
-# oras pushes images of shards. go.sum has the checksums of all that it is built from.
+# oras pushes images of shards. go.sum has the checksums of its sources.
 FROM ${GO_IMAGE} AS oras
 ARG GOPROXY
 WORKDIR /src
@@ -13,16 +13,16 @@ RUN CGO_ENABLED=0 GOTOOLCHAIN=local \
  && /oras version
 
 FROM ${PYTHON_IMAGE} AS build
-# pip's own variables, for machines that reach its registry through a mirror; make image passes them if they are set.
+# pip's variables for mirrors of its registry; make image passes them if they are set.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ARG PIP_DEFAULT_TIMEOUT
-# The same for cargo. CARGO_MIRROR is the index of a registry that stands in for crates.io: sparse+https://…/
+# The same for cargo. CARGO_MIRROR is the index of a mirror of crates.io: sparse+https://…/
 ARG CARGO_MIRROR
 ARG CARGO_HTTP_TIMEOUT
 ARG CARGO_NET_RETRY
-# What builds the native kernels: cargo 1.85 or newer. Debian 12 has it under these names, Debian 13 as "cargo rustc".
+# cargo 1.85 or newer builds the native kernels. Debian 12 has it under these names, Debian 13 as "cargo rustc".
 ARG RUST_PACKAGES="cargo-web rustc-web"
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ROOT_USER_ACTION=ignore \
     CARGO_HOME=/opt/cargo PYO3_NO_PYTHON=1 LOOKUPDB_NATIVE=1
@@ -31,11 +31,11 @@ RUN apt-get update \
       binutils gcc libc6-dev ${RUST_PACKAGES}
 WORKDIR /src
 RUN python3 -m venv /opt/lookupdb
-# The dependencies change less often than the code: a layer of their own. Some come with symbols for debuggers.
+# The dependencies change less often than the code, so they get their own layer. Some contain debug symbols.
 COPY requirements/run.txt requirements/
 RUN /opt/lookupdb/bin/pip install --quiet --no-deps --require-hashes --only-binary :all: -r requirements/run.txt \
  && find /opt/lookupdb -name '*.so*' -type f -exec strip --strip-debug {} +
-# So do the crates. An empty library stands in for ours, which is then forgotten: cargo would go by the files' times.
+# The same for crates: build an empty library in place of ours, and clean it, because cargo compares file times.
 COPY server/native/Cargo.toml server/native/Cargo.lock server/native/
 RUN mkdir -p server/native/src "$CARGO_HOME" \
  && if [ -n "$CARGO_MIRROR" ]; then \
@@ -46,9 +46,8 @@ RUN mkdir -p server/native/src "$CARGO_HOME" \
  && cargo build --quiet --release --locked \
  && cargo clean --quiet --release --package lookupdb-native
 COPY . .
-# What only builds is taken out again. Bytecode is compiled now, since nothing can be written later, and trusted as it
-# stands: layers may lose the fractions of a file's time. Not that of the Kubernetes client's 1,500 generated modules
-# (60 MB): the operator deals with objects as JSON and imports none of them.
+# Remove build tools. Compile bytecode now, since nothing can be written later, and without time stamps: layers may lose
+# fractions of a second. Skip the Kubernetes client's 1,500 generated modules (60 MB): the operator imports none of them.
 RUN /opt/lookupdb/bin/pip install --quiet --no-deps --no-build-isolation --no-index . \
  && cd / && /opt/lookupdb/bin/lookupdb --version \
  && /opt/lookupdb/bin/pip uninstall --quiet --yes hatchling editables pathspec pluggy tomlkit trove-classifiers \
@@ -60,14 +59,13 @@ FROM ${PYTHON_IMAGE} AS run
 RUN groupadd --gid 10001 lookupdb \
  && useradd --uid 10001 --gid 10001 --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin lookupdb \
  && rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /tmp/* /root/.cache
-# Nothing can be installed any more: what installs goes, with the Perl that only packages' scripts use. The packages'
-# records stay for scanners.
+# Remove installers, and Perl, which only package scripts use. Keep the package records for scanners.
 RUN rm -rf /usr/bin/apt* /usr/bin/pip* /usr/local/bin/pip* /usr/bin/perl* /usr/lib/*/perl-base \
  && find /usr/lib /usr/local/lib -maxdepth 3 -path '*-packages/*' \( -name 'pip*' -o -name 'setuptools*' -o -name 'wheel*' \) \
       -prune -exec rm -rf {} +
 COPY --from=build /opt/lookupdb /opt/lookupdb
 COPY --from=oras /oras /usr/local/bin/oras
-# The bill of materials is of what is there now. It has no time in it: the same image gives the same bytes.
+# The bill of materials lists what is installed now. It has no time stamp: the same image gives the same bytes.
 COPY supply_chain /tmp/sbom/supply_chain
 COPY requirements/run.txt /tmp/sbom/requirements/
 COPY server/native/Cargo.lock /tmp/sbom/server/native/
@@ -76,12 +74,12 @@ RUN mkdir -p /usr/share/doc/lookupdb && cd /tmp/sbom \
  && PYTHONDONTWRITEBYTECODE=1 /opt/lookupdb/bin/python -m supply_chain.sbom --image > /usr/share/doc/lookupdb/sbom.cdx.json \
  && rm -rf /tmp/sbom
 
-# One layer, so that what a base has installed, cached and deleted is not shipped.
+# One layer, without files that the base image installed and deleted.
 FROM scratch
 LABEL org.opencontainers.image.title=lookupdb org.opencontainers.image.licenses=Apache-2.0 \
       dev.lookupdb.sbom=/usr/share/doc/lookupdb/sbom.cdx.json
 COPY --from=run / /
-# The root may be read-only: nothing is written but to volumes and /tmp.
+# The root may be read-only: only volumes and /tmp are written.
 ENV PATH=/opt/lookupdb/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     HOME=/tmp \

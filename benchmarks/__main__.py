@@ -25,8 +25,8 @@ _REPORT: Final = _ROOT / "docs" / "benchmarks.md"
 
 
 def main() -> int:
-    """Run what the arguments ask for. 0: measured, whatever came out; 1: could not be measured."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped on the way out
+    """Run what the arguments ask for. Return 0 after a measurement, whatever its result, and 1 without one."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped on exit
     arguments = _arguments()
     if arguments.list:
         print("\n".join(f"{row.name:14} {row.title}" for row in ROWS))
@@ -47,7 +47,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure lookupdb against its peers.")
     names = [row.name for row in ROWS]
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help="this row (may be repeated)")
-    parser.add_argument("--quick", action="store_true", help="less data and shorter rounds: does it run, not how fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="less data and shorter rounds, to check that everything runs"
+    )
     parser.add_argument("--list", action="store_true", help="list the rows")
     return parser.parse_args()
 
@@ -89,7 +91,7 @@ def _run(rows: list[Row], arguments: argparse.Namespace) -> None:
 
 
 def _keep(date: datetime, results: dict[str, Result], verdicts: list[targets.Verdict]) -> None:
-    """Every round of every side as JSON, for whoever wants to look closer."""
+    """Return every round of every side as JSON."""
     members = {
         "date": date.isoformat(),
         "machine": machine.describe(),

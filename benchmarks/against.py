@@ -1,7 +1,7 @@
-"""`python -m benchmarks.against FOLDER`: Python's kernels here against those of another checkout, and Redis.
+"""`python -m benchmarks.against FOLDER`: compare Python's kernels here, those of another checkout, and Redis.
 
-Shard servers of both serve the same files on the same core and are asked by turns for so many keys. What is compared is
-processor time, which the kernel counts in nanoseconds: a machine that others use changes it less than a rate.
+Shard servers of both serve the same files on the same core, in turns. The comparison is of processor time, which varies
+less on a shared machine than a rate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOW: Final = "now"
 
 
 class Ask(NamedTuple):
-    """A kind of load: of so many requests, each for so many keys."""
+    """A kind of load: a number of requests, and of keys in each."""
 
     title: str
     script: Path
@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the other checkout (git worktree add FOLDER COMMIT)")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--rows", type=int, default=FULL.rows, help="recommendations that are served")
+    parser.add_argument("--rows", type=int, default=FULL.rows, help="number of recommendations")
     arguments = parser.parse_args()
     trees = {_BEFORE: arguments.folder.absolute(), _NOW: _HERE}
     settings = replace(FULL, rows=arguments.rows)
@@ -74,7 +74,7 @@ def _asks(arena: Arena) -> Iterator[Ask]:
 
 
 def _serve(arena: Arena, tree: Path, generation: datasets.Generation, name: str) -> Running:
-    """A shard server of the code in ``tree``, with one worker and Python's kernels."""
+    """Start a shard server of the code in ``tree``, with one worker and Python's kernels."""
     log = arena.run / f"{name}.log"
     ready = log.with_suffix(".ready")
     words = [sys.executable, "-m", "lookupdb", "serve", str(generation.folder), "--shard", "0", "--workers", "1"]
@@ -86,7 +86,7 @@ def _serve(arena: Arena, tree: Path, generation: datasets.Generation, name: str)
 
 
 def _measure(arena: Arena, ask: Ask, sides: dict[str, Running], rounds: int) -> dict[str, list[float]]:
-    """Side → microseconds a key, for each round. Every other round is in the other order; the first does not count."""
+    """Return side → microseconds a key, for each round. The order alternates, and the first round does not count."""
     costs: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds + 1):
         for side in list(sides)[:: -1 if number % 2 else 1]:
@@ -108,7 +108,7 @@ def _cpu_nanoseconds(server: Server) -> int:
 
 
 def _line(title: str, costs: dict[str, list[float]]) -> str:
-    """Medians; of the ratios, those of rounds."""
+    """Print medians; ratios are medians of the rounds' ratios."""
 
     def ratio(side: str, other: str) -> float:
         return statistics.median(mine / theirs for mine, theirs in zip(costs[side], costs[other], strict=True))

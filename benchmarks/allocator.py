@@ -1,7 +1,8 @@
 """`python -m benchmarks.allocator`: memory of all processes with the C library's allocator, and with another.
 
-Builds, serves and asks in two ways, by turns: as it is, and with an allocator of this machine preloaded. With `--image`
-everything happens inside a container, the asking too (`--inside`): no network, a read-only root, all files in memory.
+Builds, serves and asks in turns: with the default allocator, and with another one of this machine preloaded. With
+`--image` everything happens inside a container, the asking too (`--inside`): no network, a read-only root, all files in
+memory.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _DOCKER: Final = (
 
 
 def main() -> None:
-    """Measure both sides and print Markdown; inside the container: measure one, and print JSON."""
+    """Measure both sides and print Markdown. Inside the container, measure one and print JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocator", description=__doc__.splitlines()[0])
-    parser.add_argument("--image", help="run this image by docker; else this very Python")
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="of each side")
+    parser.add_argument("--image", help="run this image with docker; by default this Python")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="repetitions of each side")
     parser.add_argument("--preload", default="/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", help="the other allocator")
     parser.add_argument("--inside", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -75,7 +76,8 @@ def _run_image(image: str, library: str) -> Any:
 
 
 def _markdown(results: dict[str, list[dict[str, Any]]]) -> str:
-    """Circumstances and table; a cell is the median of the repetitions and, in brackets, the least and greatest."""
+    """Return circumstances and table. A cell has the median of the repetitions, and the least and greatest in
+    brackets."""
     (name, ours), (other, theirs) = results.items()
     lines = [f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}, {os.cpu_count()} cores, {len(ours)} of each side"]
     lines += [*(f"{side}: {runs[0]['versions']}" for side, runs in results.items()), ""]
@@ -89,14 +91,14 @@ def _markdown(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 class _Measurement:
-    """What one side takes, in a folder of its own."""
+    """Measure one side in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._port = free_port()
 
     def run(self) -> dict[str, Any]:
-        """Build, serve, ask, and read everybody's memory."""
+        """Build, serve, ask, and read the memory of all processes."""
         source = datasets.source(self._folder, "recommendations", _ROWS)
         keys = [json.loads(line)["customer"] for line in source.read_bytes().splitlines()]
         manifest = datasets.manifest(self._folder, "recommendations", source, shards=4, compression="zstd")
@@ -114,19 +116,19 @@ class _Measurement:
         return {"bytes": found, "versions": _versions()}
 
     def _build(self, manifest: Path) -> int:
-        """Peak memory, in bytes, of building a dataset into the store that `up` then serves it from."""
+        """Return the peak memory, in bytes, of a build into the store that `up` then serves."""
         words = [*_LOOKUPDB, *f"build -f {manifest} --store {self._folder}/store --progress none".split()]
         return int(json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)["peakMemoryBytes"])
 
     def _wait(self) -> None:
-        """Until the router answers; for long enough, and then the asking will say what is wrong."""
+        """Wait until the router answers, but not forever: the requests will then show the error."""
         for _ in range(1200):
             with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self._port}/v1/dataset", timeout=5):
                 return
             time.sleep(0.1)
 
     async def _ask(self, keys: list[str]) -> None:
-        """900,000 keys in batches of 100, then 100,000 alone, over 32 connections. Every key must be found."""
+        """Ask for 900,000 keys in batches of 100, then 100,000 alone, over 32 connections. Every key must be found."""
         rng = random.Random(generators.SEED)
         batches = (json.dumps({"keys": rng.choices(keys, k=100)}) for _ in range(9_000))
         posts = (f"POST /v1/lookup HTTP/1.1\r\n{_HEAD}Content-Length: {len(it)}\r\n\r\n{it}" for it in batches)
@@ -148,7 +150,8 @@ class _Measurement:
 
 
 def _servers(up: int) -> Iterator[tuple[str, int]]:
-    """Private bytes: the mean of the four shard servers, each a supervisor and a worker, and the router's two."""
+    """Return private bytes: the mean of the four shard servers, each a supervisor and a worker, and the router's
+    two."""
     sizes: dict[str, list[int]] = {}
     for pid in list(memory.tree(up))[1:]:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -159,7 +162,7 @@ def _servers(up: int) -> Iterator[tuple[str, int]]:
 
 
 def _versions() -> str:
-    """Of the allocator that this very process has mapped, and of Python."""
+    """Return the versions of Python, and of the allocator that this process has mapped."""
     found = re.search(r"Package: libc6\n(?:.+\n)*?Version: (\S+)", Path("/var/lib/dpkg/status").read_text())
     library = os.environ.get("LD_PRELOAD", "")
     is_mapped = library and str(Path(library).resolve()) in Path("/proc/self/maps").read_text()

@@ -1,4 +1,4 @@
-"""Everything that rows compare, made when a row first asks for it and ended with the run."""
+"""Servers and files that rows compare, made on first use and removed with the run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from benchmarks.processes import Cost, Server, measured
 from benchmarks.settings import Settings
 
 SHARDS: Final = 4
-"""Behind the router and behind nutcracker."""
+"""The number of shards behind the router, and behind nutcracker."""
 _LARGE: Final = (".load", ".wrk", ".pickle", ".sqlite")
-"""What is not worth keeping when a run is over; logs and settings are."""
+"""Files that are removed after a run; logs and settings stay."""
 
 Running = tuple[Server, int]
 """A server and its port."""
 
 
 class Routed(NamedTuple):
-    """A router and its port; the shard servers behind it, and theirs; and where the router speaks RESP."""
+    """A router, its port and its RESP port, with its shard servers and their ports."""
 
     server: Server
     port: int
@@ -40,24 +40,24 @@ class Routed(NamedTuple):
 
 
 def cost_name(name: str, kernels: Kernels) -> str:
-    """Under which name ``Arena.costs`` has what building ``name`` cost."""
+    """Return the name in ``Arena.costs`` of building ``name``."""
     return name if kernels == "native" else f"{name}, {kernels}"
 
 
 class Arena:
-    """Servers and files of one run. Servers are started idle beside each other; one is loaded at a time."""
+    """Servers and files of one run. Idle servers may run beside each other; only one is loaded at a time."""
 
     def __init__(self, settings: Settings, folder: Path, say: Callable[[str], None]) -> None:
         self.settings, self.folder, self.say = settings, folder, say
         self.costs: dict[str, list[Cost]] = {}
-        """What was built or loaded → what it cost, each time."""
+        """Built or loaded data → their costs."""
         self._stack = ExitStack()
         self._shards: dict[tuple[str, Kernels], Running] = {}
         self._routers: dict[str, Routed] = {}
         self._generations: dict[str, Generation] = {}
         self.run = folder / "run"
         self.redises: tuple[Server, ...] = ()
-        """Those behind ``nutcracker``."""
+        """The Redis servers behind ``nutcracker``."""
 
     def __enter__(self) -> Self:
         shutil.rmtree(self.run, ignore_errors=True)
@@ -90,7 +90,7 @@ class Arena:
         return generator.compiled(self.folder)
 
     def built(self, source: Path, kind: str = "recommendations", *, shards: int, compression: str) -> Generation:
-        """A generation, built once a run. Its cost is in ``costs`` under its name."""
+        """A generation, built once a run. ``costs`` has its cost under its name."""
         manifest = datasets.manifest(self.run, kind, source, shards=shards, compression=compression)
         if manifest.stem not in self._generations:
             self.build(manifest)
@@ -98,7 +98,7 @@ class Arena:
         return self._generations[manifest.stem]
 
     def build(self, manifest: Path, kernels: Kernels = "native") -> Cost:
-        """Build again what ``manifest`` describes. Its cost is in ``costs`` under its ``cost_name``."""
+        """Build the generation of ``manifest`` again. ``costs`` has its cost under ``cost_name``."""
         self.say(f"building {manifest.stem}, {kernels} kernels")
         store = self.run / ("store" if kernels == "native" else f"store-{kernels}")
         shutil.rmtree(store / "local" / "default" / f"{manifest.stem}-local", ignore_errors=True)
@@ -112,7 +112,7 @@ class Arena:
 
     @cached_property
     def text_source(self) -> Path:
-        """The recommendations with their products as text, which raw values are made of."""
+        """The recommendations with products as text, the source of raw values."""
         return datasets.text_source(self.source)
 
     def raw_generation(self, *, shards: int, compression: str) -> Generation:
@@ -135,13 +135,13 @@ class Arena:
 
     @cached_property
     def redis(self) -> Running:
-        """Redis with all recommendations. Which core it is on is up to the row."""
+        """Redis with all recommendations. The row chooses its core."""
         running = self._keep(redis.start(self.run / "redis.log", None))
         self.load_redis(running[1])
         return running
 
     def load_redis(self, port: int) -> Cost:
-        """Fill Redis by pipelined SET from Python."""
+        """Fill Redis with pipelined SETs from Python."""
         redis.empty(port)
         return self.load("redis", str(port))
 
@@ -158,7 +158,7 @@ class Arena:
         return self._route(kernels, self.generation(shards=SHARDS), SHARDS, kernels)
 
     def variant_router(self, *, shards: int, compression: str = "zstd", raw: bool = False) -> Routed:
-        """The same, of so many shards, as they are by default or not compressed, of JSON or of raw values."""
+        """The same with this many shards, compressed or not, of JSON or of raw values."""
         generate = self.raw_generation if raw else self.generation
         name = f"{'raw' if raw else 'json'}-{compression}-{shards}"
         return self._route(name, generate(shards=shards, compression=compression), shards, "native")
@@ -180,7 +180,7 @@ class Arena:
 
     @cached_property
     def encrypted_router(self) -> Running:
-        """A router over the same shards, to which clients speak TLS and show ``secrets.TOKEN``."""
+        """A router with TLS and ``secrets.TOKEN`` over the same shards."""
         folder = self.run / "secrets"
         options, ports = secrets.write(folder), self.router().shard_ports
         log = self.run / "router-encrypted.log"
@@ -188,13 +188,13 @@ class Arena:
         return self._keep((server, port))
 
     def start_webdis(self, name: str) -> Running:
-        """webdis on the server's core, a fresh one for each row ``name``: after clients left in the middle of a
-        request, it was seen to give their answers to the next client."""
+        """webdis on the server's core, a fresh one for each row ``name``. If clients leave during a request, it may
+        give their answers to the next client."""
         return self._keep(webdis.start(self.run / f"webdis-{name}.log", SERVER_CORE, self.redis[1]))
 
     @cached_property
     def flask(self) -> Running:
-        """Flask on the server's core, with everything in its heap."""
+        """Flask on the server's core, with all data in its heap."""
         self.say("starting Flask, which reads the whole dataset")
         return self._keep(flask.start(self.run / "flask.log", SERVER_CORE, self.source))
 

@@ -1,4 +1,4 @@
-"""The data that is measured: generated files, generations built from them, and a sample of keys to ask for."""
+"""The measured data: generated files, generations built from them, and a sample of keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIXES: Final = {"recommendations": "jsonl", "persondb": "csv"}
 
 
 def source(folder: Path, kind: str, rows: int) -> Path:
-    """The generated file of ``rows`` rows, made if it is not there yet."""
+    """Return the generated file of ``rows`` rows; make it if necessary."""
     path = folder / f"{kind}-{rows}.{_SUFFIXES[kind]}"
     if not path.exists():
         generators.write(kind, rows, path)
@@ -27,7 +27,7 @@ def source(folder: Path, kind: str, rows: int) -> Path:
 
 
 def manifest(folder: Path, kind: str, source: Path, *, shards: int, compression: str) -> Path:
-    """The example's manifest with another source, shard count and compression, under a name of its own."""
+    """Write the example's manifest with another name, source, shard count and compression."""
     document: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{kind}.yaml").read_text())
     name = f"{source.stem}-{compression}-{shards}"
     document["metadata"]["name"] = name
@@ -40,7 +40,7 @@ def manifest(folder: Path, kind: str, source: Path, *, shards: int, compression:
 
 
 def text_source(source: Path) -> Path:
-    """The recommendations of ``source`` with their products as text, made if that file is not there yet."""
+    """Return the recommendations of ``source`` with products as text; make the file if necessary."""
     path = source.with_name(source.name.replace("recommendations", "recommendations-text"))
     if not path.exists():
         unfinished = path.with_suffix(".tmp")
@@ -53,7 +53,7 @@ def text_source(source: Path) -> Path:
 
 
 def raw_manifest(folder: Path, text_source: Path, *, shards: int, compression: str) -> Path:
-    """The same as ``manifest``, of recommendations whose products are raw values."""
+    """Write ``manifest`` again, for recommendations whose products are raw values."""
     path = manifest(folder, "recommendations", text_source, shards=shards, compression=compression)
     document = yaml.safe_load(path.read_text())
     document["spec"]["value"] = {"column": "products", "format": "raw", "compression": compression}
@@ -78,18 +78,18 @@ class Generation:
 
     @property
     def file_bytes(self) -> int:
-        """Of all shard files."""
+        """The size of all shard files."""
         return sum(file.stat().st_size for file in self.files)
 
 
 def copy(generation: Generation, folder: Path) -> Generation:
-    """Copy ``generation``, for a row that does things to its files, and return the copy."""
+    """Copy ``generation``, for a row that changes its files."""
     shutil.copytree(generation.folder, folder)
     return replace(generation, folder=folder, files=tuple(folder / file.name for file in generation.files))
 
 
 def generation(store: Path, name: str) -> Generation:
-    """The one generation of dataset ``name`` in the local ``store``. Raises BenchError when there is none."""
+    """Return the only generation of dataset ``name`` in the local ``store``. Raises BenchError if there is none."""
     found = sorted(store.glob(f"local/default/{name}-local/*/manifest.json"))
     if len(found) != 1:
         raise BenchError(f"expected one generation of {name} in {store}, found {len(found)}")
@@ -111,19 +111,19 @@ def generation(store: Path, name: str) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A random sample of the dataset: keys, and the values that must come back, byte for byte."""
+    """A random sample: keys, and the expected values, byte for byte."""
 
     keys: tuple[bytes, ...]
     values: tuple[bytes, ...]
 
     def batches(self, size: int) -> list[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
-        """The sample in groups of ``size``; a rest is left out."""
+        """Return the sample in groups of ``size``, without a rest."""
         starts = range(0, len(self.keys) - size + 1, size)
         return [(self.keys[at : at + size], self.values[at : at + size]) for at in starts]
 
 
 def sample(recommendations: Path, rows: int, count: int, seed: int = 7) -> Pairs:
-    """``count`` different random records of a recommendations file of ``rows`` rows, in random order."""
+    """Return ``count`` different random records of a recommendations file of ``rows`` rows, in random order."""
     rng = random.Random(seed)
     wanted = set(rng.sample(range(rows), min(count, rows)))
     with recommendations.open("rb") as file:

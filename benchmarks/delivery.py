@@ -1,8 +1,8 @@
-"""`python -m benchmarks.delivery`: what it costs to get a shard to a server, by spec.serving.delivery.
+"""`python -m benchmarks.delivery`: the cost of getting a shard to a server, by spec.serving.delivery.
 
-Builds a generation of values that do not compress, and serves its first shard from a store in a folder, each time with
-an empty page cache: fetched into another folder, and mapped where it lies; warmed, and not. Then writes the images of
-all shards, and pushes them to a registry of this machine. Prints Markdown.
+Builds a generation of incompressible values. Serves its first shard from a store in a folder, each time with an empty
+page cache: fetched into another folder or mapped in place, warmed or not. Then writes the images of all shards, and
+pushes them to a local registry. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.processes import Cost, Server, measured
 
 _LOOKUPDB: Final = (sys.executable, "-m", "lookupdb")
 _TOOLS: Final = Path(__file__).parents[1] / ".tools" / "bin"
-"""Where `make oras` puts what a push needs."""
+"""`make oras` puts it here."""
 _VALUE_BYTES: Final = 768
 _KEYS: Final = 1000
 _SECONDS: Final = 3600
@@ -38,28 +38,28 @@ _SECONDS: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How one server got ready, and its first lookups."""
+    """The start of one server, and its first lookups."""
 
     fetch_seconds: float
     ready_seconds: float
-    """Of the server alone."""
+    """The server's own time."""
     first_milliseconds: float
-    """The very first lookup."""
+    """The first lookup."""
     median_microseconds: float
-    """Of the first thousand, one after the other."""
+    """The first thousand lookups, one after the other."""
     slowest_milliseconds: float
     disk_bytes: int
-    """Beside the store."""
+    """Files beside the store."""
 
 
 def main() -> None:
     """Measure, and print Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=1024, metavar="N", help="of the generation")
+    parser.add_argument("--megabytes", type=int, default=1024, metavar="N", help="size of the generation")
     parser.add_argument("--shards", type=int, default=4, metavar="N")
-    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="of each way, by turns")
-    parser.add_argument("--folder", type=Path, help="where the store is: on a mount, say; else with all other files")
-    parser.add_argument("--repository", help="HOST/PATH of a registry without TLS to push to; else one in memory")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="repetitions of each way, in turns")
+    parser.add_argument("--folder", type=Path, help="the store's folder, for example on a mount")
+    parser.add_argument("--repository", help="HOST/PATH of a registry without TLS; by default one in memory")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lookupdb-delivery-") as scratch:
         folder = options.folder or Path(scratch)
@@ -97,7 +97,7 @@ class _Measurement:
         self._measure_images()
 
     def _build(self) -> None:
-        """From rows of a seed; a shard has the keys that hash to it, so that only those of the first are asked."""
+        """Return records of a seed. Only keys of the first shard are asked for."""
         source = self._scratch / "people.csv"
         rows = self._options.megabytes * (1 << 20) // (_VALUE_BYTES * 4 // 3 + 40)
         chance = random.Random(1)
@@ -189,7 +189,7 @@ def _run(*words: str) -> Cost:
 
 
 def _drop_pages(folder: Path) -> None:
-    """Take what is in ``folder`` out of the page cache."""
+    """Drop the files in ``folder`` from the page cache."""
     for path in folder.rglob("*.lmdb"):
         with path.open("rb") as file:
             os.fdatasync(file.fileno())
@@ -197,7 +197,7 @@ def _drop_pages(folder: Path) -> None:
 
 
 def _ask(port: int, keys: Sequence[str]) -> list[float]:
-    """The seconds that each key took, one after the other on one connection; each must be found."""
+    """Return the seconds of each lookup, one after the other on one connection. Each key must be found."""
     times = []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client, client.makefile("rb") as answers:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -212,7 +212,7 @@ def _ask(port: int, keys: Sequence[str]) -> list[float]:
 
 
 def _open_registry(repository: str | None) -> AbstractContextManager[str]:
-    """A repository; of a registry of the tests', which holds nothing, if none is given."""
+    """Return a repository, by default of an empty test registry."""
     from contextlib import contextmanager, nullcontext
 
     if repository is not None:

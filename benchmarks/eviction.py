@@ -1,4 +1,4 @@
-"""Takes a file out of the page cache, although a server has it mapped: what the kernel does when memory is short."""
+"""Evicts a file from the page cache while a server maps it, as the kernel does when memory is short."""
 
 from __future__ import annotations
 
@@ -26,10 +26,8 @@ class _Stretch(ctypes.Structure):
 
 
 def evict(file: Path, pids: Sequence[int]) -> None:
-    """Evict ``file``, which none but the processes ``pids`` and their descendants map. A page that two of them map
-    stays, so that each round of one begins with the eviction of what the other has touched. Raises BenchError when much
-    of the file stays.
-    """
+    """Evict ``file``, which only the processes ``pids`` and their descendants map. A page that two of them map stays;
+    so each round of one begins by evicting what the other has touched. Raises BenchError if much of the file stays."""
     for _ in range(_TRIES):
         for process in [descendant for pid in pids for descendant in memory.tree(pid)]:
             for start, end in _mappings(process, file):
@@ -37,7 +35,9 @@ def evict(file: Path, pids: Sequence[int]) -> None:
         _drop_unmapped(file)
         if memory.cached([file]) <= _REMAINS * file.stat().st_size:
             return
-    raise BenchError(f"the kernel keeps {memory.cached([file]):,} bytes of {file} in memory: who else maps it?")
+    raise BenchError(
+        f"the kernel keeps {memory.cached([file]):,} bytes of {file} in memory: does another process map it?"
+    )
 
 
 def _mappings(pid: int, file: Path) -> Iterator[tuple[int, int]]:

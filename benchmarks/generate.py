@@ -10,7 +10,7 @@ from benchmarks import generators
 
 
 def main() -> None:
-    """Write the file that the arguments ask for, and say how large it is."""
+    """Write the requested file, and print its size."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.generate", description=__doc__)
     parser.add_argument("kind", choices=list(generators.KINDS))
     parser.add_argument("--rows", type=int, required=True, metavar="N")

@@ -1,5 +1,5 @@
 """`python -m benchmarks.long_runs`: memory of a router under batches of mixed sizes, and of an operator over a day of
-refreshes, with the C library's allocator and with another one preloaded, side by side."""
+refreshes. Compares the C library's allocator with a preloaded one, side by side."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _PATIENCE: Final = 1200.0
 def main() -> None:
     """Run one side of one kind in this process, or both sides of both kinds in children, and print Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_runs", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=240, help="of the router's load")
-    parser.add_argument("--refreshes", type=int, default=24, help="of every dataset of the operator")
+    parser.add_argument("--seconds", type=float, default=240, help="seconds of load on the router")
+    parser.add_argument("--refreshes", type=int, default=24, help="refreshes of each of the operator's datasets")
     parser.add_argument("--preload", default="libjemalloc.so.2", metavar="LIBRARY", help="the other allocator")
     parser.add_argument("--side", nargs=2, metavar=("KIND", "LIBRARY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -66,7 +66,7 @@ def _markdown(kind: str, sides: dict[str, dict[str, float]]) -> Iterator[str]:
 
 @contextmanager
 def _preloaded(library: str) -> Iterator[None]:
-    """Processes that are started meanwhile have ``library`` preloaded; "" is none."""
+    """Preload ``library`` in processes started meanwhile; "" is none."""
     with ExitStack() as stack:
         if library:
             os.environ["LD_PRELOAD"] = library
@@ -75,7 +75,7 @@ def _preloaded(library: str) -> Iterator[None]:
 
 
 def _router(library: str, seconds: float) -> dict[str, float]:
-    """A `lookupdb up` with four shards, asked for so long."""
+    """Ask a `lookupdb up` with four shards for this long."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         work = Path(folder)
         source = datasets.source(work, "recommendations", _ROWS)
@@ -104,7 +104,7 @@ def _router(library: str, seconds: float) -> dict[str, float]:
 
 
 async def _ask(port: int, keys: list[str], seconds: float, worker: int) -> tuple[list[float], int, int]:
-    """Private memory of ``worker``, once a second, how many keys were answered, and how many batches were not."""
+    """Return the private memory of ``worker`` once a second, and the numbers of answered keys and of failed batches."""
     end = time.monotonic() + seconds
     clients = [asyncio.create_task(_client(port, keys, end, random.Random(number))) for number in range(_CONNECTIONS)]
     samples = []
@@ -116,9 +116,9 @@ async def _ask(port: int, keys: list[str], seconds: float, worker: int) -> tuple
 
 
 async def _client(port: int, keys: list[str], end: float, chance: random.Random) -> tuple[int, int]:
-    """Ask batches of 1 to 1,000 keys, small ones as often as large ones, over connections that last for some.
+    """Ask batches of 1 to 1,000 keys, small ones as often as large ones, over connections of limited life.
 
-    Returns how many keys were answered, and how many batches were not: a busy machine keeps no deadline.
+    Return the numbers of answered keys and of failed batches: a busy machine misses deadlines.
     """
     answered = refused = 0
     while time.monotonic() < end:
@@ -141,7 +141,7 @@ async def _client(port: int, keys: list[str], end: float, chance: random.Random)
 
 
 def _operator(library: str, refreshes: int) -> dict[str, float]:
-    """An operator in a simulated cluster, all of whose datasets are refreshed so often."""
+    """Run an operator in a simulated cluster whose datasets are refreshed this often."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         cluster = operator_load.Cluster(_OPERATOR, Path(folder))
         stack.callback(cluster.close)
@@ -166,7 +166,7 @@ def _router_workers(up: Server) -> list[int]:
 
 
 def _private_megabytes(pid: int) -> float:
-    """Of a process that must be there. Raises ValueError."""
+    """Return the memory of a process. Raises ValueError if it has ended."""
     found = private_bytes(pid)
     if not found:
         raise ValueError(f"process {pid}, whose memory is measured, has ended")

@@ -1,4 +1,4 @@
-"""The machine a run was made on: its cores, what is installed, in which versions."""
+"""The machine of a run: its cores, and the versions of installed software."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final
 
 CORES: Final = sorted(os.sched_getaffinity(0))
 LOAD_CORE: Final = CORES[0]
-"""Where the load generator runs, and what stands behind a router."""
+"""The core of the load generator, and of servers behind a router."""
 SERVER_CORE: Final = CORES[-1]
-"""Where the one measured server runs, alone."""
+"""The core of the measured server."""
 
 PACKAGES: Final = {
     "redis-server": "redis-server",
@@ -28,7 +28,7 @@ PACKAGES: Final = {
     "setpriv": "util-linux",
     "fincore": "util-linux-extra",
 }
-"""Program → the Debian package that brings it."""
+"""Program → its Debian package."""
 
 _PAGERS: Final = Path("/sys/kernel/mm/damon/admin/kdamonds")
 _LOAD_BEFORE: Final = os.getloadavg()[0]
@@ -56,11 +56,11 @@ _PYTHON: Final = [
 
 
 class BenchError(Exception):
-    """What a person who runs the benchmarks should read, instead of a traceback."""
+    """An error for the person who runs the benchmarks, shown without a traceback."""
 
 
 def require(programs: Iterable[str]) -> None:
-    """Raises BenchError, naming the Debian packages to install, when a program is missing, or a second core."""
+    """Check for programs and a second core. Raises BenchError with the Debian packages to install."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     os.environ["PATH"] = path
     missing = [program for program in programs if not shutil.which(program)]
@@ -72,12 +72,12 @@ def require(programs: Iterable[str]) -> None:
 
 
 def is_quiet() -> bool:
-    """Whether the machine had nothing else to do when this run began."""
+    """Return whether the machine was idle when this run began."""
     return _LOAD_BEFORE <= _QUIET
 
 
 def describe() -> dict[str, str]:
-    """Name → value, for the report's head."""
+    """Return name → value, for the report's head."""
     return {
         "CPU": _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.machine(),
         "Cores": str(len(CORES)),
@@ -91,7 +91,7 @@ def describe() -> dict[str, str]:
 
 
 def _evicts_idle_pages() -> bool:
-    """Whether the kernel takes out of memory what was idle for a while, so that files must be read again."""
+    """Return whether the kernel reclaims idle memory, so that files must be read again."""
     running = [state.parent for state in _PAGERS.glob("*/state") if state.read_text().strip() == "on"]
     actions = [action.read_text().strip() for pager in running for action in pager.glob("contexts/*/schemes/*/action")]
     return "pageout" in actions

@@ -1,4 +1,4 @@
-"""Memory, as the kernel counts it: of processes (from /proc) and of files in the page cache."""
+"""Memory as the kernel counts it: of processes (from /proc), and of files in the page cache."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Memory:
     """A process's memory, in bytes."""
 
     private: int
-    """In pages that no other process maps, clean or dirty; a shard file's own pages left out, which the page cache
-    keeps once for all who map them and takes back at will."""
+    """Pages that no other process maps, clean or dirty, without a shard file's: the page cache keeps those once for
+    all, and can reclaim them."""
     anonymous: int
-    """Heap and stacks: what can never be taken back. A part of ``private``."""
+    """Heap and stacks, which cannot be reclaimed. A part of ``private``."""
     shard: int
-    """Of shard files, mapped and touched by this process."""
+    """Mapped and touched pages of shard files."""
 
 
 def of(pid: int) -> Memory:
-    """The memory of process ``pid`` now."""
+    """Return the current memory of process ``pid``."""
     private = anonymous = shard = 0
     in_shard = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
@@ -46,7 +46,7 @@ def of(pid: int) -> Memory:
 
 
 def resident(pid: int) -> int:
-    """Resident bytes of process ``pid``, 0 when it has ended."""
+    """Return the resident bytes of process ``pid``, 0 after its end."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):
@@ -54,13 +54,13 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Bytes of process ``pid``, of a page that several processes map its share: of several the sum is true."""
+    """Return the proportional bytes of process ``pid``: a shared page counts in parts, so that sums are right."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(_bytes(line.partition(":")[2]) for line in lines if line.startswith("Pss:"))
 
 
 def tree(pid: int) -> Iterator[int]:
-    """``pid`` and its living descendants."""
+    """Return ``pid`` and its running descendants."""
     yield pid
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -72,7 +72,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def cached(files: Iterable[Path]) -> int:
-    """Bytes of ``files`` that are in the page cache."""
+    """Return the bytes of ``files`` in the page cache."""
     words = ["fincore", "--bytes", "--noheadings", "--output", "RES", *map(str, files)]
     return sum(map(int, subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.split()))
 

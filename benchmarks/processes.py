@@ -1,4 +1,4 @@
-"""Child processes: pinned to a core, ended by pid, never outliving the benchmarks; and what they cost."""
+"""Child processes, pinned to a core, ended by pid, with their costs. None outlives the benchmarks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def pinned(words: Sequence[str], core: int | None) -> list[str]:
-    """The command that runs ``words`` on ``core`` only (None: anywhere) and ends with this process."""
+    """Return the command that runs ``words`` on ``core`` only (None: anywhere) and ends with this process."""
     leash = ["setpriv", "--pdeathsig", "TERM"]
     return [*leash, *(["taskset", "-c", str(core)] if core is not None else []), *words]
 
 
 def free_port() -> int:
-    """A port on which nothing listens now."""
+    """Return a port on which nothing listens."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def output(words: Sequence[str], timeout: float = 60) -> str:
-    """What the command prints. Raises BenchError, with its errors, when it fails or takes longer."""
+    """Return the command's output. Raises BenchError with its errors if it fails or takes longer."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:
@@ -47,7 +47,7 @@ def output(words: Sequence[str], timeout: float = 60) -> str:
 
 
 class Server:
-    """A server that was started here. Its output goes to ``log``."""
+    """A server that was started here. ``log`` has its output."""
 
     def __init__(
         self, words: Sequence[str], log: Path, *, core: int | None, environment: Mapping[str, str] | None = None
@@ -60,11 +60,11 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Of the server itself: setpriv and taskset make way for it."""
+        """The server's own pid: setpriv and taskset exec it."""
         return self._process.pid
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        """Wait until ``condition()`` is true. Raises BenchError, with the log's end, when the server ends first."""
+        """Wait until ``condition()`` is true. Raises BenchError, with the log's end, if the server ends first."""
         deadline = time.monotonic() + seconds
         while not condition():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -85,18 +85,18 @@ class Server:
                     os.sched_setaffinity(int(thread.name), {core})
 
     def pin_children(self, cores: Sequence[int]) -> None:
-        """Move each child process, in the order in which they were started, to one of ``cores``."""
+        """Move each child process, in the order of their start, to one of ``cores``."""
         children = sorted(pid for pid in memory.tree(self.pid) if pid != self.pid)
         for pid, core in zip(children, cores, strict=True):
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), {core})
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far by the server and its living children."""
+        """Return the processor time of the server and its running children."""
         return sum(_cpu_seconds(pid) for pid in memory.tree(self.pid))
 
     def stop(self) -> None:
-        """Ask it to end, and end it if it does not."""
+        """Terminate it, and kill it if necessary."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -107,16 +107,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a program took to run."""
+    """The cost of a program's run."""
 
     seconds: float
     peak_bytes: int
-    """The most memory resident at once, summed over the program and its children; shared pages count in each."""
+    """Peak resident memory, summed over the program and its children; shared pages count in each."""
     output: str
 
 
 def measured(words: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None) -> Cost:
-    """Run a program on any core and say what it cost. Raises BenchError when it fails or takes longer."""
+    """Run a program on any core, and return its cost. Raises BenchError if it fails or takes longer."""
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(

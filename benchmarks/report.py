@@ -1,4 +1,4 @@
-"""The report: ratios first, then what they are made of. Pure: results in, Markdown out."""
+"""The report: ratios first, then their parts. Pure: results in, Markdown out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ is near 100 %, the server was the limit; where that of the load generator and of
 share a core) together is, they were; where neither is, somebody else used the machine. The data are {rows:,}
 recommendations (ten product ids a customer, all UUIDs), of which {sample:,} random ones are asked for.
 
-What takes a cluster, an hour, or commands of its own stands in [measurements.md](measurements.md)."""
+What takes a cluster, an hour, or a separate command is in [measurements.md](measurements.md)."""
 
 _BETTER: Final = {"requests/s": "more", "keys/s": "more", "records/s": "more", "s": "less", "bytes": "less"}
 _OURS: Final = (OURS, UNCOMPRESSED, PYTHON, PYTHON_UNCOMPRESSED)
@@ -37,7 +37,7 @@ def markdown(
     machine: Mapping[str, str],
     versions: Mapping[str, str],
 ) -> str:
-    """The whole of docs/benchmarks.md."""
+    """Return docs/benchmarks.md."""
     how = _HOW.format(rounds=settings.rounds, seconds=settings.seconds, rows=settings.rows, sample=settings.sample)
     parts = [
         "# Benchmarks",
@@ -74,12 +74,12 @@ def must_reach(verdicts: Sequence[Verdict]) -> str:
 
 
 def ratios(results: Iterable[Result]) -> str:
-    """Ours to each baseline, every result: what is compared in a line, each of our sides in a column."""
+    """Return our ratio to each baseline: a line for each comparison, a column for each of our sides."""
     return _compared(results, _ratio, lambda result: (_BETTER[result.unit],), ("better is",))
 
 
 def cpu_ratios(results: Iterable[Result]) -> str:
-    """The same of processor time, of results of load."""
+    """Return the same of processor time, for results of load."""
     return _compared((result for result in results if _is_load(result)), _cpu_ratio)
 
 
@@ -113,7 +113,7 @@ def _is_load(result: Result) -> bool:
 
 
 def figures(result: Result) -> str:
-    """One result's sides, in full."""
+    """Return one result's sides in full."""
     if not _is_load(result):
         return _table(("", result.unit), [(name, _amount(s, result.unit)) for name, s in result.sides.items()])
     header = ("", result.unit, "rounds", "CPU µs a key", "server busy", "behind it", "load busy", "p50", "p99")
@@ -141,7 +141,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _shortfalls(verdicts: Sequence[Verdict]) -> list[str]:
-    """What limits the targets that were not reached; those that the same thing limits stand together."""
+    """Return the limits of the targets that were not reached, grouped by limit."""
     limited: dict[str, list[str]] = {}
     for verdict in verdicts:
         if verdict.word == "short":

@@ -1,4 +1,4 @@
-"""What was measured, and what follows from it: medians, ratios, spread. No I/O."""
+"""Results, and their medians, ratios and spread. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROUTER_POD: Final = "router"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of those compared: a value for each round, and how the rounds of load went, if it was load."""
+    """A compared side: a value for each round, and the samples of load."""
 
     values: tuple[float, ...]
     samples: tuple[Sample, ...] = ()
@@ -51,20 +51,19 @@ class Side:
         return median(self.values)
 
     def typical(self, name: Literal["load_busy", "server_busy", "behind_busy", "p50_us", "p99_us"]) -> float | None:
-        """The median of a sample's member, None where there was no load."""
+        """The median of a sample's member, None without load."""
         return median(getattr(sample, name) for sample in self.samples) if self.samples else None
 
     @property
     def cpu_us(self) -> tuple[float, ...]:
-        """Microseconds of the server's processor time, user and system, for a key, round by round; empty without load.
-        What stands behind the server is not in it.
-        """
+        """Microseconds of the server's processor time, user and system, for a key, by round; empty without load.
+        Servers behind it do not count."""
         return tuple(s.server_busy / rate * 1e6 for s, rate in zip(self.samples, self.values, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One side's value to another's: that of the medians, and the least and greatest of one round."""
+    """One side's value to another's: of the medians, and the least and greatest of one round."""
 
     value: float
     least: float
@@ -81,25 +80,25 @@ class Result:
     sides: dict[str, Side]
     note: str = ""
     baselines: tuple[str, ...] = field(default=())
-    """The sides that ours are set in relation to."""
+    """The sides that ours are compared with."""
 
     def ratio(self, side: str, to: str) -> Ratio:
-        """``side`` : ``to``. Raises KeyError when either was not measured."""
+        """Return ``side`` : ``to``. Raises KeyError if either was not measured."""
         ours, theirs = self.sides[side], self.sides[to]
         rounds = [a / b for a, b in zip(ours.values, theirs.values, strict=False)]
         return Ratio(ours.value / theirs.value, min(rounds), max(rounds))
 
     def cpu_ratio(self, side: str, to: str) -> float | None:
-        """``side`` : ``to`` of the processor time for a key, of medians; None where there was no load."""
+        """Return ``side`` : ``to`` of the processor time for a key, by medians; None without load."""
         ours, theirs = self.sides[side].cpu_us, self.sides[to].cpu_us
         return median(ours) / median(theirs) if ours and theirs else None
 
 
 def rates(samples: Sequence[Sample], keys: int = 1) -> Side:
-    """A side of a row of load; with ``keys`` a request, its unit is keys a second."""
+    """Return a side with load. With ``keys`` a request, its unit is keys a second."""
     return Side(tuple(sample.rate * keys for sample in samples), tuple(samples))
 
 
 def single(*values: float) -> Side:
-    """A side that was not load."""
+    """Return a side without load."""
     return Side(values)

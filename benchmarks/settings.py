@@ -1,4 +1,4 @@
-"""How large and how long a run is."""
+"""The size and length of a run."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The numbers that a full and a quick run differ in, and those they share."""
+    """The numbers of a full and of a quick run."""
 
     rows: int
-    """Of recommendations."""
+    """Rows of recommendations."""
     persons: int
     """Rows of the person database."""
     sample: int
-    """Keys that are asked for."""
+    """Sampled keys."""
     seconds: float
-    """Of load, a side and a round."""
+    """Seconds of load, for a side and a round."""
     rounds: int
     builds: int
-    """How often build and load are repeated."""
+    """Repetitions of build and load."""
     lookups: tuple[int, int] = (100_000, 1_000_000)
-    """After how many lookups a worker's memory is read."""
+    """Numbers of lookups after which a worker's memory is read."""
     connections: int = 50
-    """To a server that speaks RESP: redis-benchmark's own default."""
+    """Connections to a RESP server, as in redis-benchmark."""
     http_connections: int = 100
-    """To one that speaks HTTP: a front has more clients than what stands behind it. The same for all of them."""
+    """Connections to an HTTP server, the same for all: a front has more clients than the server behind it."""
     batch: int = 100
     cold_batches: int = 100
-    """Asked for in a round of cold data: few enough to touch less than a quarter of the file's pages."""
+    """Keys of a round of cold data: they touch less than a quarter of the file's pages."""
     pipeline: int = 16
 
 

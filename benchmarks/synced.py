@@ -1,9 +1,9 @@
-"""`python -m benchmarks.synced`: eight workers of a machine read what `lookupdb sync` keeps beside them.
+"""`python -m benchmarks.synced`: eight workers of a machine read the copy of `lookupdb sync`.
 
-A generation is built in a real S3 server, announced, synced, and mapped by workers that were forked before; each asks
-for all keys in turn. Then the next one is announced: how long until every worker answers from it? At the end, the
-memory of all processes stands beside that of the same records in a dict of one worker. Prints Markdown. The S3 server
-is moto's, of the test requirements (``make .venv/.test``): it is slower than a real one.
+A generation is built in an S3 server (moto's, slower than a real one; ``make .venv/.test`` installs it), announced,
+synced, and mapped by forked workers, which ask for all keys in turn. Then the next generation is announced, and the
+time until every worker answers from it is measured. At the end, compares the memory of all processes with that of a
+dict of the same records in one worker. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks import datasets, memory
 _LOOKUPDB: Final = (sys.executable, "-m", "lookupdb")
 _NAME: Final = "recommendations"
 _RECORD_BYTES: Final = 459
-"""Of a line of the source."""
+"""The bytes of a line of the source."""
 _SECONDS: Final = 1800
 _ENVIRONMENT: Final = {
     "AWS_ACCESS_KEY_ID": "benchmark",
@@ -43,7 +43,7 @@ _ENVIRONMENT: Final = {
 def main() -> None:
     """Measure, and print Markdown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.synced", description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=100, metavar="N", help="of the source; the files have as many")
+    parser.add_argument("--megabytes", type=int, default=100, metavar="N", help="size of the source")
     parser.add_argument("--workers", type=int, default=8, metavar="N")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lookupdb-synced-") as scratch, _s3_server(Path(scratch)) as store:
@@ -88,7 +88,7 @@ class _Measurement:
         subprocess.run(command, check=True, capture_output=True, env=os.environ | _ENVIRONMENT)
 
     def _announce(self, generation: str, version: int) -> None:
-        """As whoever cuts routers over does."""
+        """Announce a generation, as a cutover does."""
         from lookupdb.store import StoreAddress, open_store
         from lookupdb.store.announcement import ANNOUNCEMENT_NOTE, Announcement
 
@@ -121,7 +121,7 @@ class _Measurement:
             (self._scratch / f"{seen}-{worker}-all").touch()
 
     def _wait_seen(self, generation: str) -> list[float]:
-        """When each worker saw ``generation``, once all have read all of it."""
+        """Return when each worker saw ``generation``, once all have read all of it."""
         files = [self._scratch / f"{generation}-{worker}" for worker in range(self._workers)]
         done = [file.with_name(f"{file.name}-all") for file in files]
         _wait(lambda: all(file.exists() for file in done), f"all workers have read {generation}")
@@ -143,7 +143,7 @@ class _Measurement:
         print(f"| workers and sync : {self._workers} such dicts | {(of_workers + of_sync) / dicts:.3f} |")
 
     def _measure_dict(self, source: Path) -> int:
-        """The bytes of a process that holds the records in a dict."""
+        """Return the bytes of a process that holds the records in a dict."""
         program = (
             "import json, sys\n"
             "records = {}\n"
@@ -162,7 +162,7 @@ class _Measurement:
 
 @contextlib.contextmanager
 def _s3_server(scratch: Path) -> Iterator[str]:
-    """moto's, with a bucket; its URL as a store's, with the environment that leads there."""
+    """Start moto's server with a bucket. Return its URL as a store's, and the environment for it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

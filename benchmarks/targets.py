@@ -1,4 +1,4 @@
-"""What must be reached, and whether it was. A figure that falls short stands as it is, with what limits it."""
+"""Targets, and whether they were reached. A missed target is reported with its limit."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from benchmarks.results import (
 Results = Mapping[str, Result]
 MB: Final = 1e6
 GROWTH_TOLERANCE: Final = 0.1
-"""Megabytes: a few pages that an allocator or the kernel moves are not growth."""
+"""Megabytes: an allocator or the kernel may move a few pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One figure to reach: at least, or at most, ``threshold``."""
+    """A target: at least, or at most, ``threshold``."""
 
     what: str
     threshold: float
@@ -46,7 +46,7 @@ class Target:
     unit: str = ""
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` will do."""
+        """Return whether ``value`` reaches the target."""
         return value >= self.threshold if self.at_least else value <= self.threshold
 
     @property
@@ -56,7 +56,7 @@ class Target:
 
 
 def show(value: float) -> str:
-    """``value`` in three digits, or in whole thousands."""
+    """Return ``value`` in three digits, or in whole thousands."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -171,11 +171,11 @@ PYTHON_TARGETS: Final = (
     Target("Python kernels: routed batch of 100 : nutcracker", 0.48, True, _ratio("sharded-batch", PYTHON, NUTCRACKER)),
     Target("Python kernels: build : loading Redis", 0.78, False, _ratio("build-time", PYTHON, REDIS)),
 )
-"""Nine tenths of what they reached when they were alone: what is written for the native ones may not slow them down.
+"""Nine tenths of what Python's kernels reached when they were alone: work on the native ones must not slow them down.
 
-What the same code reaches to Redis depends on the machine. So those of pipelined GETs and of MGETs, which cost Redis
-least, are nine tenths of a reckoning for the machine that writes the report: what is found there, by the least that
-``benchmarks.against`` found there of the code before the native kernels (8931e01) : that after.
+Ratios to Redis of the same code depend on the machine. For pipelined GETs and for MGETs, which cost Redis least, the
+reached value is therefore an estimate for the machine of the report: its own ratio, scaled by what
+``benchmarks.against`` found there for the last code before the native kernels (8931e01).
 """
 
 TARGETS: Final = NATIVE_TARGETS + PYTHON_TARGETS
@@ -311,12 +311,12 @@ LIMITS: Final[dict[str, str]] = {
     "Python kernels: routed GET : webdis": _ROUTER,
     "Python kernels: build : loading Redis": _BUILD,
 }
-"""``what`` → what limits it, from a profile; printed where the target is not reached."""
+"""``what`` → its limit, from a profile; printed if the target is missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target and what was measured; value None: not measured in this run."""
+    """A target and its measurement; value None: not measured in this run."""
 
     target: Target
     value: float | None

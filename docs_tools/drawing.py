@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/pictures: Graphviz makes an SVG of each text file. `make pictures` runs it."""
+"""Draws the pictures of docs/pictures: Graphviz makes an SVG from each text file. `make pictures` runs it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STYLE: Final = (
     *("-Nshape=box", "-Nstyle=filled,rounded", "-Nfillcolor=#e8eaf6", "-Ncolor=#5c6bc0", "-Nfontname=Helvetica"),
     *("-Ecolor=#7986cb", "-Efontcolor=#7986cb", "-Efontname=Helvetica", "-Efontsize=11", "-Nfontsize=12"),
 )
-"""Colours that can be read on a light page and on a dark one."""
+"""Colours that are legible on light and on dark pages."""
 
 
 def mark_of(source: Path) -> str:
-    """What a picture says of the text that it was drawn from."""
+    """The comment in a picture about its source text."""
     return f"<!-- of {source.name}, sha256 {hashlib.sha256(source.read_bytes()).hexdigest()} -->\n"
 
 

@@ -1,4 +1,4 @@
-"""What the reference is made from. No other module of ``docs_tools`` names a module of the product."""
+"""The facts for the reference. No other module of ``docs_tools`` names a module of the product."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ VALUES_SCHEMA: Final = ROOT / "charts" / "lookupdb" / "values.schema.json"
 ALERTS: Final = ROOT / "charts" / "lookupdb" / "templates" / "monitoring" / "prometheusrule.yaml"
 OPENAPI: Final = ROOT / "docs" / "reference" / "openapi.yaml"
 RESP_TEXTS: Final = Path(__file__).with_name("resp_commands.toml")
-"""What each command replies: the server has no sentence of it."""
+"""The reply of each command, which the server does not describe."""
 REASON_ADVICE: Final = Path(__file__).with_name("reason_advice.toml")
-"""What to do about a reason, where the message of the condition does not say it in full."""
+"""The remedy of a reason, if the condition's message does not say it in full."""
 
 Family = tuple[str, str, str]
 """Name, kind, help."""
@@ -88,7 +88,7 @@ def verbs() -> Mapping[str, click.Command]:
 
 
 class _NoCounters:
-    """Counters of nothing: metrics are only listed."""
+    """Empty counters: metrics are only listed."""
 
     slots = 1
 
@@ -146,7 +146,7 @@ def _operator_families() -> Iterator[Family]:
 
 
 def reason_sentences() -> Mapping[str, tuple[str, str]]:
-    """Every reason with the part of the module that it stands in (its comment), and its sentence."""
+    """Every reason with its sentence and the part of the module that lists it."""
     found: dict[str, tuple[str, str]] = {}
     source = inspect.getsource(reasons)
     lines = source.splitlines()
@@ -164,7 +164,7 @@ def reason_sentences() -> Mapping[str, tuple[str, str]]:
 
 
 def load_screens() -> Mapping[str, Callable[[], str]]:
-    """The screens of ``kubectl lookupdb status``: what its tests hold, by the heading of the reference."""
+    """The screens of ``kubectl lookupdb status`` that its tests hold, by heading."""
     for folder in ("operator/tests",):
         if str(ROOT / folder) not in sys.path:
             sys.path.append(str(ROOT / folder))

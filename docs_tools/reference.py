@@ -1,4 +1,4 @@
-"""The pages of the reference, each made from the one place where its facts are."""
+"""The pages of the reference, each from the one place of its facts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import click
 from docs_tools import product
 
 NOTHING: Final = ""
-"""A description that is missing: ``find_undescribed`` reports it."""
+"""A missing description, which ``find_undescribed`` reports."""
 
 
 @cache
 def pages() -> Mapping[str, str]:
-    """Every generated page: its path below docs/, and its Markdown."""
+    """Return every generated page: its path below docs/, and its Markdown."""
     makers: dict[str, Callable[[], str]] = {
         "reference/dataset.md": make_dataset_page,
         "reference/commands.md": make_commands_page,
@@ -42,7 +42,7 @@ _undescribed: list[str] = []
 
 
 def find_undescribed() -> list[str]:
-    """Fields, options, values, metrics, reasons, commands and the like that no sentence describes."""
+    """Return all fields, options, values, metrics, reasons and commands without a description."""
     _undescribed.clear()
     pages.cache_clear()
     pages()
@@ -61,13 +61,13 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """``text`` on one line. Within code a bar separates no cells."""
+    """Put ``text`` on one line. Within code a bar separates no cells."""
     parts = " ".join(text.split()).split("`")
     return "`".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 def _prose(text: str) -> str:
-    """``text``, whose angle brackets are no HTML, and whose paths of the repository's pages lead nowhere."""
+    """Escape angle brackets in ``text``, and unlink paths of the repository's pages."""
     return re.sub(r"<(?=[\w/ ])", "&lt;", text)
 
 
@@ -99,7 +99,7 @@ def make_dataset_page() -> str:
 
 
 def _unwrap(node: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The schema of what has members, and how the path shows a list or a map."""
+    """Return the schema with the members, and how the path shows a list or a map."""
     if isinstance(node.get("items"), dict):
         return node["items"], "[]"
     if isinstance(node.get("additionalProperties"), dict) and not node.get("properties"):
@@ -223,7 +223,7 @@ def make_chart_page() -> str:
 
 
 def _values() -> Iterator[tuple[str, str, Any]]:
-    """The path of each value, the comment above it, and its default. A map on one line is one value."""
+    """Yield the path of each value, the comment above it, and its default. A map on one line is one value."""
     document = product.load_yaml(product.VALUES)
     comment: list[str] = []
     parents: list[tuple[int, str]] = []
@@ -321,7 +321,7 @@ _CONDITIONS: Final = """\
 | **Ready** | Routers answer lookups: there is a routing table, a ready router, and a ready server for every shard. |
 | **Built** | The store holds a generation of the current spec that answers the last refresh. |
 | **RolledOut** | All routers serve a generation of the current spec, or the one that `spec.generation` pins. |
-| **Degraded** | Something is wrong, whether or not lookups are answered. The message says what. |
+| **Degraded** | Something is wrong, even if lookups are answered. The message says what. |
 
 `Ready` stays `True` through every failure that leaves the old generation serving. Alert on `Degraded` too."""
 _REASONS: Final = """\
@@ -335,7 +335,7 @@ conditions."""
 
 
 def make_lifecycle_page() -> str:
-    """The transitions of generations and rollouts, as the operator executes them."""
+    """Return the transitions of generations and rollouts."""
     rows = "\n".join(lifecycle_row(transition) for transition in product.lifecycle.TRANSITIONS)
     return f"{_LIFECYCLE}\n{rows}\n"
 
@@ -366,7 +366,7 @@ def lifecycle_row(transition: product.Transition) -> str:
 
 
 def _edges(edges: tuple[tuple[product.Phase, product.Phase], ...], kind: type[Enum]) -> str:
-    """``claimed, draining → referenced``: what leads to the same stands together."""
+    """``claimed, draining → referenced``: join transitions with the same result."""
     after_before: dict[str, list[str]] = {}
     for before, after in edges:
         if isinstance(before, kind):
@@ -466,7 +466,7 @@ fields, transactions and tokens."""
 
 
 def make_screens_page() -> str:
-    """What ``kubectl lookupdb status`` shows in each phase."""
+    """The output of ``kubectl lookupdb status`` in each phase."""
     parts = [_SCREENS]
     for heading, show in product.load_screens().items():
         parts += [f"## {heading}", f"```text\n{show()}\n```"]

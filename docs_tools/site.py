@@ -1,7 +1,7 @@
-"""MkDocs' hook: generated pages join the site, so do the documents in the repository's root, and links go on working.
+"""MkDocs' hook: adds generated pages and the documents in the repository's root to the site, and rewrites links.
 
-A page links to files as they are in the repository, so that its links work there too. Here a link to another document
-becomes a link to its page, and a link to any other file a link to a copy of that file in the site.
+Pages link to files of the repository, so that links work there too. Here a link to another document becomes a link to
+its page, and a link to any other file a link to its copy in the site.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated, those from outside docs/, and the files that pages link to."""
+    """Add generated pages, documents outside docs/, and the files that pages link to."""
     from mkdocs.structure.files import File
 
     from docs_tools import reference
@@ -65,7 +65,7 @@ def _targets(files: Files) -> Iterator[str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links, and the words behind the language of a block: the name of a program, or of a file."""
+    """Rewrite links, and words after the language of a code block, such as a file name."""
     blocks: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
@@ -83,7 +83,7 @@ def _title(found: re.Match[str]) -> str:
 
 
 def _resolve(page: str, link: str) -> tuple[str, str]:
-    """The path in the repository that a link of ``page`` leads to, and its anchor; "" for another kind of link."""
+    """Return the repository path that a link of ``page`` leads to, and its anchor; "" for another kind of link."""
     if "://" in link or link.startswith(("#", "mailto:")):
         return "", ""
     path, _, anchor = link.partition("#")

@@ -1,5 +1,8 @@
-"""The chart is upgraded under load, with a value that changes the operator, the store and every pod of every dataset:
-datasets are rolled out again, the store keeps its credentials and its data, and no answer is lost."""
+"""A chart upgrade under load loses no answer.
+
+The changed value restarts the operator, the store and every pod of every dataset. The store keeps its credentials and
+data.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,29 @@ from typing import Any
 from e2e.support import helm, release, store
 from e2e.support.figures import record
 from e2e.support.kubectl import Manifest, find, until
-from e2e.support.story import BRISK, PATIENT, Story
+from e2e.support.scenario import BRISK, PATIENT, Scenario
 
 LABEL = "example.com/upgraded"
 
 
-def test_an_upgrade_of_the_chart_loses_nothing(story: Story) -> None:
-    keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
-    story.wait_settled("records")
+def test_an_upgrade_of_the_chart_loses_nothing(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="same", records=2000)
+    scenario.apply(scenario.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
+    scenario.wait_settled("records")
     installed, credentials = helm.values(), store.secret()["data"]
     operator, keeper = release.operator_pod(), store.pod()
 
-    with story.load("records", keys, per_second=500) as load:
+    with scenario.load("records", keys, per_second=500) as load:
         try:
             helm.upgrade(_with_label(installed))
             assert release.operator_pod()["metadata"]["uid"] != operator["metadata"]["uid"]
             assert store.pod()["metadata"]["uid"] != keeper["metadata"]["uid"]
-            status = _wait_labelled(story, "yes")
-            assert status["generation"] == "g1", "nothing is built anew"
+            status = _wait_labelled(scenario, "yes")
+            assert status["generation"] == "g1", "nothing is built again"
             assert store.secret()["data"] == credentials
         finally:
             helm.upgrade(installed)
-        _wait_labelled(story, None)
+        _wait_labelled(scenario, None)
         report = load.stop()
 
     record("chart-upgrade", "answers", report.answers)
@@ -47,12 +50,12 @@ def _with_label(installed: dict[str, Any]) -> dict[str, Any]:
     return changed | {"store": kept | {"embedded": embedded}}
 
 
-def _wait_labelled(story: Story, value: str | None) -> Manifest:
-    """Wait until all pods of the dataset carry the label, or none does, and nothing is left to do; its status."""
+def _wait_labelled(scenario: Scenario, value: str | None) -> Manifest:
+    """Wait until the dataset has settled and all its pods carry the label, or none does. Return its status."""
 
     def look() -> Manifest | None:
-        status = story.wait_settled("records", seconds=0)
-        pods = find("pods", story.namespace, "app.kubernetes.io/component in (shard, router)")
+        status = scenario.wait_settled("records", seconds=0)
+        pods = find("pods", scenario.namespace, "app.kubernetes.io/component in (shard, router)")
         labels = {pod["metadata"]["name"]: pod["metadata"]["labels"].get(LABEL) for pod in pods}
         assert set(labels.values()) == {value}, labels
         return status

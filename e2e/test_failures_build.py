@@ -1,5 +1,5 @@
-"""Whatever a build fails of: it has a reason, a sentence and one Event; what served serves on, and a corrected spec is
-built at once, whatever the broken one is doing."""
+"""Each build failure has a reason, a message and one Event. Serving continues, and a corrected spec is built at
+once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from e2e.support import fault as faults
 from e2e.support.fault import BAD_ROW, DATASET, Fault
 from e2e.support.figures import record
-from e2e.support.story import Story
+from e2e.support.scenario import Scenario
 
 pytestmark = pytest.mark.side_by_side
 
@@ -29,38 +29,38 @@ FAULTS: Final = faults.pod_faults("build") | {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_build_that_fails_says_why_and_its_correction_is_built(shared_story: Story, fault: Fault) -> None:
-    story = shared_story
-    story.apply(faults.QUOTA)
-    before = faults.ensure_serving(story)
-    served = faults.read_answers(story)
-    earlier_warnings = faults.count_warnings(story, fault.reason)
+def test_a_build_that_fails_says_why_and_its_correction_is_built(shared_scenario: Scenario, fault: Fault) -> None:
+    scenario = shared_scenario
+    scenario.apply(faults.QUOTA)
+    before = faults.ensure_serving(scenario)
+    served = faults.read_answers(scenario)
+    earlier_warnings = faults.count_warnings(scenario, fault.reason)
 
     version = f"data-{secrets.token_hex(3)}"
-    story.apply(faults.source_data(version))
-    story.change(DATASET, **faults.merge(faults.healthy_spec(version), fault.broken))
-    faults.check_shown(story, fault, earlier_warnings, ("Built", "False"))
-    assert faults.read_answers(story) == served
+    scenario.apply(faults.source_data(version))
+    scenario.change(DATASET, **faults.merge(faults.healthy_spec(version), fault.broken))
+    faults.check_shown(scenario, fault, earlier_warnings, ("Built", "False"))
+    assert faults.read_answers(scenario) == served
 
     corrected = time.monotonic()
-    story.change(DATASET, **faults.healthy_spec(version))
-    after = story.wait_settled(DATASET)
+    scenario.change(DATASET, **faults.healthy_spec(version))
+    after = scenario.wait_settled(DATASET)
     record("failures-build", f"{fault.reason} corrected to serving", time.monotonic() - corrected, "s")
     assert faults.parse_number(after["generation"]) > faults.parse_number(before["generation"])
-    assert faults.read_answers(story) == (after["generation"], version)
-    assert faults.count_warnings(story, fault.reason) == earlier_warnings + 1
+    assert faults.read_answers(scenario) == (after["generation"], version)
+    assert faults.count_warnings(scenario, fault.reason) == earlier_warnings + 1
 
 
-def test_a_dataset_that_begins_broken_is_served_once_it_is_corrected(story: Story) -> None:
-    story.apply(faults.source_data("first"))
-    manifest = story.dataset(DATASET, "first", **faults.SPEC)
+def test_a_dataset_that_begins_broken_is_served_once_it_is_corrected(scenario: Scenario) -> None:
+    scenario.apply(faults.source_data("first"))
+    manifest = scenario.dataset(DATASET, "first", **faults.SPEC)
     manifest["spec"]["source"]["url"] = "volume://absent.csv"
-    story.apply(manifest)
-    story.wait_condition(DATASET, "Built", "False", reason="BadSource")
-    story.wait_condition(DATASET, "Degraded", "True", reason="BadSource")
-    story.wait_condition(DATASET, "Ready", "False", reason="NoRoutingTable")
+    scenario.apply(manifest)
+    scenario.wait_condition(DATASET, "Built", "False", reason="BadSource")
+    scenario.wait_condition(DATASET, "Degraded", "True", reason="BadSource")
+    scenario.wait_condition(DATASET, "Ready", "False", reason="NoRoutingTable")
 
-    story.change(DATASET, source={"url": "volume://records.csv"})
-    after = story.wait_settled(DATASET)
-    assert faults.read_answers(story) == (after["generation"], "first")
-    assert faults.count_warnings(story, "BadSource") == 1
+    scenario.change(DATASET, source={"url": "volume://records.csv"})
+    after = scenario.wait_settled(DATASET)
+    assert faults.read_answers(scenario) == (after["generation"], "first")
+    assert faults.count_warnings(scenario, "BadSource") == 1

@@ -1,4 +1,4 @@
-"""One operator and fifty datasets, ten of which serve: all are built, and the operator stays within its memory."""
+"""One operator manages fifty datasets, ten of which serve, within its memory limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 from e2e.support import release
 from e2e.support.figures import record
 from e2e.support.kubectl import find, run_in, until
-from e2e.support.story import LDS, Story
+from e2e.support.scenario import LDS, Scenario
 
 NAMES: Final = [f"records-{number:02}" for number in range(50)]
 SERVING: Final = NAMES[:10]
@@ -16,15 +16,17 @@ MEMORY_BYTES: Final = 200 * 1024 * 1024
 BUILD: Final = {"resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}}
 
 
-def test_fifty_datasets_fit_one_operator(story: Story) -> None:
-    keys = story.source("records", version="v1", records=100)
-    # Those that serve come first: on a machine made for one dataset they would else wait for forty builds.
-    story.apply(*(story.dataset(name, "records", **_requesting("10m")) for name in SERVING))
+def test_fifty_datasets_fit_one_operator(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="v1", records=100)
+    # Apply the serving ones first: otherwise they would wait for forty builds.
+    scenario.apply(*(scenario.dataset(name, "records", **_requesting("10m")) for name in SERVING))
     until(
-        lambda: _datasets_with(story, "Ready") == set(SERVING), seconds=360, what=f"{len(SERVING)} datasets that serve"
+        lambda: _datasets_with(scenario, "Ready") == set(SERVING),
+        seconds=360,
+        what=f"{len(SERVING)} datasets that serve",
     )
-    story.apply(*(story.dataset(name, "records", **_requesting("1000")) for name in NAMES[len(SERVING) :]))
-    until(lambda: _datasets_with(story, "Built") == set(NAMES), seconds=420, what=f"{len(NAMES)} datasets built")
+    scenario.apply(*(scenario.dataset(name, "records", **_requesting("1000")) for name in NAMES[len(SERVING) :]))
+    until(lambda: _datasets_with(scenario, "Built") == set(NAMES), seconds=420, what=f"{len(NAMES)} datasets built")
 
     held = _read_memory()
     for what, value in held.items():
@@ -32,13 +34,13 @@ def test_fifty_datasets_fit_one_operator(story: Story) -> None:
         record("fifty-datasets", figure, value / 1024 / 1024, "MiB", at_most=MEMORY_BYTES >> 20)
     assert max(held.values()) <= MEMORY_BYTES
     assert release.operator_pod()["status"]["containerStatuses"][0]["restartCount"] == 0
-    assert _datasets_with(story, "Ready") == set(SERVING), "what has no node does not serve, what serves stays"
+    assert _datasets_with(scenario, "Ready") == set(SERVING), "what has no node does not serve, what serves stays"
     for name in SERVING:
-        story.check_version(name, keys, "v1")
+        scenario.check_version(name, keys, "v1")
 
 
 def _requesting(cpu: str) -> dict[str, Any]:
-    """A spec whose servers and router request ``cpu``: no node is large enough for 1000."""
+    """Return a spec whose servers and router request ``cpu``. No node has room for 1000."""
     return {
         "shards": 1,
         "replicas": 1,
@@ -48,9 +50,9 @@ def _requesting(cpu: str) -> dict[str, Any]:
     }
 
 
-def _datasets_with(story: Story, condition: str) -> set[str]:
-    """Names of the datasets whose ``condition`` is True."""
-    found = find(LDS, story.namespace)
+def _datasets_with(scenario: Scenario, condition: str) -> set[str]:
+    """Return the names of the datasets whose ``condition`` is True."""
+    found = find(LDS, scenario.namespace)
     return {dataset["metadata"]["name"] for dataset in found if _is_true(dataset.get("status", {}), condition)}
 
 
@@ -59,7 +61,7 @@ def _is_true(status: dict[str, Any], condition: str) -> bool:
 
 
 def _read_memory() -> dict[str, int]:
-    """The operator's resident memory in bytes: now, and the most that ever was."""
+    """Return the operator's resident memory in bytes, current and peak."""
     name = release.operator_pod()["metadata"]["name"]
     text = run_in(name, release.NAMESPACE, "python", "-c", "print(open('/proc/1/status').read())")
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -1,4 +1,4 @@
-"""The image as pods have it: small, nobody's root, nothing to write to, nothing to build with."""
+"""The image is small and runs without root. It holds no build tools and cannot be written to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from e2e.support import pods
 from e2e.support.figures import record
 from e2e.support.kubectl import find
-from e2e.support.story import Story
+from e2e.support.scenario import Scenario
 
 pytestmark = pytest.mark.side_by_side
 
@@ -30,8 +30,8 @@ print(json.dumps({
 PACKAGES: Final = "import importlib.util as u; print([n for n in ('pip', 'setuptools', 'hatchling') if u.find_spec(n)])"
 
 
-def test_the_image_holds_what_runs_and_nothing_else(story: Story) -> None:
-    seen = json.loads(story.client_run("python", "-c", LOOK))
+def test_the_image_holds_what_runs_and_nothing_else(scenario: Scenario) -> None:
+    seen = json.loads(scenario.client_run("python", "-c", LOOK))
     assert seen == {
         "uid": 10001,
         "gid": 10001,
@@ -39,8 +39,8 @@ def test_the_image_holds_what_runs_and_nothing_else(story: Story) -> None:
         "tmp": "OSError",
         "tools": [],
     }
-    assert story.client_run("python", "-c", PACKAGES).strip() == "[]"
-    assert "(native kernels)" in story.client_run("lookupdb", "--version")
+    assert scenario.client_run("python", "-c", PACKAGES).strip() == "[]"
+    assert "(native kernels)" in scenario.client_run("lookupdb", "--version")
 
     size = _size()
     record("image", "size on a node", round(size / 1_000_000), "MB", at_most=MOST_BYTES / 1_000_000)
@@ -48,7 +48,7 @@ def test_the_image_holds_what_runs_and_nothing_else(story: Story) -> None:
 
 
 def _size() -> int:
-    """Bytes, as the node that runs it says; the image has several names there."""
+    """Return the image's size in bytes, as a node reports it. Nodes know it by several names."""
     images = (image for node in find("nodes") for image in node["status"].get("images", []))
     name = pods.IMAGE.partition("@")[0]
     return max(

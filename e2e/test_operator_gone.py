@@ -1,4 +1,4 @@
-"""The operator goes, at the worst of moments: lookups do not notice, and the next one goes on where it was."""
+"""The operator dies at bad moments. Lookups continue, and the next operator resumes."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Final
 from e2e.support import kinds, release
 from e2e.support.figures import record
 from e2e.support.kubectl import find, kubectl, until
-from e2e.support.story import BRISK, LDS, PATIENT, Story
+from e2e.support.scenario import BRISK, LDS, PATIENT, Scenario
 
 DERIVED: Final = {"Pod", "ReplicaSet", "ControllerRevision", "EndpointSlice"}
-"""Some of the kinds that Kubernetes makes and has to collect; they are there while the dataset is."""
+"""Kinds that Kubernetes itself creates for a dataset, and must collect."""
 DATASET: Final = "lookupdb.dev/dataset=records"
 KILLS: Final = 5
 
 
-def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(story: Story) -> None:
-    keys = story.source("records", version="v1", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
-    story.wait_settled("records")
+def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="v1", records=2000)
+    scenario.apply(scenario.dataset("records", "records", shards=2, rollout=BRISK, router=PATIENT))
+    scenario.wait_settled("records")
 
-    with story.load("records", keys, per_second=500) as load:
-        _rebuild(story, "v2")
-        until(lambda: find("jobs", story.namespace), seconds=60, what="a build under way")
+    with scenario.load("records", keys, per_second=500) as load:
+        _rebuild(scenario, "v2")
+        until(lambda: find("jobs", scenario.namespace), seconds=60, what="a build under way")
         release.restart_operator()
-        assert story.wait_settled("records", generation="g2")["lastGeneration"] == 2, (
-            "a build that runs is not begun anew"
+        assert scenario.wait_settled("records", generation="g2")["lastGeneration"] == 2, (
+            "a running build is not started again"
         )
 
-        _rebuild(story, "v3")
-        until(lambda: 3 in _rollouts_with_sets(story), seconds=120, what="a rollout under way")
+        _rebuild(scenario, "v3")
+        until(lambda: 3 in _rollouts_with_sets(scenario), seconds=120, what="a rollout under way")
         release.restart_operator()
-        assert story.wait_settled("records", generation="g3")["lastRollout"] == 3, "a rollout is not begun anew"
+        assert scenario.wait_settled("records", generation="g3")["lastRollout"] == 3, "a rollout is not started again"
 
-        _rebuild(story, "v4")
-        kills = _kill_operator_until(lambda: story.wait_settled("records", generation="g4", seconds=0))
-        story.wait_settled("records", generation="g4")
+        _rebuild(scenario, "v4")
+        kills = _kill_operator_until(lambda: scenario.wait_settled("records", generation="g4", seconds=0))
+        scenario.wait_settled("records", generation="g4")
         report = load.stop()
 
     record("operator-gone", "operators killed during a rebuild", kills)
@@ -45,36 +45,38 @@ def test_lookups_do_not_notice_that_the_operator_goes_in_the_midst_of_a_rebuild(
     report.check(g1="v1", g2="v2", g3="v3", g4="v4")
 
 
-def test_without_an_operator_lookups_go_on_and_a_deleted_dataset_is_collected(story: Story) -> None:
-    keys = story.source("records", version="v1", records=300)
-    before = _objects(story)
-    story.apply(story.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
-    story.wait_settled("records")
-    assert {name.partition("/")[0] for name in _objects(story) - before} >= DERIVED
+def test_without_an_operator_lookups_go_on_and_a_deleted_dataset_is_collected(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="v1", records=300)
+    before = _objects(scenario)
+    scenario.apply(scenario.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
+    scenario.wait_settled("records")
+    assert {name.partition("/")[0] for name in _objects(scenario) - before} >= DERIVED
     try:
         release.scale_operator(0)
-        story.check_version("records", keys, "v1")
-        story.delete(LDS, "records")
+        scenario.check_version("records", keys, "v1")
+        scenario.delete(LDS, "records")
         until(
-            lambda: kinds.check_nothing_but(_objects(story), before), seconds=120, what="all of the dataset collected"
+            lambda: kinds.check_nothing_but(_objects(scenario), before),
+            seconds=120,
+            what="all of the dataset collected",
         )
     finally:
         release.scale_operator(1)
 
 
-def _rebuild(story: Story, version: str) -> None:
-    story.source("records", version=version, records=2000)
-    story.refresh("records")
+def _rebuild(scenario: Scenario, version: str) -> None:
+    scenario.source("records", version=version, records=2000)
+    scenario.refresh("records")
 
 
-def _rollouts_with_sets(story: Story) -> set[int]:
-    """The numbers of rollouts that have StatefulSets."""
-    sets = find("statefulsets", story.namespace, DATASET)
+def _rollouts_with_sets(scenario: Scenario) -> set[int]:
+    """Return the numbers of rollouts that have StatefulSets."""
+    sets = find("statefulsets", scenario.namespace, DATASET)
     return {int(item["metadata"]["labels"]["lookupdb.dev/rollout"][1:]) for item in sets}
 
 
 def _kill_operator_until(done: Callable[[], object]) -> int:
-    """Kill the operator whenever it has begun, until ``done`` or KILLS times. Returns how often."""
+    """Kill each new operator until ``done``, at most KILLS times. Return the number of kills."""
     for kills in range(KILLS):
         try:
             if done():
@@ -85,5 +87,5 @@ def _kill_operator_until(done: Callable[[], object]) -> int:
     return KILLS
 
 
-def _objects(story: Story) -> set[str]:
-    return kinds.list_objects(story.namespace, kinds.OF_A_DATASET)
+def _objects(scenario: Scenario) -> set[str]:
+    return kinds.list_objects(scenario.namespace, kinds.OF_A_DATASET)

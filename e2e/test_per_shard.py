@@ -1,5 +1,7 @@
-"""A dataset is rolled out shard by shard under load, with room for the servers of one shard more: every key is answered
-by its shard's generation, no key goes back, and a batch says which generations it comes from."""
+"""A rollout shard by shard under load, with room for one more shard.
+
+Each key is answered from its shard's generation and never goes back, and a batch lists its generations.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ import pytest
 from e2e.support import wrong_answers
 from e2e.support.figures import record
 from e2e.support.kubectl import find, until
-from e2e.support.story import BRISK, PATIENT, Story
+from e2e.support.scenario import BRISK, PATIENT, Scenario
 
-pytestmark = pytest.mark.in_pairs
+pytestmark = pytest.mark.under_load
 
 SHARDS: Final = 4
 SURGE: Final = 1
@@ -23,18 +25,18 @@ NOT_SERVED: Final = 412
 PODS: Final = "app.kubernetes.io/component=shard"
 
 
-def test_shards_change_one_by_one_with_room_for_one_more(story: Story) -> None:
-    keys = story.source("records", version="old", records=2000)
-    story.apply(story.dataset("records", "records", shards=SHARDS, router=ROUTER, rollout=ROLLOUT))
-    story.wait_settled("records", generation="g1")
+def test_shards_change_one_by_one_with_room_for_one_more(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="old", records=2000)
+    scenario.apply(scenario.dataset("records", "records", shards=SHARDS, router=ROUTER, rollout=ROLLOUT))
+    scenario.wait_settled("records", generation="g1")
 
-    with story.load("records", keys, per_shard=1) as load:
-        story.source("records", version="new", records=2000)
+    with scenario.load("records", keys, per_shard=1) as load:
+        scenario.source("records", version="new", records=2000)
         asked = time.monotonic()
-        story.refresh("records")
-        seen = _Seen(story)
+        scenario.refresh("records")
+        seen = _Seen(scenario)
         until(seen.has_mixed, seconds=240, what="shards of both generations")
-        assert {answer.status for answer in story.lookup("records", keys[:10], generation="g2")} == {NOT_SERVED}
+        assert {answer.status for answer in scenario.lookup("records", keys[:10], generation="g2")} == {NOT_SERVED}
         until(seen.has_settled, seconds=480, what="all shards of g2")
         took = time.monotonic() - asked
         load.wait_answers(load.report().answers + 1000, seconds=240)
@@ -53,37 +55,37 @@ def test_shards_change_one_by_one_with_room_for_one_more(story: Story) -> None:
     wrong_answers.check(versions == ["new", "old"], report.where, f"batches of g1 and g2 answered {versions}")
     assert seen.most_pods == SHARDS + SURGE, "as many as may be, and no more"
     assert seen.shard_counts >= {(SHARDS - 1, 1), (1, SHARDS - 1)}, "one shard after the other"
-    story.check_version("records", keys, "new")
+    scenario.check_version("records", keys, "new")
 
 
 class _Seen:
-    """What was there at one moment or another of the rollout."""
+    """Observations during the rollout."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.most_pods = 0
         self.shard_counts: set[tuple[int, int]] = set()
-        """How many shards answer from g1 and from g2, as a router says."""
-        self._story = story
+        """The number of shards that answer from g1 and from g2, as a router reports them."""
+        self._scenario = scenario
 
     def has_mixed(self) -> bool:
-        """Whether shards have answered from both generations."""
+        """Return whether both generations have answered."""
         self._look()
         return bool(self.shard_counts)
 
     def has_settled(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether the dataset has settled."""
         self._look()
-        return bool(self._story.wait_settled("records", generation="g2", seconds=0))
+        return bool(self._scenario.wait_settled("records", generation="g2", seconds=0))
 
     def _look(self) -> None:
-        # Those that are being deleted count too: they have not given their room back yet.
-        self.most_pods = max(self.most_pods, len(find("pods", self._story.namespace, PODS)))
+        # Count pods that are being deleted too: they still take room.
+        self.most_pods = max(self.most_pods, len(find("pods", self._scenario.namespace, PODS)))
         counts = self._ask_router().get("shardGenerations")
         if counts:
             self.shard_counts.add((counts.get("g1", 0), counts.get("g2", 0)))
 
     def _ask_router(self) -> dict[str, dict[str, int]]:
         fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
-        url = f"{self._story.url('records')}/v1/dataset"
-        answer: dict[str, dict[str, int]] = json.loads(self._story.client_run("python", "-c", fetch, url))
+        url = f"{self._scenario.url('records')}/v1/dataset"
+        answer: dict[str, dict[str, int]] = json.loads(self._scenario.client_run("python", "-c", fetch, url))
         return answer

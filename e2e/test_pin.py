@@ -1,5 +1,7 @@
-"""Bad data is live, and somebody goes back by one field, under load: at once while the old servers stand, by a rollout
-from the store otherwise. What was left does not come back before its source changes."""
+"""Bad data is live, and one field rolls it back under load: at once if the old servers still run, else by a rollout.
+
+The bad generation does not return before its source changes.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 from e2e.support.figures import BUSY, record
 from e2e.support.kubectl import Manifest, kubectl, until
 from e2e.support.load import Load, Report
-from e2e.support.story import BRISK, EXAMPLES, PATIENT, Story
+from e2e.support.scenario import BRISK, EXAMPLES, PATIENT, Scenario
+
+pytestmark = pytest.mark.under_load
 
 STANDING_SECONDS: Final = 2
 STORE_SECONDS: Final = 20
@@ -22,84 +27,86 @@ CSV: Final = Path(__file__).parents[1] / "server" / "lookupdb" / "data" / "airpo
 AIRPORTS: Final = "airports.csv.gz"
 
 
-def test_servers_that_stand_take_over_and_what_was_left_stays_away(story: Story) -> None:
-    keys = story.source("records", version="good", records=2000)
-    story.apply(story.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK | {"keepPrevious": "30m"}))
-    story.wait_settled("records", generation="g1")
+def test_servers_that_stand_take_over_and_what_was_left_stays_away(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="good", records=2000)
+    scenario.apply(
+        scenario.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK | {"keepPrevious": "30m"})
+    )
+    scenario.wait_settled("records", generation="g1")
 
-    with story.load("records", keys) as load:
-        story.source("records", version="bad", records=2000)
-        story.refresh("records")
-        story.wait_settled("records", generation="g2", rollouts=2)
+    with scenario.load("records", keys) as load:
+        scenario.source("records", version="bad", records=2000)
+        scenario.refresh("records")
+        scenario.wait_settled("records", generation="g2", rollouts=2)
 
-        began = _pin(story, "records", load)
-        story.wait_settled("records", generation="g1", rollouts=2)
+        began = _pin(scenario, "records", load)
+        scenario.wait_settled("records", generation="g1", rollouts=2)
 
-        story.change("records", generation=None)
-        story.wait_condition("records", "RolledOut", "True", reason="RolledBack")
-        story.refresh("records")
-        status = story.wait_settled("records", generation="g1", rollouts=2)
+        scenario.change("records", generation=None)
+        scenario.wait_condition("records", "RolledOut", "True", reason="RolledBack")
+        scenario.refresh("records")
+        status = scenario.wait_settled("records", generation="g1", rollouts=2)
         assert status["builds"][-1]["outcome"] == "unchanged"
-        assert story.condition("records", "RolledOut")["reason"] == "RolledBack"
+        assert scenario.condition("records", "RolledOut")["reason"] == "RolledBack"
 
-        story.source("records", version="better", records=2000)
-        story.refresh("records")
-        better = _settled_generation(story, "records", "UpToDate", rollouts=2)
+        scenario.source("records", version="better", records=2000)
+        scenario.refresh("records")
+        better = _settled_generation(scenario, "records", "UpToDate", rollouts=2)
         load.wait_generation(better, seconds=60)
         report = load.stop()
 
     _check("servers that stand", report, began, better, at_most=STANDING_SECONDS)
-    story.check_version("records", keys, "better")
+    scenario.check_version("records", keys, "better")
 
 
-def test_airports_go_back_to_what_is_in_the_store_and_refreshes_wait_while_pinned(story: Story) -> None:
-    dataset, keys = _apply_airports(story, "good")
-    story.wait_settled(dataset, generation="g1")
+def test_airports_go_back_to_what_is_in_the_store_and_refreshes_wait_while_pinned(scenario: Scenario) -> None:
+    dataset, keys = _apply_airports(scenario, "good")
+    scenario.wait_settled(dataset, generation="g1")
 
-    with story.load(dataset, keys[::20]) as load:
-        _source_airports(story, "bad")
-        story.refresh(dataset)
-        story.wait_settled(dataset, generation="g2")
+    with scenario.load(dataset, keys[::20]) as load:
+        _source_airports(scenario, "bad")
+        scenario.refresh(dataset)
+        scenario.wait_settled(dataset, generation="g2")
 
-        began = _pin(story, dataset, load)
-        story.wait_settled(dataset, generation="g1")
+        began = _pin(scenario, dataset, load)
+        scenario.wait_settled(dataset, generation="g1")
 
-        _source_airports(story, "better")
-        story.refresh(dataset)
-        status = story.wait_settled(dataset, generation="g1")
+        _source_airports(scenario, "better")
+        scenario.refresh(dataset)
+        status = scenario.wait_settled(dataset, generation="g1")
         waiting = status["generations"][-1]["generation"]
         assert waiting not in ("g1", "g2"), "a refresh is built while another generation is pinned"
-        assert f"{waiting} is built, and waits" in story.condition(dataset, "RolledOut")["message"]
+        assert f"{waiting} is built, and waits" in scenario.condition(dataset, "RolledOut")["message"]
         assert waiting not in load.report().generations
 
-        story.change(dataset, generation=None)
-        better = _settled_generation(story, dataset, "UpToDate")
+        scenario.change(dataset, generation=None)
+        better = _settled_generation(scenario, dataset, "UpToDate")
         assert better == waiting
         report = load.stop()
 
     _check("airports in the store", report, began, better, at_most=STORE_SECONDS)
 
 
-def _pin(story: Story, dataset: str, load: Load) -> float:
-    """Pin g1 and wait until it is active; the time of the command, by the clock of the load."""
+def _pin(scenario: Scenario, dataset: str, load: Load) -> float:
+    """Pin g1 and wait until it is active. Return when, by the load's clock, it was pinned."""
     began = load.now()
-    story.change(dataset, generation="g1")
-    story.wait_condition(dataset, "RolledOut", "True", reason="Pinned")
+    scenario.change(dataset, generation="g1")
+    scenario.wait_condition(dataset, "RolledOut", "True", reason="Pinned")
     return began
 
 
-def _settled_generation(story: Story, dataset: str, reason: str, rollouts: int = 1) -> str:
-    """The generation that serves when nothing is left to do and RolledOut says ``reason``."""
+def _settled_generation(scenario: Scenario, dataset: str, reason: str, rollouts: int = 1) -> str:
+    """Return the generation that serves once the dataset has settled and RolledOut has ``reason``."""
 
     def look() -> Manifest | None:
-        return story.wait_settled(dataset, rollouts=rollouts, seconds=0)
+        return scenario.wait_settled(dataset, rollouts=rollouts, seconds=0)
 
-    story.wait_condition(dataset, "RolledOut", "True", reason=reason)
+    scenario.wait_condition(dataset, "RolledOut", "True", reason=reason)
     return str(until(look, seconds=300, what=f"{dataset} settled")["generation"])
 
 
 def _check(figure: str, report: Report, began: float, better: str, *, at_most: float) -> None:
-    """That nobody was answered wrongly or not at all, and how long the bad data was live after the command."""
+    """Assert that every answer came and was right. Record how long the bad data stayed live."""
     took = report.generations["g2"]["last"] - began
     record(
         "pin", f"{figure}: rollback, from the command to the last router on the old data", took, "s", at_most=at_most
@@ -111,18 +118,18 @@ def _check(figure: str, report: Report, began: float, better: str, *, at_most: f
     assert took <= BUSY * at_most
 
 
-def _apply_airports(story: Story, version: str) -> tuple[str, list[str]]:
-    """The example, from a ConfigMap of the same rows with a version; the name of the dataset and the keys."""
-    keys = _source_airports(story, version)
+def _apply_airports(scenario: Scenario, version: str) -> tuple[str, list[str]]:
+    """Apply the example with a ConfigMap of the same rows plus a version. Return the dataset's name and the keys."""
+    keys = _source_airports(scenario, version)
     manifest = yaml.safe_load((EXAMPLES / "airports.yaml").read_text())
     spec: dict[str, Any] = manifest["spec"]
     spec["source"] |= {"url": f"volume://{AIRPORTS}", "volume": {"configMapName": "airports"}}
-    story.apply({**manifest, "spec": spec | {"router": PATIENT, "rollout": BRISK}})
+    scenario.apply({**manifest, "spec": spec | {"router": PATIENT, "rollout": BRISK}})
     return str(manifest["metadata"]["name"]), keys
 
 
-def _source_airports(story: Story, version: str) -> list[str]:
-    """The ConfigMap with all airports, each with ``version``; the keys."""
+def _source_airports(scenario: Scenario, version: str) -> list[str]:
+    """Apply the ConfigMap with all airports, each with ``version``. Return the keys."""
     rows = list(csv.DictReader(io.StringIO(gzip.decompress(CSV.read_bytes()).decode(), newline="")))
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [*rows[0], "version"])
@@ -135,7 +142,7 @@ def _source_airports(story: Story, version: str) -> list[str]:
         "metadata": {"name": "airports"},
         "binaryData": {AIRPORTS: packed},
     }
-    # Applied by the client, it would be held twice: once in an annotation, which is bounded.
-    flags = ("--server-side", "--force-conflicts", "--namespace", story.namespace)
+    # A client-side apply would copy it into an annotation, whose size is limited.
+    flags = ("--server-side", "--force-conflicts", "--namespace", scenario.namespace)
     kubectl("apply", *flags, "-f", "-", stdin=yaml.safe_dump(config_map))
     return [row["icao"] for row in rows]

@@ -1,25 +1,25 @@
-"""A dataset is split into more shards under load: no answer fails, none is of two generations."""
+"""A dataset gets more shards under load: no answer fails or mixes generations."""
 
 from __future__ import annotations
 
 import pytest
 from e2e.support.figures import record
 from e2e.support.kubectl import find
-from e2e.support.story import BRISK, PATIENT, Story
+from e2e.support.scenario import BRISK, PATIENT, Scenario
 
-pytestmark = pytest.mark.in_pairs
+pytestmark = pytest.mark.under_load
 
 
-def test_four_shards_become_seven_under_load(story: Story) -> None:
-    keys = story.source("records", version="old", records=2000)
-    story.apply(story.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK))
-    story.wait_settled("records")
+def test_four_shards_become_seven_under_load(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="old", records=2000)
+    scenario.apply(scenario.dataset("records", "records", shards=4, router=PATIENT, rollout=BRISK))
+    scenario.wait_settled("records")
 
-    with story.load("records", keys) as load:
-        # Other values, so that an answer of both generations shows: shards alone would leave all of them the same.
-        story.source("records", version="new", records=2000)
-        story.change("records", shards=7)
-        status = story.wait_settled("records", generation="g2")
+    with scenario.load("records", keys) as load:
+        # New values make a mixed answer visible; new shards alone would not.
+        scenario.source("records", version="new", records=2000)
+        scenario.change("records", shards=7)
+        status = scenario.wait_settled("records", generation="g2")
         load.wait_generation("g2", seconds=60)
         report = load.stop()
 
@@ -28,6 +28,6 @@ def test_four_shards_become_seven_under_load(story: Story) -> None:
     report.check(g1="old", g2="new")
     assert status["shards"] == "7/7"
     rollout = status["rollouts"][0]["rollout"]
-    sets = {found["metadata"]["name"] for found in find("statefulsets", story.namespace)}
+    sets = {found["metadata"]["name"] for found in find("statefulsets", scenario.namespace)}
     assert sets == {f"records-{rollout}-s{shard}" for shard in range(7)}
-    story.check_version("records", keys, "new")
+    scenario.check_version("records", keys, "new")

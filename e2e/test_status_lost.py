@@ -1,4 +1,4 @@
-"""A dataset's status is wiped, by hand or with a backup, under load: what serves goes on, and numbers go on too."""
+"""A dataset's status is wiped under load: serving continues, and so does the numbering."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import json
 
 import pytest
 from e2e.support.kubectl import kubectl
-from e2e.support.story import BRISK, LDS, PATIENT, Story
+from e2e.support.scenario import BRISK, LDS, PATIENT, Scenario
 
-pytestmark = pytest.mark.in_pairs
+pytestmark = pytest.mark.under_load
 
 
-def test_a_status_that_is_wiped_takes_nothing_from_what_serves(story: Story) -> None:
-    keys = story.source("records", version="same", records=2000)
-    story.apply(story.dataset("records", "records", shards=2, router=PATIENT, rollout=BRISK))
-    before = story.wait_settled("records")
+def test_a_status_that_is_wiped_takes_nothing_from_what_serves(scenario: Scenario) -> None:
+    keys = scenario.source("records", version="same", records=2000)
+    scenario.apply(scenario.dataset("records", "records", shards=2, router=PATIENT, rollout=BRISK))
+    before = scenario.wait_settled("records")
 
-    with story.load("records", keys) as load:
+    with scenario.load("records", keys) as load:
         wiped = json.dumps([{"op": "remove", "path": "/status"}])
         kubectl(
             "patch",
             LDS,
             "records",
             "--namespace",
-            story.namespace,
+            scenario.namespace,
             "--subresource=status",
             "--type=json",
             f"--patch={wiped}",
         )
-        after = story.wait_settled("records", generation="g2")
+        after = scenario.wait_settled("records", generation="g2")
         load.wait_answers(load.report().answers + 2000, seconds=240)
         report = load.stop()
 

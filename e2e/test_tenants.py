@@ -1,5 +1,5 @@
-"""Two teams share a store that neither has credentials of: whoever can make pods in one team's namespace reaches
-nothing of the other's, whatever the pod pretends to be."""
+"""Two teams share a store without its credentials. A pod in one team's namespace reaches nothing of the other's,
+whatever it pretends to be."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from urllib.parse import quote
 import pytest
 from e2e.support import pods, release, store
 from e2e.support.kubectl import find, kubectl, run_in
-from e2e.support.story import Story
+from e2e.support.scenario import Scenario
 
 pytestmark = pytest.mark.side_by_side
 
 OWN: Final = "own"
 OTHER: Final = "other"
 AUDIENCES: Final = {OWN: release.AUDIENCE, OTHER: "lookupdb-store:somewhere/else"}
-"""Of the intruder's tokens: such as builders have, and one for another installation."""
+"""Audiences of the intruder's tokens: one like a builder's, and one for another installation."""
 SECRETS_API: Final = "https://kubernetes.default.svc/api/v1/namespaces/{}/secrets"
 
 Request = dict[str, Any]
 
 
-def test_a_team_reaches_nothing_of_another_teams_in_the_store(new_story: Callable[..., Story]) -> None:
-    victim, intruder = new_story("tenant-a"), new_story("tenant-b")
+def test_a_team_reaches_nothing_of_another_teams_in_the_store(new_scenario: Callable[..., Scenario]) -> None:
+    victim, intruder = new_scenario("tenant-a"), new_scenario("tenant-b")
     keys = {}
     for team in (victim, intruder):
         keys[team.namespace] = team.source("records", version=team.name, records=300)
         team.apply(team.dataset("records", "records", shards=2, router={"drainSeconds": 0}))
     for team in (victim, intruder):
         team.wait_settled("records")
-        assert _store_secrets(team) == [], "nobody has the store's credentials there"
+        assert _store_secrets(team) == [], "the store's credentials are not there"
     cluster, generation = _find_generation(victim)
     before = _list_paths(victim)
     assert f"{generation}/manifest.json" in before
@@ -62,15 +62,15 @@ def test_a_team_reaches_nothing_of_another_teams_in_the_store(new_story: Callabl
     victim.check_version("records", keys[victim.namespace], victim.name)
 
 
-def _send(story: Story, requests: list[Request]) -> list[tuple[int, str]]:
-    """The answers to the intruder's requests, in their order."""
+def _send(scenario: Scenario, requests: list[Request]) -> list[tuple[int, str]]:
+    """Return the answers to the intruder's requests, in order."""
     asked = json.dumps({"requests": requests})
-    told = run_in(pods.INTRUDER, story.namespace, "python", "/inside/intrude.py", stdin=asked)
-    return [(status, body) for status, body in json.loads(told)["answers"]]
+    result = run_in(pods.INTRUDER, scenario.namespace, "python", "/inside/intrude.py", stdin=asked)
+    return [(status, body) for status, body in json.loads(result)["answers"]]
 
 
 def _own_requests(cluster: str, namespace: str) -> list[Request]:
-    """What a token is for: put, get, list and delete in one's own part; last, the namespaces that one can see."""
+    """Allowed requests: put, get, list and delete in the own part, then list the visible namespaces."""
     path = f"{cluster}/{namespace}/intruder-{secrets.token_hex(4)}/g1/note.json"
     return [
         _object("PUT", path, body="{}"),
@@ -82,7 +82,7 @@ def _own_requests(cluster: str, namespace: str) -> list[Request]:
 
 
 def _forbidden_requests(cluster: str, namespace: str, generation: str) -> list[Request]:
-    """For what is another team's, another cluster's, and everybody's."""
+    """Requests for the data of another team, of another cluster, and of everybody."""
     manifest, new = f"{generation}/manifest.json", f"{generation}/new.json"
     return [
         _list(f"{cluster}/{namespace}"),
@@ -100,7 +100,7 @@ def _forbidden_requests(cluster: str, namespace: str, generation: str) -> list[R
 
 
 def _unauthenticated_requests(cluster: str, namespace: str) -> list[Request]:
-    """For one's own part, without a token for it; and with that token for something else."""
+    """Requests for the own part without a valid token, and for the API server with the store's token."""
     own = _list(f"{cluster}/{namespace}")
     return [
         {**own, "token": OTHER},
@@ -126,27 +126,27 @@ def _delete(path: str) -> Request:
     return {"method": "POST", "url": url, "token": OWN, "headers": headers, "body": body}
 
 
-def _find_generation(story: Story) -> tuple[str, str]:
-    """The cluster's id, and the folder of what the dataset serves, as its fetchers know them."""
-    (shard_set, *_) = find("statefulsets", story.namespace)
+def _find_generation(scenario: Scenario) -> tuple[str, str]:
+    """Return the cluster's id, and the folder that the dataset's fetchers read."""
+    (shard_set, *_) = find("statefulsets", scenario.namespace)
     (fetcher,) = shard_set["spec"]["template"]["spec"]["initContainers"]
     words = fetcher["args"]
     cluster, uid, generation = (words[words.index(flag) + 1] for flag in ("--cluster-id", "--uid", "--generation"))
     assert words[words.index("--store") + 1] == release.gateway_url()
-    return cluster, f"{cluster}/{story.namespace}/records-{uid[:8]}/{generation}"
+    return cluster, f"{cluster}/{scenario.namespace}/records-{uid[:8]}/{generation}"
 
 
-def _list_paths(story: Story) -> set[str]:
-    """What the store holds of a team."""
+def _list_paths(scenario: Scenario) -> set[str]:
+    """Return the paths of a team's objects in the store."""
     held = store.paths(f"e2e-tenants-{secrets.token_hex(2)}")
-    return {path for path in held if f"/{story.namespace}/" in path}
+    return {path for path in held if f"/{scenario.namespace}/" in path}
 
 
-def _store_secrets(story: Story) -> list[str]:
-    found = [secret["metadata"]["name"] for secret in find("secrets", story.namespace)]
+def _store_secrets(scenario: Scenario) -> list[str]:
+    found = [secret["metadata"]["name"] for secret in find("secrets", scenario.namespace)]
     return [name for name in found if "-store-" in name]
 
 
 def _store_url() -> str:
-    """A listing of the store's bucket, without credentials."""
+    """Return the URL that lists the store's bucket, without credentials."""
     return f"http://{store.deployment()['metadata']['name']}.{release.NAMESPACE}.svc:7070/lookupdb?list-type=2"

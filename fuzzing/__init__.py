@@ -1,7 +1,7 @@
-"""Fuzzes what takes bytes from outside and is written in Python: ``python -m fuzzing SECONDS [TARGET …]``.
+"""Fuzzes Python code that reads bytes from outside: ``python -m fuzzing SECONDS [TARGET …]``.
 
-A target feeds one input to the real code and checks what must hold of it, whatever the input: that it is refused by
-the errors that are meant for it and by no others, and that two ways of reading it agree. ``targets`` has them all, each
-with the inputs to begin with. Where atheris is installed, inputs are chosen by what they reach; else they are random.
-The native kernels have fuzzers of their own, in ``server/native/fuzz``; ``make fuzz`` runs both.
+A target feeds one input to the real code and checks what must hold for any input: only the intended errors reject it,
+and two ways to read it agree. ``targets`` lists them with their samples. atheris, if installed, chooses inputs by
+coverage; else they are random. The native kernels have their own fuzzers in ``server/native/fuzz``. ``make fuzz`` runs
+both.
 """

@@ -1,4 +1,4 @@
-"""The command: fuzz for so long, and say how many inputs each target got. Exits with 1 when a promise was broken."""
+"""The command: fuzz, and print the number of inputs of each target. Exits with 1 when a promise was broken."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzzing.target import Target
 from fuzzing.targets import TARGETS
 
 FOLDER: Final = Path(".bench/fuzzing")
-"""Inputs that reach something new, and those that broke a promise."""
+"""Inputs that reach new code, and those that broke a promise."""
 _LOOK_EVERY: Final = 64
 
 
@@ -23,10 +23,10 @@ def main() -> int:
     """Fuzz each target for its share of the time."""
     names = [target.name for target in TARGETS]
     parser = argparse.ArgumentParser(prog="python -m fuzzing", description=__doc__)
-    parser.add_argument("seconds", type=float, help="in all, shared by the targets")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"which; all of them: {', '.join(names)}")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
-    parser.add_argument("--random", action="store_true", help="do without atheris")
+    parser.add_argument("seconds", type=float, help="total time, shared by the targets")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one or more of {', '.join(names)}")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
+    parser.add_argument("--random", action="store_true", help="do not use atheris")
     options = parser.parse_args()
     unknown = set(options.targets) - set(names)
     if unknown:
@@ -66,7 +66,7 @@ def _keep(target: Target, data: bytes) -> Path:
 
 
 def _run_guided(target: Target, seconds: float) -> int:
-    """In a process of its own, because libFuzzer ends the one that it is in."""
+    """libFuzzer ends its process, so run it in a child."""
     command = [sys.executable, "-m", "fuzzing.guided", str(max(1, round(seconds))), target.name, str(FOLDER)]
     return 1 if subprocess.run(command, check=False).returncode else 0
 

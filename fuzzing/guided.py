@@ -1,4 +1,4 @@
-"""One target by atheris, which chooses inputs by what they reach: ``… -m fuzzing.guided SECONDS TARGET FOLDER``."""
+"""Fuzz one target with atheris, which chooses inputs by coverage: ``… -m fuzzing.guided SECONDS TARGET FOLDER``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fuzzing.target import MAX_INPUT_BYTES, Target
 
 
 def main() -> None:
-    """Fuzz until the time is over; libFuzzer ends the process, with another code than 0 when a promise was broken."""
+    """Fuzz until the time is over. libFuzzer then ends the process, with a code other than 0 if a promise was
+    broken."""
     seconds, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     target = next(target for target in TARGETS if target.name == name)
     corpus, samples = folder / name, folder / f"{name}-samples"

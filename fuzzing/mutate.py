@@ -1,4 +1,4 @@
-"""Random inputs: samples, changed. The same seed gives the same inputs."""
+"""Random changes of samples. The same seed gives the same inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUMBERS = (
 
 
 def inputs(target: Target, seed: int) -> Iterator[bytes]:
-    """Endless inputs for ``target``, of which the first are its samples."""
+    """Endless inputs for ``target``, beginning with its samples."""
     yield from target.samples
     chance = random.Random(f"{target.name} {seed}")  # noqa: S311 - inputs are no secret
     while True:

@@ -1,4 +1,4 @@
-"""What is fuzzed: a check that must hold for any bytes, and where to begin."""
+"""A fuzzing target: a check that must hold for any bytes, and samples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Target:
 
     name: str
     check: Callable[[bytes], None]
-    """Feeds an input to it. Raises, with whatever, if it does not keep a promise."""
+    """Feed an input to the reader. Raises anything if a promise is broken."""
     samples: tuple[bytes, ...]
-    """Inputs to begin with, which it takes."""
+    """Valid inputs to begin with."""
     words: tuple[bytes, ...] = ()
-    """What stands in its inputs: random changes put them in."""
+    """Parts of inputs, which random changes insert."""
 
 
 def in_pieces(data: bytes) -> list[bytes]:
-    """``data`` in pieces, as it might come from a network; the same for the same data."""
+    """Cut ``data`` into pieces, like a network; the same for the same data."""
     size = 1 + sum(data[:16]) % 23
     return [data[start : start + size] for start in range(0, len(data), size)]

@@ -1,4 +1,4 @@
-"""What a release is made of and where it comes from.
+"""The contents and the provenance of a release.
 
 sbom             the image's bill of materials, CycloneDX
 provenance       the statement which sources and which builder a release comes from, in-toto and SLSA

@@ -1,4 +1,4 @@
-"""Where a release comes from: an in-toto statement with SLSA's provenance, which `make provenance` has cosign sign.
+"""The provenance of a release: an in-toto statement with SLSA's provenance, which `make provenance` has cosign sign.
 
     python -m supply_chain.provenance --file dist/lookupdb-0.1.0.tgz --subject image@sha256:… \\
         --base-image python@sha256:… --builder URI
@@ -30,7 +30,7 @@ MATERIALS: Final = (
     "charts/tools/go.sum",
     "Dockerfile",
 )
-"""Files that say what a release is made from, besides the commit that holds them."""
+"""Files that name the contents of a release, besides its commit."""
 _DIGEST: Final = re.compile(r"(.{1,400})[=@]sha256:([0-9a-f]{64})")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
@@ -98,14 +98,16 @@ def _git(root: Path, *words: str) -> str:
 
 @click.command()
 @click.option("--file", "files", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True)
-@click.option("--subject", "named", metavar="NAME@sha256:…", multiple=True, help="As an image's digest.")
-@click.option("--base-image", metavar="NAME@sha256:…", multiple=True, help="What the image was built from.")
-@click.option("--builder", required=True, metavar="URI", help="Who ran the build, as those who verify know it.")
+@click.option(
+    "--subject", "named", metavar="NAME@sha256:…", multiple=True, help="A subject, for example an image's digest."
+)
+@click.option("--base-image", metavar="NAME@sha256:…", multiple=True, help="The base of the image.")
+@click.option("--builder", required=True, metavar="URI", help="The URI that identifies the builder.")
 @click.option("--command", default="make image", show_default=True)
 def cli(
     files: tuple[Path, ...], named: tuple[str, ...], base_image: tuple[str, ...], builder: str, command: str
 ) -> None:
-    """Print the statement of all that is named, to be signed."""
+    """Print the statement of all arguments, to be signed."""
     try:
         materials = {name: _hash_file(ROOT / name) for name in MATERIALS} | read_subjects((), base_image)
         subjects = read_subjects(files, named)

@@ -31,7 +31,7 @@ GO_MOD: Final = ROOT / "server" / "oras" / "go.mod"
 OWN: Final = "lookupdb"
 _FORMAT: Final = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
 _MAX_LICENSE: Final = 100
-"""Characters: some packages put the whole text where the name belongs."""
+"""Most characters: some packages put the full text in place of the name."""
 _SERIAL: Final = uuid.UUID("b4a55c9e-6f0c-5e0b-9a3f-0d1a5a2f7c11")
 _UNKNOWN: Final = ("", "UNKNOWN")
 _PINNED: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
@@ -46,15 +46,15 @@ class LockedPackage:
     """One package of a lock file."""
 
     kind: str
-    """As package URLs name it: ``pypi``, ``cargo`` or ``golang``."""
+    """The type in package URLs: ``pypi``, ``cargo`` or ``golang``."""
     name: str
     version: str
     checksums: tuple[str, ...] = ()
-    """SHA-256, hexadecimal: of the files of which one is installed."""
+    """Hexadecimal SHA-256 of the allowed files, one of which is installed."""
 
     @property
     def purl(self) -> str:
-        """Its package URL."""
+        """The package URL."""
         return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
 
 
@@ -73,7 +73,7 @@ def read_requirements(path: Path = REQUIREMENTS) -> list[LockedPackage]:
 
 
 def read_cargo_lock(path: Path = CARGO_LOCK) -> list[LockedPackage]:
-    """Return the crates of a Cargo.lock but for our own, which have no source. Raises ValueError without a checksum."""
+    """Return the crates of a Cargo.lock except our own, which have no source. Raises ValueError without a checksum."""
     packages = []
     for package in tomllib.loads(path.read_text(encoding="utf-8"))["package"]:
         if "source" not in package:
@@ -85,7 +85,7 @@ def read_cargo_lock(path: Path = CARGO_LOCK) -> list[LockedPackage]:
 
 
 def read_go_mod(path: Path = GO_MOD) -> list[LockedPackage]:
-    """Return the modules that a go.mod requires. The checksums of go.sum are of another kind, and left out."""
+    """Return the modules that a go.mod requires, without hashes: go.sum has other checksums."""
     return sorted(
         LockedPackage("golang", name, version) for name, version in _REQUIRED.findall(path.read_text("utf-8"))
     )
@@ -97,7 +97,7 @@ def normalize(name: str) -> str:
 
 
 def render_sbom(components: Iterable[Component], version: str) -> str:
-    """The document of ``components``, as JSON. Raises ValueError when one is there twice."""
+    """Return the document of ``components`` as JSON. Raises ValueError for a duplicate."""
     ordered = sorted(components, key=lambda component: str(component["bom-ref"]))
     references = [component["bom-ref"] for component in ordered]
     if twice := {each for each in references if references.count(each) > 1}:
@@ -125,7 +125,7 @@ def render_sbom(components: Iterable[Component], version: str) -> str:
 
 
 def component_of(package: LockedPackage, license_name: Mapping[str, str] | None = None) -> Component:
-    """A locked package. Its hashes are those of all files that the lock allows: one of them is installed."""
+    """Return a locked package. It has the hashes of all files that the lock allows; one of them is installed."""
     return {
         "type": "library",
         "bom-ref": package.purl,
@@ -140,7 +140,7 @@ def component_of(package: LockedPackage, license_name: Mapping[str, str] | None 
 
 
 def license_of(metadata: Mapping[str, str], classifiers: Iterable[str]) -> dict[str, Any] | None:
-    """The licence that a distribution's metadata name: an SPDX expression, else a name; None if they name none."""
+    """Return the licence in a distribution's metadata: an SPDX expression, else a name, else None."""
     if expression := metadata.get("License-Expression"):
         return {"expression": expression}
     text = metadata.get("License") or ""
@@ -151,7 +151,7 @@ def license_of(metadata: Mapping[str, str], classifiers: Iterable[str]) -> dict[
 
 
 def installed_components(locked: Iterable[LockedPackage]) -> list[Component]:
-    """The packages of this interpreter. Raises ValueError for one that is not locked in that version."""
+    """Return the packages of this interpreter. Raises ValueError for one that is not locked in that version."""
     by_version = {(package.name, package.version): package for package in locked}  # some have one for each Python
     components = []
     for distribution in importlib.metadata.distributions():
@@ -170,7 +170,7 @@ def installed_components(locked: Iterable[LockedPackage]) -> list[Component]:
 
 
 def debian_components(listing: str, distribution: str) -> list[Component]:
-    """The packages of a listing in our format of ``dpkg-query``; ``distribution`` is as debian-12."""
+    """Return the packages of our ``dpkg-query`` listing; ``distribution`` is like debian-12."""
     components = []
     for line in listing.splitlines():
         status, name, version, architecture = line.split("\t")
@@ -182,7 +182,7 @@ def debian_components(listing: str, distribution: str) -> list[Component]:
 
 
 def image_components() -> list[Component]:
-    """Of the image in which this runs. Raises ValueError, or CalledProcessError without dpkg."""
+    """Return the components of the image that this runs in. Raises ValueError, or CalledProcessError without dpkg."""
     release = platform.freedesktop_os_release()
     command = ["/usr/bin/dpkg-query", "--show", f"--showformat={_FORMAT}"]
     listing = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def locked_packages() -> list[LockedPackage]:
-    """All that the image's lock files name."""
+    """Return all that the image's lock files name."""
     return [*read_requirements(), *read_cargo_lock(), *read_go_mod()]
 
 

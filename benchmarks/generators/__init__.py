@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks.generators import persondb, recommendations
 
 SEED: Final = 20261121
-"""The seed when none is asked for."""
+"""The default seed."""
 
 KINDS: Final[dict[str, Callable[[int, int], Iterator[bytes]]]] = {
     "recommendations": recommendations.generate,
@@ -19,7 +19,7 @@ KINDS: Final[dict[str, Callable[[int, int], Iterator[bytes]]]] = {
 
 
 def write(kind: str, rows: int, path: Path, seed: int = SEED) -> int:
-    """Write ``rows`` rows of ``kind`` to ``path``, whole or not at all. Returns the file's bytes."""
+    """Write ``rows`` rows of ``kind`` to ``path``, completely or not at all. Return the file's size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
     with unfinished.open("wb") as file:

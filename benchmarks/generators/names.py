@@ -1,4 +1,4 @@
-"""Words to put invented persons and companies together from. Surnames are syllables: nobody is meant."""
+"""Parts of the names of invented persons and companies. Surnames are made of syllables."""
 
 # ruff: noqa: SIM905  (two hundred quoted words are harder to read than a paragraph of them)
 
@@ -52,5 +52,5 @@ TENANTS: Final = [
 
 
 def ascii_of(name: str) -> str:
-    """``name`` as it stands in an e-mail address: accents dropped."""
+    """Return ``name`` as in an e-mail address, without accents."""
     return unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()

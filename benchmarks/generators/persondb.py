@@ -1,7 +1,7 @@
-"""A person database: invented employees of 300 tenants, by e-mail address in whatever case somebody once typed it.
+"""A person database: invented employees of 300 tenants, by e-mail address in any case.
 
-Skewed as such tables are: a few tenants hold most persons, few titles and departments are common, and one manager
-stands in many rows. Addresses end in `.example`, which nobody can own.
+Skewed like real tables: a few tenants have most persons, few titles and departments are common, and one manager is in
+many rows. Addresses end in `.example`, which nobody can own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.generators.names import DEPARTMENTS, FIRST_NAMES, SURNAMES, TENA
 HEADER: Final = b"email,name,title,department,manager,tenant\n"
 _CHUNK: Final = 10_000
 _TEAM: Final = 9
-"""How many persons share a manager, on average."""
+"""Persons for each manager, on average."""
 
 
 def generate(rows: int, seed: int) -> Iterator[bytes]:
@@ -66,5 +66,5 @@ _TITLE_WEIGHTS: Final = list(accumulate(TITLES.values()))
 _DEPARTMENTS: Final = [_quoted(department) for department in DEPARTMENTS]
 _DEPARTMENT_WEIGHTS: Final = list(accumulate(DEPARTMENTS.values()))
 _STYLES: Final = [str] * 11 + [str.lower] * 7 + [str.upper] * 2
-"""As typed (Ada.Belansen7@acornworks.example), all small, all capitals; one is drawn for every address."""
+"""The spellings of addresses, drawn at random: as typed (Ada.Belansen7@acornworks.example), lower case, upper case."""
 _PROMOTIONS: Final = [True] + [False] * (_TEAM - 1)

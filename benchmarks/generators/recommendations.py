@@ -1,6 +1,6 @@
 """Product recommendations: a customer, and ten different products of a pool of 10,000, all random UUIDs.
 
-Products are drawn evenly. Real recommendations favour some products, which compresses better: even is the hard case.
+Products are drawn evenly. Real recommendations favour some products and compress better: this is the hard case.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def generate(rows: int, seed: int) -> Iterator[bytes]:
 
 
 def uuids(rng: random.Random, count: int) -> list[str]:
-    """``count`` random UUIDs (version 4) in their usual form."""
+    """Return ``count`` random UUIDs (version 4) as text."""
     digits = rng.randbytes(count * 16).hex()
     return [
         f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-4{digits[at + 13 : at + 16]}"

@@ -1,1 +1,1 @@
-"""Load generators: `load.c` for RESP (and for HTTP, where RESP stands on the other side), wrk for HTTP."""
+"""Load generators: `load.c` for RESP (and for HTTP in comparisons with RESP), wrk for HTTP."""

@@ -1,4 +1,4 @@
-"""Runs load.c, which it compiles first: C, because a generator in Python is slower than what it should load."""
+"""Compiles and runs load.c: a generator in Python would be slower than the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCE: Final = Path(__file__).with_name("load.c")
 
 
 def compiled(folder: Path) -> Path:
-    """The program, compiled into ``folder`` unless this very source already is."""
+    """The program, compiled into ``folder`` unless it is there already."""
     program = folder / f"load-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]}"
     if not program.exists():
         processes.output(["cc", "-O2", "-o", str(program), str(_SOURCE)])
@@ -34,7 +34,7 @@ def run(
     requests: int = 0,
     core: int | None = LOAD_CORE,
 ) -> Sample:
-    """Load 127.0.0.1:``port`` for ``seconds``, or with so many ``requests``. Raises BenchError on a wrong answer."""
+    """Load 127.0.0.1:``port`` for ``seconds``, or with this many ``requests``. Raises BenchError on a wrong answer."""
     amount = f"-{requests}" if requests else f"{seconds}"
     ports = str(port) if isinstance(port, int) else ",".join(map(str, port))
     words = [str(program), ports, str(connections), str(depth), amount, str(script)]

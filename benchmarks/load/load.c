@@ -1,14 +1,14 @@
 /* A load generator for one core: closed loop, many connections, every answer checked.
  *
  *   load PORT[,PORT…] CONNECTIONS DEPTH SECONDS SCRIPT        connections are spread over the ports
- *   load PORT[,PORT…] CONNECTIONS DEPTH -REQUESTS SCRIPT      that many requests, however long they take
+ *   load PORT[,PORT…] CONNECTIONS DEPTH -REQUESTS SCRIPT      this many requests, however long they take
  *
- * SCRIPT (written by script.py) holds requests and the very bytes that answer them:
+ * SCRIPT (written by script.py) holds requests and the exact bytes of their answers:
  *   "LOADSCR1", u64 count, u64 request offsets[count + 1], u64 answer offsets[count + 1], requests, answers
- * As answers are known, none is parsed: a connection sends DEPTH requests in one write and compares what comes back
- * byte by byte. That is less work than any server's share, so that one core is enough to load another; how busy this
- * process was is printed, to prove it. A script without answers is HTTP: status and Content-Length are read, and
- * anything but 200 is an error. On a wrong answer it ends with exit code 1 and says what came.
+ * Nothing is parsed: a connection sends DEPTH requests in one write, and compares the answers byte by byte. This is
+ * less work than any server's, so one core can load another. The output proves it: it says how busy this process was.
+ * A script without answers is HTTP: status and Content-Length are read, and anything but 200 is an error. A wrong
+ * answer is printed, and ends the run with exit code 1.
  *
  * Prints one line of JSON. Latencies are of whole rounds: DEPTH requests sent, DEPTH answers read.
  */
@@ -128,7 +128,7 @@ static void end_round(struct connection *c) {
     bytes += script.request_at[c->end] - script.request_at[c->next];
 }
 
-/* Compare the n bytes that came with those that should have. */
+/* Compare the n received bytes with the expected ones. */
 static void take_known(struct connection *c, size_t n) {
     const char *expected = script.answers + c->got;
     if (n > c->to_get - c->got) wrong("more bytes than asked for", "", 0, buffer, n);
@@ -167,7 +167,7 @@ static void take_http(struct connection *c, size_t n) {
     }
 }
 
-/* Read what came. Returns whether the round is complete. */
+/* Read received bytes. Return whether the round is complete. */
 static int receive(struct connection *c) {
     ssize_t n = recv(c->fd, buffer, RECEIVE, 0);
     if (n < 0 && errno == EAGAIN) return 0;
@@ -211,7 +211,7 @@ static double cpu_seconds(void) {
     return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-/* Load the server until the time is up, or until so many requests were answered. Returns the seconds it took. */
+/* Load the server for the time, or the number of requests. Return the seconds. */
 static double run(struct connection *connections, int count, double seconds, uint64_t requests) {
     struct epoll_event events[EVENTS];
     double start = now();

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.load.python_clients KIND PORT KEYS SECONDS SIZE COUNT`: look keys up from Python, as a
-service would, for so long; prints what `Sample` needs.
+"""`python -m benchmarks.load.python_clients KIND PORT KEYS SECONDS SIZE COUNT`: look keys up from Python, like a
+service, and print the numbers of a `Sample`.
 
-Each kind runs as a process of its own, on a core of its own. KEYS is a file with a key and its value a line, SIZE the
-keys of a batch, COUNT how many coroutines there are. The first answers are compared by value.
+Each kind runs in its own process on its own core. KEYS is a file with a key and its value a line, SIZE the keys of a
+batch, COUNT the number of coroutines. The first answers are compared by value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Call = Callable[[Any], Any]
 
 
 class Load:
-    """What is asked for, and how it went."""
+    """The keys, and the result."""
 
     def __init__(self, keys: Sequence[str], values: Sequence[Any], seconds: float, size: int, count: int) -> None:
         self.keys, self.values = keys, values
@@ -47,7 +47,7 @@ class Load:
         self.took, self.busy = time.perf_counter() - began, time.process_time() - cpu
 
     async def gather(self, ask: Callable[[str], Awaitable[Any]]) -> None:
-        """``count`` coroutines, each of which asks for one key after another."""
+        """Run ``count`` coroutines, each of which asks for one key after another."""
         began, cpu = time.perf_counter(), time.process_time()
         ends_at = began + self.seconds
 
@@ -112,7 +112,7 @@ def redis_batch(load: Load, port: int) -> None:
 
 
 def nutcracker_batch(load: Load, port: int) -> None:
-    """The same of nutcracker, which knows neither RESP3 nor CLIENT SETINFO."""
+    """The same with nutcracker, which knows neither RESP3 nor CLIENT SETINFO."""
     import redis
 
     with redis.Redis(port=port, protocol=2, driver_info=None) as client:
@@ -121,7 +121,7 @@ def nutcracker_batch(load: Load, port: int) -> None:
 
 
 def redis_batch_decoded(load: Load, port: int) -> None:
-    """redis-py's mget, and what the caller does with the bytes: parse them, by the quickest parser."""
+    """redis-py's mget, and the caller's parsing of the bytes with the fastest parser."""
     import redis
 
     with redis.Redis(port=port) as client:
@@ -129,7 +129,7 @@ def redis_batch_decoded(load: Load, port: int) -> None:
 
 
 def nutcracker_batch_decoded(load: Load, port: int) -> None:
-    """The same of nutcracker."""
+    """The same with nutcracker."""
     import redis
 
     with redis.Redis(port=port, protocol=2, driver_info=None) as client:

@@ -1,4 +1,4 @@
-"""What one round of load measured."""
+"""The result of one round of load."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Sample:
     """Requests answered a second (each checked, see the generators)."""
     seconds: float
     load_busy: float
-    """The part of its core that the load generator used: near 1 means that it, not the server, was the limit."""
+    """The load generator's share of its core: near 1 means that it was the limit, not the server."""
     p50_us: float
     p99_us: float
-    """Latency: of a request; pipelined, of a round of requests."""
+    """Latency of a request; pipelined, of a group of requests."""
     server_busy: float = 0.0
-    """The part of its core that the server used."""
+    """The server's share of its core."""
     behind_busy: float = 0.0
-    """The part of the load generator's core that went to what stands behind the server."""
+    """The share of the load generator's core that the servers behind the measured one used."""

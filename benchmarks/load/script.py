@@ -1,4 +1,4 @@
-"""The file that load.c plays: requests, and the bytes that must answer them."""
+"""The file that load.c plays: requests, and the expected answers as bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from struct import pack
 
 
 def write(path: Path, requests: Sequence[bytes], answers: Sequence[bytes] | None = None) -> Path:
-    """Write a load script; without ``answers`` the requests are HTTP, and any 200 with a length is an answer."""
+    """Write a load script. Without ``answers`` the requests are HTTP, and any 200 with a length is right."""
     answers = answers if answers is not None else [b""] * len(requests)
     with path.open("wb") as file:
         file.write(b"LOADSCR1" + pack("<Q", len(requests)))

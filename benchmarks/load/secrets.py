@@ -1,4 +1,4 @@
-"""What a router needs to speak TLS, and the token that its clients show."""
+"""A router's certificate, and its clients' token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 TOKEN: Final = "benchmark-0123456789abcdef0123456789abcdef"
-"""As long as one of 256 bits."""
+"""A token of 256 bits."""
 
 
 def write(folder: Path) -> list[str]:
-    """Write a certificate by itself, of P-256 as cert-manager's may be, and the token's hash. Returns the router's
-    flags."""
+    """Write a self-signed certificate (P-256, like cert-manager's) and the token's hash. Return the router's flags."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])

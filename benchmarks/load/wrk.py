@@ -1,4 +1,4 @@
-"""Runs wrk with requests of ours: real keys of the dataset, all of them there, so that any but 2xx is an error."""
+"""Runs wrk with real keys of the dataset. All exist, so that any status but 2xx is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCRIPT: Final = Path(__file__).with_name("wrk.lua")
 
 
 def write_requests(path: Path, requests: Sequence[bytes]) -> Path:
-    """Write whole HTTP ``requests`` as wrk.lua reads them."""
+    """Write complete HTTP ``requests`` as wrk.lua reads them."""
     with path.open("wb") as file:
         for request in requests:
             file.write(b"%d\n%b" % (len(request), request))
@@ -24,8 +24,8 @@ def write_requests(path: Path, requests: Sequence[bytes]) -> Path:
 
 
 def run(port: int, requests: Path, *, connections: int, seconds: float, start: int = 0, scheme: str = "http") -> Sample:
-    """Load 127.0.0.1:``port`` from one thread, beginning at request ``start``. Raises BenchError on any error. With the
-    scheme https no certificate is verified."""
+    """Load 127.0.0.1:``port`` from one thread, beginning at request ``start``. Raises BenchError on any error. Does not
+    verify certificates of https."""
     words = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "10s", "-s", str(_SCRIPT)]
     words += [f"{scheme}://127.0.0.1:{port}", "--", str(requests), str(start)]
     before = _children_seconds()

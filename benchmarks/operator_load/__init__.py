@@ -1,5 +1,5 @@
-"""What the operator costs: CPU and memory of a start, of a refresh of every dataset, of rest, by number of datasets.
+"""The operator's cost by number of datasets: CPU and memory of a start, of a refresh of every dataset, and at rest.
 
-The API server, its controllers and kubelets are simulated in a process of their own (``simulator``); the operator is
-the real one, started as in its pod.
+A process of its own (``simulator``) simulates the API server, its controllers and kubelets. The operator is real, and
+started as in its pod.
 """

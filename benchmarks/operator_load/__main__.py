@@ -1,5 +1,5 @@
-"""``python -m benchmarks.operator_load``: measure the operator at several numbers of datasets, print and write the
-section of docs/measurements.md."""
+"""``python -m benchmarks.operator_load``: measure the operator at several numbers of datasets, print the section of
+docs/measurements.md, and write it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _REPORT: Final = _ROOT / "docs" / "measurements.md"
 _RESYNC_SECONDS: Final = 20.0
 _RESYNCS: Final = 3
 AT_ONCE: Final = 50
-"""Builds, and rollouts, at a time: a simulated cluster has room for them, and the default would only take longer."""
+"""Concurrent builds, and rollouts. A simulated cluster has room for them; the default would only take longer."""
 
 
 class Cluster:
-    """A simulated cluster, and the operator that is started in it."""
+    """A simulated cluster, and its operator."""
 
     def __init__(self, size: Size, folder: Path) -> None:
         self.size = size
@@ -50,18 +50,18 @@ class Cluster:
 
     @property
     def operator(self) -> Server:
-        """The one that runs."""
+        """The running operator."""
         assert self._operator, "no operator was started"
         return self._operator
 
     def ask(self, verb: str, method: str = "GET") -> dict[str, Any]:
-        """What the simulator answers."""
+        """Return the simulator's answer."""
         request = urllib.request.Request(f"http://127.0.0.1:{self._port}/bench/{verb}", method=method)
         with urllib.request.urlopen(request, timeout=120) as response:
             return dict(json.loads(response.read()))
 
     def schedule(self, expression: str) -> None:
-        """Have every dataset checked by the schedule ``expression``; by none if it is empty."""
+        """Give every dataset the schedule ``expression``, or none if it is empty."""
         self.ask(f"schedule?value={urllib.parse.quote(expression)}", "POST")
 
     def start_operator(self, resync_seconds: float = 300.0) -> Server:
@@ -86,16 +86,16 @@ class Cluster:
         return self._operator
 
     def wait(self, condition: Callable[[dict[str, Any]], bool], what: str, seconds: float) -> None:
-        """Until ``condition`` of the simulator's state holds."""
+        """Wait until ``condition`` of the simulator's state holds."""
 
         def holds() -> bool:
-            time.sleep(0.5)  # what is asked takes the simulator a while
+            time.sleep(0.5)  # the simulator takes a while to answer
             return condition(self.ask("state"))
 
         self.operator.wait_for(holds, what, seconds)
 
     def stop_operator(self) -> None:
-        """End it."""
+        """End the operator."""
         if self._operator:
             self._operator.stop()
             self._operator = None
@@ -122,7 +122,7 @@ def _phase(
 
 
 def measure(size: Size, folder: Path, wanted: list[str], patience: float) -> dict[str, Phase]:
-    """What a start costs an operator of a cluster of ``size``, and each of the phases ``wanted``."""
+    """Return the costs of an operator's start in a cluster of ``size``, and of the phases ``wanted``."""
     done: dict[str, Phase] = {}
     with ExitStack() as stack:
         cluster = Cluster(size, folder)
@@ -161,25 +161,25 @@ def _started(cluster: Cluster, resync_seconds: float = 300.0) -> Server:
 
 
 def _slots_from(moment: float) -> str:
-    """The schedule with a slot every ten minutes, one of them in the minute behind ``moment``."""
+    """Return the schedule with a slot every ten minutes, one of them in the minute after ``moment``."""
     begin = int(moment // 60 + 1) % 10
     return f"{','.join(str(begin + ten) for ten in range(0, 60, 10))} * * * *"
 
 
 def _wait_for_looks(cluster: Cluster, patience: float) -> None:
-    """Return when every dataset was looked at, at which its routers are asked, and nothing more is done."""
+    """Wait until every dataset was checked, its routers were asked, and the operator is idle."""
     datasets = cluster.size.datasets
     cluster.wait(lambda state: state["asked"] == datasets, "every dataset was looked at", patience)
     _wait_for_rest(cluster.operator)
 
 
 def all_serve(size: Size, generation: str) -> Callable[[dict[str, Any]], bool]:
-    """The predicate of a simulator's state that says whether every dataset serves ``generation``."""
+    """Return the predicate that says whether every dataset serves ``generation``."""
     return lambda state: state["settled"].get(generation) == size.datasets and state["quiet"] > 1
 
 
 def _wait_for_rest(operator: Server) -> None:
-    """Return when the operator does nothing any more."""
+    """Wait until the operator is idle."""
     before = -1.0
     while (now := operator.cpu_seconds()) - before > 0.1:
         before = now
@@ -199,7 +199,7 @@ def _phases(arguments: argparse.Namespace, size: Size) -> list[str]:
 
 
 def _command(words: list[str]) -> str:
-    """What measures the same again, wherever clusters are kept."""
+    """Return the command that repeats the measurement, without the place of kept clusters."""
     if "--worlds" in words:
         place = words.index("--worlds")
         words = words[:place] + words[place + 2 :]
@@ -215,11 +215,11 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument(
-        "--phases", nargs="+", default=["refresh", "checks", "resync"], help="beside installation and start"
+        "--phases", nargs="+", default=["refresh", "checks", "resync"], help="phases after installation and start"
     )
-    parser.add_argument("--refresh-at-most", type=int, metavar="DATASETS", help="refresh no larger cluster")
+    parser.add_argument("--refresh-at-most", type=int, metavar="DATASETS", help="skip refreshes of larger clusters")
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds for each phase")
-    parser.add_argument("--worlds", type=Path, help="a folder in which settled clusters are kept between runs")
+    parser.add_argument("--worlds", type=Path, help="a folder to keep settled clusters between runs")
     parser.add_argument("--write", action="store_true", help="write the section of docs/measurements.md")
     arguments = parser.parse_args()
     sizes = [Size(datasets, arguments.shards, arguments.replicas) for datasets in arguments.datasets]

@@ -1,5 +1,5 @@
-"""How an API server's requests and answers look, whatever it holds: for the simulator here, and for the one in memory
-that the operator's tests have."""
+"""Requests and answers of an API server, whatever it holds. The simulator here uses it, and so does the operator tests'
+server in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 @dataclass(frozen=True)
 class ResourcePath:
-    """What the path of a request names."""
+    """The parts of a request's path."""
 
     api_version: str
     plural: str
@@ -28,7 +28,7 @@ class ResourcePath:
 
 
 def parse_path(path: str) -> ResourcePath | None:
-    """The resource of ``path``; None when it asks what resources there are."""
+    """Return the resource of ``path``; None for a question about resources."""
     parts = path.strip("/").split("/")
     length = 2 if parts[0] == "api" else 3
     if parts[0] not in ("api", "apis") or len(parts) <= length:
@@ -40,7 +40,7 @@ def parse_path(path: str) -> ResourcePath | None:
 
 
 def discovery(path: str, kinds: Iterable[Kind]) -> Object:
-    """What is answered below ``path`` when it names no resource."""
+    """Return the answer below ``path`` when it names no resource."""
     parts = path.strip("/").split("/")
     if parts == ["api"]:
         return {"kind": "APIVersions", "versions": ["v1"]}
@@ -69,14 +69,14 @@ def discovery(path: str, kinds: Iterable[Kind]) -> Object:
 
 
 def openapi(crd_schema: Object) -> Object:
-    """The document of the group of LookupDatasets, whose CustomResourceDefinition has ``crd_schema``."""
+    """Return the document of the group of LookupDatasets, whose CustomResourceDefinition has ``crd_schema``."""
     kind = {"group": DATASET_KIND.group, "version": DATASET_KIND.version, "kind": DATASET_KIND.name}
     named = {"dev.lookupdb.v1alpha1.LookupDataset": {**crd_schema, "x-kubernetes-group-version-kind": [kind]}}
     return {"openapi": "3.0.0", "components": {"schemas": named}}
 
 
 def merge_patch(old: Any, new: Any) -> Any:
-    """``new`` over ``old`` (RFC 7386): lists are replaced, members that are null are taken away."""
+    """Merge ``new`` into ``old`` (RFC 7386): lists are replaced, null removes a member."""
     if not isinstance(new, dict):
         return new
     held = old if isinstance(old, dict) else {}
@@ -85,7 +85,7 @@ def merge_patch(old: Any, new: Any) -> Any:
 
 
 def build_result(job: Object) -> Object:
-    """What the builder of ``job`` says at its end when all went well."""
+    """Return the final message of ``job``'s builder after a success."""
     generation = job["metadata"]["labels"][names.GENERATION]
     return {
         "outcome": "built",
@@ -99,8 +99,7 @@ def build_result(job: Object) -> Object:
 
 
 def check_result(job: Object) -> Object:
-    """What the builder of ``job`` says at its end when the source is as it was for the generation that it compares
-    with."""
+    """Return the final message of ``job``'s builder if the source has not changed."""
     (container,) = job["spec"]["template"]["spec"]["containers"]
     words = container["args"]
     return {"outcome": "unchanged", "fingerprint": words[words.index("--unless-fingerprint") + 1]}

@@ -1,5 +1,5 @@
-"""What a cluster's controllers and kubelets do about the objects that are written: Jobs end well, servers and routers
-get ready, each pod by the steps that a watch sees of a real one."""
+"""Simulated controllers and kubelets: Jobs succeed, servers and routers get ready, each pod in the steps that a watch
+sees of a real one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from benchmarks.operator_load.store import Object, Store
 from lookupdb_operator import names
 
 STEP_SECONDS: Final = 0.3
-"""Between two steps of a pod, twice that at most."""
+"""Seconds between two steps of a pod; at most twice that."""
 _MOMENT: Final = "2026-01-01T00:00:00Z"
 _CONDITIONS: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 
 class Controllers:
-    """Acts on ``store`` for what is created, scaled or deleted there."""
+    """Reacts to objects of ``store`` that are created, scaled or deleted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,17 +29,17 @@ class Controllers:
         self.routers: dict[str, tuple[str, str]] = {}
         """Address → namespace and dataset of every router."""
         self.is_source_unchanged = False
-        """Whether builders that compare find the source as it was."""
+        """True if builders find the source unchanged."""
         for namespace, name in store.objects["Pod"]:
             self._note_router(store.get("Pod", namespace, name) or {})
 
     @property
     def busy(self) -> int:
-        """How many objects are on their way to a state."""
+        """The number of objects that are changing state."""
         return len(self._tasks)
 
     def written(self, item: Object, *, is_new: bool) -> None:
-        """``item`` was created or changed by the operator."""
+        """React to ``item``, which the operator created or changed."""
         match item["kind"]:
             case "StatefulSet" | "Deployment" | "Job" if is_new:
                 task = asyncio.create_task(self._run(item))
@@ -148,7 +148,7 @@ def _pod(owner: Object, name: str) -> Object:
 
 
 def managed_fields(item: Object, manager: str) -> list[Object]:
-    """As long as what a real API server remembers of who wrote which field."""
+    """Return the size of a real API server's managed fields."""
     fields = {member: item[member] for member in ("spec", "data") if member in item}
     about = {member: item["metadata"][member] for member in ("labels", "annotations") if member in item["metadata"]}
     owners = item["metadata"].get("ownerReferences", ())

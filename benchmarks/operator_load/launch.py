@@ -1,4 +1,4 @@
-"""The operator, as its command starts it, but that it asks routers on another port: ``… launch ADMIN_PORT OPTIONS``."""
+"""The operator's command with another port for asking routers: ``… launch ADMIN_PORT OPTIONS``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/measurements.md that says what the operator costs."""
+"""The section of docs/measurements.md on the operator's cost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase took the operator."""
+    """The operator's cost of one phase."""
 
     wall_seconds: float
     cpu_seconds: float
     peak_bytes: int
-    """The most that was resident since the operator started."""
+    """Peak resident memory since the operator's start."""
     objects: int
-    """That the API server had at its end."""
+    """The API server's objects at its end."""
     resyncs: float = 0.0
 
 
@@ -55,7 +55,7 @@ An empty cell was not measured.
 
 
 def section(measured: Mapping[Size, Mapping[str, Phase]], command: str) -> str:
-    """All of it, from the heading on."""
+    """Return the section, with its heading."""
     about, size = machine.describe(), next(iter(measured))
     text = _TEXT.format(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
@@ -79,7 +79,7 @@ def section(measured: Mapping[Size, Mapping[str, Phase]], command: str) -> str:
 
 
 def merged(report: str, written: str) -> str:
-    """``report`` with its section replaced by ``written``, or with that at its end."""
+    """Return ``report`` with its section replaced by ``written``, or with that appended."""
     start = report.find(_TITLE)
     if start < 0:
         return f"{report.rstrip()}\n\n{written}"

@@ -1,7 +1,8 @@
-"""An API server in memory, over HTTP, with controllers: as a process of its own, so that only the operator is measured.
+"""An API server in memory, over HTTP, with controllers. It runs in its own process, so that only the operator is
+measured.
 
-``python -m benchmarks.operator_load.simulator PORT ADMIN_PORT DATASETS SHARDS REPLICAS [WORLD]``: WORLD is a file in
-which a settled cluster is kept from one run to the next.
+``python -m benchmarks.operator_load.simulator PORT ADMIN_PORT DATASETS SHARDS REPLICAS [WORLD]``: the file WORLD keeps
+a settled cluster from one run to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in names.ALL}
 
 
 def dataset(index: int, shards: int, replicas: int) -> Object:
-    """One of those that there are."""
+    """Return one of the objects."""
     item: Object = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -61,7 +62,7 @@ class Simulator:
         self._last_write = time.monotonic()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Everything below /api and /apis, as the operator asks it."""
+        """Answer the operator's requests below /api and /apis."""
         path = parse_path(request.path)
         if path is None:
             return web.json_response(discovery(request.path, names.ALL))
@@ -158,12 +159,12 @@ class Simulator:
             self._controllers.written(item, is_new=before is None)
         return _json(text)
 
-    # What the harness asks, and what routers answer.
+    # Requests of the harness, and answers of routers.
 
     async def admin(self, request: web.Request) -> web.Response:
-        """A router's admin port, by the address that was asked."""
+        """A router's admin port, by the requested address."""
         address = request.transport.get_extra_info("sockname")[0] if request.transport else ""
-        # It listens on all addresses, because every router has one of its own in 127.0.0.0/8.
+        # It listens on all addresses, because every router has its own in 127.0.0.0/8.
         if not (request.remote or "").startswith("127."):
             raise web.HTTPForbidden
         where = self._controllers.routers.get(address)
@@ -176,7 +177,7 @@ class Simulator:
         return web.json_response({"workers": [{"report": {"tableVersion": version}}]})
 
     async def state(self, _request: web.Request) -> web.Response:
-        """How far the cluster is."""
+        """Return the state of the cluster."""
         statuses = [orjson.loads(stored.text).get("status", {}) for stored in self._store.objects[names.KIND].values()]
         settled = collections.Counter(status.get("generation", "") for status in statuses if _is_settled(status))
         return web.json_response(
@@ -193,14 +194,14 @@ class Simulator:
         )
 
     async def forget(self, _request: web.Request) -> web.Response:
-        """Count from here."""
+        """Reset the counts."""
         self._counts.clear()
         self._asked.clear()
         self._bytes = 0
         return web.json_response({})
 
     async def refresh(self, request: web.Request) -> web.Response:
-        """Every dataset's user asks for a refresh."""
+        """Ask for a refresh of every dataset."""
         for namespace, name in list(self._store.objects[names.KIND]):
             item = self._store.get(names.KIND, namespace, name) or {}
             item["metadata"]["annotations"] = {names.REFRESH: request.query["value"]}
@@ -208,7 +209,7 @@ class Simulator:
         return web.json_response({})
 
     async def schedule(self, request: web.Request) -> web.Response:
-        """Every dataset's user asks for checks by a schedule, or for none any more; they find nothing new."""
+        """Give every dataset a schedule, or none. Checks find nothing new."""
         expression = request.query["value"]
         self._controllers.is_source_unchanged = bool(expression)
         for namespace, name in list(self._store.objects[names.KIND]):
@@ -230,7 +231,7 @@ def _is_settled(status: Object) -> bool:
 
 
 def _was_checked(status: Object) -> bool:
-    """Whether a check found the source unchanged, and nothing is asked for or under way any more."""
+    """Return whether a check found the source unchanged, and nothing is pending."""
     outcomes = [record["outcome"] for record in status.get("builds", ())]
     is_at_rest = "build" not in status and "due" not in status.get("schedule", {})
     return is_at_rest and outcomes[-1:] == ["unchanged"]

@@ -1,4 +1,4 @@
-"""The objects of a simulated cluster, each kept as the JSON text that it is answered with."""
+"""The objects of a simulated cluster, each kept as the JSON of its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stored:
     uid: str
     owner: str
     is_labelled: bool
-    """Whether the operator's selector takes it."""
+    """True if the operator's selector matches it."""
     text: bytes
     metadata: bytes
     """The same as PartialObjectMetadata."""
@@ -35,7 +35,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change, as watches tell of it."""
+    """One change, as in watches."""
 
     version: int
     type: str
@@ -78,7 +78,7 @@ class Store:
         return None if stored is None else orjson.loads(stored.text)
 
     def put(self, item: Object) -> bytes:
-        """Create or replace ``item``; its text with uid and version."""
+        """Create or replace ``item``. Return its text with uid and version."""
         meta, kind = item["metadata"], item["kind"]
         place = (meta.get("namespace", ""), meta["name"])
         before = self.objects[kind].get(place)
@@ -102,7 +102,7 @@ class Store:
         return stored.text
 
     def remove(self, kind: str, namespace: str, name: str) -> list[Object]:
-        """Delete an object and all that it owns; what was deleted."""
+        """Delete an object and all that it owns, and return them."""
         stored = self.objects[kind].pop((namespace, name), None)
         if stored is None:
             return []

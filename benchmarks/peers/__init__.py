@@ -1,1 +1,1 @@
-"""What is compared: our own processes and those of the peers, each started here, on loopback and a free port."""
+"""The compared processes, ours and those of peers, each started here, on loopback and a free port."""

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.processes import Server, free_port
 
 _START_SECONDS: Final = 180
-"""It reads the whole dataset first."""
+"""It reads all data before it listens."""
 
 
 def start(log: Path, core: int, source: Path) -> tuple[Server, int]:

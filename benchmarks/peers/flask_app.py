@@ -1,4 +1,4 @@
-"""The service that lookupdb is meant to replace, as such services are written: the file in a dict, answers from it."""
+"""A typical service that lookupdb replaces: it answers from a dict with the file's content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lookup(customer: str) -> flask.Response:
 
 @app.post("/lookup")
 def lookup_many() -> flask.Response:
-    """Those of many."""
+    """The products of many customers."""
     keys = flask.request.get_json()["keys"]
     found = {key: recommendations[key] for key in keys if key in recommendations}
     return flask.jsonify(found=found, missing=[key for key in keys if key not in found])

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.peers.in_process PLAN`: lookups in this one process, side by side, on the core that it has.
+"""`python -m benchmarks.peers.in_process PLAN`: compare lookups within this process, on its core.
 
-The plan is JSON: files, a folder for each of ours, the keys, and how often and how long. Prints, for each measure and
-side, the keys a second of each round. Before that each side's answers are compared with those expected.
+The plan is JSON: files, a folder for each of our sides, keys, rounds and seconds. First compares each side's answers
+with the expected ones. Prints the keys a second of each round, for each measure and side.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from benchmarks.results import LMDB, OURS, PYTHON_UNCOMPRESSED, UNCOMPRESSED
 from lookupdb import native
 
 Lookup = Callable[[list[str]], object]
-"""Looks all of some keys up."""
+"""Looks up some keys."""
 
 _KINDS: Final = {OURS: ("zstd", "1"), UNCOMPRESSED: ("none", "1"), PYTHON_UNCOMPRESSED: ("none", "0")}
 """Side → the compression of its generation, and its kernels."""
 _CHUNK: Final = 1000
-"""Keys that are looked up between two looks at the clock."""
+"""Keys between two looks at the clock."""
 
 
 def fill(path: Path, records: Iterator[tuple[str, bytes]]) -> None:
-    """A plain LMDB file of ``records``, as one would write it with py-lmdb."""
+    """Open a plain LMDB file of ``records``, as usual with py-lmdb."""
     options: dict[str, Any] = {"subdir": False, "lock": False, "sync": False, "map_size": 1 << 36}
     with lmdb.open(str(path), **options) as env, env.begin(write=True) as txn:
         for key, value in records:
@@ -39,13 +39,13 @@ def fill(path: Path, records: Iterator[tuple[str, bytes]]) -> None:
 
 
 def open_ours(folder: str, kernels: str) -> Any:
-    """The mapping, with these kernels, which follows nothing but looks as often as it would."""
+    """Open the mapping with these kernels. It follows nothing, but checks as often as it would."""
     os.environ[native.VARIABLE] = kernels
     return lookupdb.open(folder)
 
 
 def make_measures(plan: dict[str, Any]) -> dict[str, dict[str, Lookup]]:
-    """Measure → side → how it looks keys up."""
+    """Measure → side → its lookup function."""
     txn: Any = lmdb.open(plan["lmdb"], subdir=False, readonly=True, lock=False).begin()
     raw = {side: open_ours(plan["raw"][kind], kernels) for side, (kind, kernels) in _KINDS.items()}
     decoded = {side: open_ours(plan["json"][kind], kernels) for side, (kind, kernels) in _KINDS.items()}
@@ -57,23 +57,23 @@ def make_measures(plan: dict[str, Any]) -> dict[str, dict[str, Lookup]]:
 
 
 def get_plain(get: Callable[[bytes], bytes], keys: list[str]) -> list[bytes]:
-    """By py-lmdb."""
+    """Look up with py-lmdb."""
     return [get(key.encode()) for key in keys]
 
 
 def get_json(get: Callable[[bytes], bytes], keys: list[str]) -> list[Any]:
-    """By py-lmdb, decoded by orjson."""
+    """Look up with py-lmdb, and decode with orjson."""
     loads = orjson.loads
     return [loads(get(key.encode())) for key in keys]
 
 
 def one_by_one(mapping: Any) -> Lookup:
-    """By ``mapping[key]``."""
+    """Look up with ``mapping[key]``."""
     return lambda keys: [mapping[key] for key in keys]
 
 
 def together(mapping: Any) -> Lookup:
-    """By ``get_many`` of 100 keys."""
+    """Look up with ``get_many`` of 100 keys."""
 
     def look_up(keys: list[str]) -> list[bytes]:
         found: list[bytes] = []
@@ -85,7 +85,7 @@ def together(mapping: Any) -> Lookup:
 
 
 def run_round(look_up: Lookup, keys: list[str], seconds: float) -> float:
-    """Keys a second, of keys one after the other, and again from the first."""
+    """Return keys a second; keys are asked for in turn, again and again."""
     done, place, started = 0, 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds:
         chunk = keys[place : place + _CHUNK]
@@ -96,7 +96,7 @@ def run_round(look_up: Lookup, keys: list[str], seconds: float) -> float:
 
 
 def check(measures: dict[str, dict[str, Lookup]], keys: list[str], values: list[bytes]) -> None:
-    """Raises AssertionError if a side's answers are others than those expected."""
+    """Raises AssertionError if a side's answers differ from the expected ones."""
     parsed = [orjson.loads(value) for value in values]
     for measure, sides in measures.items():
         for side, look_up in sides.items():
@@ -104,7 +104,7 @@ def check(measures: dict[str, dict[str, Lookup]], keys: list[str], values: list[
 
 
 def main(plan: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Measure → side → the rate of each round. Sides take turns."""
+    """Return measure → side → the rate of each round. Sides take turns."""
     measures, keys = make_measures(plan), plan["keys"]
     rates: dict[str, dict[str, list[float]]] = {}
     check(measures, keys[:5000], [value.encode() for value in plan["values"][:5000]])

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.peers.loaders KIND SOURCE TARGET`: put the dataset elsewhere, as a Python programmer would.
+"""`python -m benchmarks.peers.loaders KIND SOURCE TARGET`: load the dataset elsewhere, as a Python programmer would.
 
-Each runs as a process of its own, so that its time and its memory are its own.
+Each runs in its own process, so that time and memory are its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def into_redis(source: Path, port: str) -> None:
 
 
 def into_pickle(source: Path, path: str) -> None:
-    """A dict of customer to JSON text, decoded: each of orjson's bytes, when kept, holds on to a page of heap."""
+    """A dict of customer to JSON text. Text, because each bytes object of orjson would keep a page of heap."""
     with Path(path).open("wb") as file:
         pickle.dump({key: value.decode() for key, value in records(source)}, file, protocol=pickle.HIGHEST_PROTOCOL)
 

@@ -21,13 +21,13 @@ _BUILD_SECONDS: Final = 300
 MEMORY_LIMIT: Final = "1GiB"
 
 Kernels = Literal["native", "python"]
-"""Which of the two a process runs. Native ones must be there: none takes the other's place unnoticed."""
+"""The kernels of a process. Native ones must exist: there is no silent fallback."""
 KINDS: Final[dict[str, Kernels]] = {OURS: "native", PYTHON: "python"}
 """Side → its kernels."""
 
 
 def compile_bytecode() -> None:
-    """Have lookupdb's bytecode at hand, as in the image: what compiles a source keeps memory that it needs no more.
+    """Compile lookupdb's bytecode, as in the image: a process that compiles keeps more memory.
 
     Raises BenchError.
     """
@@ -67,7 +67,7 @@ def route(
     kernels: Kernels = "native",
     options: Sequence[str] = (),
 ) -> tuple[Server, int, int]:
-    """A router with one worker, over shard servers at ``shard_ports``, its HTTP port, and that where it speaks RESP.
+    """Start a router with one worker over shard servers at ``shard_ports``. Return its HTTP port and its RESP port.
     ``options`` are further flags."""
     ready, table = log.with_suffix(".ready"), log.with_suffix(".table.json")
     table.write_text(json.dumps(_table(generation, shard_ports)))

@@ -39,7 +39,8 @@ def start(log: Path, core: int, redis_ports: Sequence[int]) -> tuple[Server, int
 
 
 def fill(port: int, source: Path) -> int:
-    """SET every record of a recommendations file, through the proxy, which so decides where each lives. Counts them."""
+    """SET every record of a recommendations file through the proxy, which decides where each lives. Return the
+    number."""
     records, waiting = 0, []
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection, source.open("rb") as file:
         for line in file:

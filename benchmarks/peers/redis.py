@@ -19,7 +19,7 @@ def start(log: Path, core: int | None) -> tuple[Server, int]:
 
 
 def used_memory(port: int) -> int:
-    """Bytes that Redis says its data and structures take."""
+    """Return the bytes that Redis reports for its data and structures."""
     with redis.Redis(port=port) as client:
         used: int = client.info("memory")["used_memory"]
         return used

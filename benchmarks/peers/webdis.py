@@ -30,10 +30,10 @@ def start(log: Path, core: int, redis_port: int) -> tuple[Server, int]:
 
 
 def get_path(key: str) -> str:
-    """Of a GET that answers the bare value: webdis's cheapest form."""
+    """The path of a GET of the bare value, webdis's cheapest form."""
     return f"/GET/{key}.txt"
 
 
 def batch_path(keys: list[str]) -> str:
-    """Of a GET for many keys."""
+    """The path of a GET of many keys."""
     return f"/MGET/{'/'.join(keys)}"

@@ -1,4 +1,4 @@
-"""The rows: what is measured, in the order it is measured. To add one, write a function and name it here."""
+"""The rows in the order of measurement. To add one, write a function and name it here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALWAYS: Final = ("taskset", "setpriv")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement that can be asked for by name. It may give several results."""
+    """A measurement with a name. It may give several results."""
 
     name: str
     title: str
@@ -24,7 +24,7 @@ class Row:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The programs that must be installed."""
+        """The required programs."""
         return (*_ALWAYS, *self.programs)
 
 

@@ -1,4 +1,4 @@
-"""What it costs to put the data in place, and how large it is there."""
+"""The cost of loading the data, and their size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def time_and_memory(arena: Arena) -> list[Result]:
     name = arena.generation(shards=SHARDS).name
     port, manifest = arena.redis[1], arena.run / f"{name}.yaml"
     for number in range(arena.settings.builds):
-        if number:  # the first is the one that is served
+        if number:  # the first one is served
             arena.build(manifest)
             arena.load_redis(port)
         arena.build(manifest, "python")
@@ -31,7 +31,7 @@ def time_and_memory(arena: Arena) -> list[Result]:
 
 
 def disk(arena: Arena) -> list[Result]:
-    """Bytes of files. Without compression the default page layout of LMDB shows."""
+    """Sizes of files. Without compression, LMDB's default page layout shows."""
     pickle, sqlite = _files(arena)
     sides = {
         SOURCE: single(arena.source.stat().st_size),

@@ -1,7 +1,7 @@
-"""Clients in Python: ours against redis-py and Redis, and against the common HTTP clients.
+"""Clients in Python: ours against redis-py and Redis, and against common HTTP clients.
 
-Here the client is what is measured, and has the load generator's core to itself; what it asks (the router and its four
-shards, or Redis) shares the other one.
+Here the client is measured, and has the load generator's core to itself. Its server (the router and its four shards, or
+Redis) shares the other one.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def coroutines(arena: Arena) -> list[Result]:
 
 
 def batch(arena: Arena) -> list[Result]:
-    """One caller that asks for 100 keys at a time, against redis-py's mget: as datasets are by default, compressed, and
-    of the same bytes as Redis has."""
+    """One caller that asks for 100 keys at a time, against redis-py's mget: with default datasets, compressed ones, and
+    the same bytes as in Redis."""
     one = {REDIS_PY: "redis_batch"}
     four = {REDIS_PY_SHARDED: "nutcracker_batch"}
     parsed_one = {**one, REDIS_PY_DECODED: "redis_batch_decoded"}
@@ -88,7 +88,7 @@ def _batch(
 
 
 def get(arena: Arena) -> list[Result]:
-    """One caller that asks for one key at a time over HTTP, against the common clients."""
+    """One caller that asks for one key at a time over HTTP, against common clients."""
     kinds = {
         REQUESTS: "requests_get",
         HTTPX: "httpx_get",
@@ -103,7 +103,7 @@ def get(arena: Arena) -> list[Result]:
 
 
 def import_cost(arena: Arena) -> list[Result]:
-    """What `import lookupdb.client` takes, of time and of memory."""
+    """Time and memory of `import lookupdb.client`."""
     arena.say("importing lookupdb.client")
     words = processes.pinned([sys.executable, "-c", _IMPORT], LOAD_CORE)
     costs = [tuple(map(float, processes.output(words).split())) for _ in range(_IMPORTS)]
@@ -129,7 +129,7 @@ def _compare(arena: Arena, kinds: dict[str, str], router: Routed | None = None) 
 
 
 def _asked(arena: Arena, kind: str, router: Routed) -> tuple[Server, int, tuple[Server, ...]]:
-    """The server that a kind of client asks, its port, and what is behind it."""
+    """Return the server of a kind of client, its port, and the servers behind it."""
     if kind.startswith("redis"):
         return (*arena.redis, ())
     if kind.startswith("nutcracker"):
@@ -139,7 +139,8 @@ def _asked(arena: Arena, kind: str, router: Routed) -> tuple[Server, int, tuple[
 
 @contextmanager
 def _pinned(servers: Sequence[Server], core: int) -> Iterator[None]:
-    """What is behind a router or proxy on its core, and back: for other rows it is with the load generator."""
+    """Move the servers behind a router or proxy to its core, and back: in other rows they share the load
+    generator's."""
     for server in servers:
         server.pin(core)
     try:

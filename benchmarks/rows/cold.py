@@ -1,4 +1,4 @@
-"""Batches whose pages are on disk: read together by the native kernels, one fault at a time by Python's."""
+"""Batches whose pages are on disk: native kernels read them together, Python's one fault at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTE: Final = (
 
 
 def measure(arena: Arena) -> list[Result]:
-    """MGET of 100 random keys over one connection, the file dropped from the page cache before each round."""
+    """MGET of 100 random keys over one connection, with the file dropped from the page cache before each round."""
     generation, path = datasets.copy(arena.generation(compression="none"), arena.run / "store-cold"), mgets(arena)
     (file,) = generation.files
     sides: dict[str, Contender] = {}

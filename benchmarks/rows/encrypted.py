@@ -1,4 +1,4 @@
-"""The router by TLS, with a token in each request, against the same by plain HTTP; connections are kept."""
+"""The router with TLS and a token in each request, against plain HTTP; connections are kept."""
 
 from __future__ import annotations
 

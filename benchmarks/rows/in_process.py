@@ -1,4 +1,4 @@
-"""Lookups in the caller's own process, against py-lmdb on a plain file of the same records, by turns on one core."""
+"""Lookups in the caller's process, against py-lmdb on a plain file of the same records, in turns on one core."""
 
 from __future__ import annotations
 

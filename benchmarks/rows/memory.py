@@ -1,4 +1,4 @@
-"""What a pod costs in memory that nobody else can use, and what the page cache keeps once for all of them."""
+"""A pod's private memory, and the page cache that all share."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _shard_pod(arena: Arena, kernels: Kernels) -> int:
 
 
 def _router_pod(arena: Arena, kernels: Kernels) -> int:
-    """The shards are those of the routed rows; the router is a fresh one."""
+    """Measure the shards of the routed rows, and a fresh router."""
     generation, shard_ports = arena.generation(shards=SHARDS), arena.router(kernels).shard_ports
     log = arena.run / f"router-pod-{kernels}.log"
     server, port, _ = lookupdb.route(generation, shard_ports, log, SERVER_CORE, kernels)
@@ -91,12 +91,12 @@ def _ask_router(arena: Arena, port: int, requests: list[bytes], count: int) -> N
 
 
 def _private(server: Server) -> int:
-    """Of all processes of a server."""
+    """Return the memory of all processes of a server."""
     return sum(memory.of(pid).private for pid in memory.tree(server.pid))
 
 
 def _worker(server: Server) -> memory.Memory:
-    """The memory of the server's one worker: the process that has the shard mapped."""
+    """Return the memory of the server's only worker, which maps the shard."""
     return max((memory.of(pid) for pid in memory.tree(server.pid)), key=lambda found: found.shard)
 
 

@@ -1,4 +1,4 @@
-"""Rounds of load, interleaved: A B C A B C …, so that a slow minute of the machine falls on all sides alike."""
+"""Rounds of load, interleaved: A B C A B C …, so that a slow minute affects all sides alike."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from benchmarks.processes import Server
 from benchmarks.settings import Settings
 
 Load = Callable[[float], Sample]
-"""Runs one round of so many seconds."""
+"""Runs one round of this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a row of load: the server that is measured, what stands behind it, and a round of load on it."""
+    """One side of a row of load: the measured server, the servers behind it, and a round of load."""
 
     server: Server
     load: Load
     behind: tuple[Server, ...] = ()
 
     def round(self, seconds: float) -> Sample:
-        """One round, and who was how busy in it."""
+        """Run one round, and sample the processors."""
         server, behind = self.server.cpu_seconds(), self._behind_seconds()
         sample = self.load(seconds)
         return replace(
@@ -36,7 +36,7 @@ class Contender:
 
 
 def interleaved(settings: Settings, sides: Mapping[str, Contender]) -> dict[str, list[Sample]]:
-    """Side → a sample for each round. One round that does not count comes first: it warms everything up."""
+    """Return side → a sample for each round, after a warm-up round."""
     for side in sides.values():
         side.load(min(1.0, settings.seconds))
     samples: dict[str, list[Sample]] = {name: [] for name in sides}

@@ -1,7 +1,7 @@
-"""The router against webdis and Flask over HTTP, and over both protocols against nutcracker, which shards too, by RESP.
+"""The router against webdis and Flask over HTTP, and with both protocols against nutcracker, which shards too, by RESP.
 
-What is measured stands alone on the server's core; what stands behind it (four shards, Redis) shares the other
-with the load generator.
+The measured server is alone on its core. Servers behind it (four shards, Redis) share the other with the load
+generator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.rows.rounds import Contender, interleaved
 from benchmarks.rows.shard import gets, mgets
 
 _CHECKED: Final = 20
-"""Answers compared by value, each side, before the load; under load any status but 2xx ends the run."""
+"""The number of answers compared by value before the load; under load any status but 2xx ends the run."""
 
 
 def get(arena: Arena) -> list[Result]:
@@ -53,7 +53,7 @@ def batch(arena: Arena) -> list[Result]:
 
 
 def sharded(arena: Arena) -> list[Result]:
-    """100 keys a request, spread over four shards, by one load generator for both protocols."""
+    """100 keys a request, spread over four shards, with one load generator for both protocols."""
     size, requests = arena.settings.batch, _batches(arena)[0][OURS]
     ours = script.write(arena.run / "batch.load", requests)
     nutcracker, nutcracker_port = arena.nutcracker
@@ -70,7 +70,7 @@ def sharded(arena: Arena) -> list[Result]:
 
 
 def resp_pipelined(arena: Arena) -> list[Result]:
-    """GETs sent in groups to a router that speaks RESP, over four shards."""
+    """Pipelined GETs to a router with RESP, over four shards."""
     depth, path = arena.settings.pipeline, gets(arena)
     nutcracker, nutcracker_port = arena.nutcracker
 
@@ -89,7 +89,7 @@ def resp_pipelined(arena: Arena) -> list[Result]:
 
 
 def _batches(arena: Arena) -> tuple[dict[str, list[bytes]], list[dict[str, Any]]]:
-    """Side → requests of 100 keys; and for the first few what is to be found."""
+    """Return side → requests of 100 keys, and the expected answers of the first few."""
     batches = arena.pairs.batches(arena.settings.batch)
     asked = [[key.decode() for key in keys] for keys, _ in batches]
     bodies = [json.dumps({"keys": keys}).encode() for keys in asked]

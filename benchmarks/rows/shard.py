@@ -1,4 +1,4 @@
-"""One shard server against Redis, both speaking RESP, both holding everything, taking turns on the same core."""
+"""One shard server against Redis, with RESP and all data in each, in turns on the same core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get(arena: Arena) -> list[Result]:
 
 
 def pipeline(arena: Arena) -> list[Result]:
-    """GETs sent in groups, 50 connections."""
+    """Pipelined GETs, 50 connections."""
     depth = arena.settings.pipeline
     return [_compare(arena, "pipeline", f"GET over RESP, pipelined by {depth}", gets(arena), depth=depth)]
 

@@ -1,4 +1,4 @@
-"""What a second worker adds, on a machine whose two cores the load needs too."""
+"""The gain of a second worker, on a machine whose two cores the load needs too."""
 
 from __future__ import annotations
 

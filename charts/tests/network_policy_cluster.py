@@ -50,7 +50,7 @@ class Cluster:
     policies: tuple[Json, ...]
 
     def matrix(self, namespaces: Iterable[str] = NAMESPACES) -> Matrix:
-        """Who reaches which port of the pods in ``namespaces``."""
+        """Return who reaches which port of the pods in ``namespaces``."""
         network = ClusterNetwork(NAMESPACES, self.policies)
         everybody = self.pods + self.strangers
         return {
@@ -104,7 +104,7 @@ def datasets(spec: Mapping[str, Json]) -> tuple[ObservedDataset, ...]:
 
 
 def operator_config(release: Rendered) -> Config:
-    """What a release tells its operator."""
+    """Return the options that a release gives its operator."""
     return options(**parse_arguments(command, release.operator_arguments()[1:])).config
 
 

@@ -1,4 +1,4 @@
-"""What NetworkPolicies allow, by the rules of Kubernetes' documentation: for tests, since nothing here enforces them.
+"""Connections that NetworkPolicies allow, by the rules of Kubernetes' documentation. Nothing here enforces policies.
 
 A policy isolates the pods that its ``podSelector`` selects in its own namespace, for each of its ``policyTypes``. What
 an isolated pod may receive, or send, is the union of the rules of all policies that isolate it. A connection needs both
@@ -51,7 +51,7 @@ class ClusterNetwork:
     _isolating: dict[tuple[str, Endpoint], list[Json]] = field(default_factory=dict, init=False, repr=False)
 
     def allows(self, source: Endpoint, destination: Endpoint, port: int, protocol: str = "TCP") -> bool:
-        """Whether ``source`` can connect to a port of ``destination``. No policy keeps a pod from itself."""
+        """Return whether ``source`` can connect to a port of ``destination``. No policy keeps a pod from itself."""
         if source is destination:
             return True
         asked = Port(port, protocol)
@@ -60,7 +60,7 @@ class ClusterNetwork:
         )
 
     def _passes(self, direction: str, pod: Endpoint, peer: Endpoint, destination: Endpoint, port: Port) -> bool:
-        """Whether the policies of ``pod`` allow what comes from ``peer``, or goes there."""
+        """Return whether the policies of ``pod`` allow connections from ``peer``, or to it."""
         isolating = self._isolating.get((direction, pod))
         if isolating is None:  # found once, and asked for by every other pod
             isolating = [policy for policy in self.policies if self._isolates(policy, pod, direction)]
@@ -81,7 +81,7 @@ class ClusterNetwork:
     def _rule_allows(
         self, rule: Json, direction: str, namespace: str, peer: Endpoint, destination: Endpoint, port: Port
     ) -> bool:
-        """Of a rule without peers, or with none in its list, everybody is one; so it is with ports."""
+        """A rule without peers, or with an empty list, admits everybody; the same holds for ports."""
         _refuse_others("a rule", rule, _RULE_MEMBERS[direction])
         peers, ports = rule.get("from" if direction == INGRESS else "to") or (), rule.get("ports") or ()
         return (not peers or any(self._is_peer(each, namespace, peer) for each in peers)) and (
@@ -115,7 +115,7 @@ def policy_types(spec: Json) -> set[str]:
 
 
 def selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects something with ``labels``. An empty one selects everything."""
+    """Return whether a label selector selects something with ``labels``. An empty one selects everything."""
     _refuse_others("a selector", selector, {"matchLabels", "matchExpressions"})
     return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
         _holds(expression, labels) for expression in selector.get("matchExpressions") or ()
@@ -151,7 +151,7 @@ def _is_port(rule: Json, destination: Endpoint, port: Port) -> bool:
 
 
 def _is_in_block(block: Json, address: str) -> bool:
-    """Whether pods, too, are known by an address depends on the network; here they are if they have one."""
+    """Some networks also know pods by address; here they are known by it if they have one."""
     network = ipaddress.ip_network(block["cidr"])
     excepted = [ipaddress.ip_network(each) for each in block.get("except") or ()]
     for each in excepted:
@@ -164,6 +164,6 @@ def _is_in_block(block: Json, address: str) -> bool:
 
 
 def _refuse_others(what: str, members: Iterable[str], known: set[str]) -> None:
-    """What this model does not know might allow what it denies."""
+    """Reject unknown fields: they might allow what this model denies."""
     if others := set(members) - known:
         raise ValueError(f"expected {what} of {sorted(known)}, found {sorted(others)}")

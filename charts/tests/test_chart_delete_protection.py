@@ -1,4 +1,4 @@
-"""What the delete protection refuses, and what it lets through, by its own expressions, as an API server reads them."""
+"""The deletions that the delete protection prevents and allows, by its own expressions, as an API server reads them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class TestCredentials:
 
 
 def _references(template: dict[str, Any]) -> list[Any]:
-    """Where a pod gets an environment or files from."""
+    """Return the sources of a pod's environment and files."""
     spec = template["spec"]
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     variables = [variable.get("valueFrom") for container in containers for variable in container.get("env", ())]

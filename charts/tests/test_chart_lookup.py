@@ -23,7 +23,7 @@ PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "mo
 
 class _Router(BaseHTTPRequestHandler):
     strange = frozenset(("/v1/lookup/strange", "/v1/lookup/strange-value", "/v1/lookup/late"))
-    """What another server answers; of the last one only the first time."""
+    """Answers of another server; it gives the last one only once."""
 
     def do_GET(self) -> None:
         if self.path == "/v1/lookup/guarded":

@@ -78,7 +78,7 @@ def test_every_pod_is_restricted(values: Values) -> None:
 
 
 def _users(rendered: Rendered) -> dict[str, dict[str, int]]:
-    """Who each pod runs as."""
+    """Return the account of each pod."""
     numbers = ("runAsUser", "runAsGroup", "fsGroup")
     security = {name: template["spec"]["securityContext"] for name, template in rendered.pod_templates()}
     return {name: {key: value for key, value in given.items() if key in numbers} for name, given in security.items()}

@@ -1,5 +1,4 @@
-"""The operator's rights: what it really asks of an API server, in a story in which it does all that it ever does, is
-granted by the chart's roles; and what is granted is used."""
+"""The operator's rights: the chart's roles grant exactly the requests that it sends when it does everything it can."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_of_its_own_namespace_the_operator_may_read_what_it_reads_by_name(values
 
 
 def verbs_on_secrets_elsewhere(values: Values) -> set[str]:
-    """What the operator may do with Secrets outside of the release's namespace."""
+    """The operator's rights to Secrets outside of the release's namespace."""
     return {
         grant.verb for grant in granted(render(values)) if grant.resource == "/secrets" and grant.namespace != NAMESPACE
     }
@@ -92,7 +91,7 @@ def test_what_a_rule_covers() -> None:
 
 
 def chosen_by(rendered: Rendered, kubelet: Kubelet) -> OperatorOptions:
-    """What the operator is started with by the chart, but for its addresses."""
+    """Return the operator's options in the chart, except its addresses."""
     chosen = command.options(**parse_arguments(command.command, rendered.operator_arguments()[1:]))
     return replace(chosen, host="127.0.0.1", port=free_port(), admin_port=kubelet.admin_port)
 
@@ -117,7 +116,7 @@ async def lived(kube: Kube, kubelet: Kubelet, chosen: OperatorOptions) -> None:
         await rolled_out_again(kube, kubelet)
         await tidied(kube)
         await lost_a_node(kube)
-        await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the living list")
+        await until(lambda: kube.get("ConfigMap", chosen.namespace, chosen.living_list), "the list of live datasets")
 
 
 async def asked_for_events(kube: Kube) -> None:
@@ -140,7 +139,8 @@ async def rolled_out_again(kube: Kube, kubelet: Kubelet) -> None:
 
 
 async def tidied(kube: Kube) -> None:
-    """What nothing asks for goes, as an operator of another version may leave it, also where nothing ever goes else."""
+    """Objects that nothing asks for are removed, as after an operator of another version, even in kinds that are never
+    removed otherwise."""
     left = []
     for kind in (names.DEPLOYMENT, names.DAEMON_SET, names.AUTOSCALER, names.NETWORK_POLICY):
         like = copy.deepcopy(kube.all(kind.name)[0])

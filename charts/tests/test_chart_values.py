@@ -83,7 +83,7 @@ def test_a_typo_in_an_object_is_noticed() -> None:
 
 REFUSED: dict[str, tuple[Values, str]] = {
     "neither store": ({"store": {"embedded": {"enabled": False}}}, "there is no store: set store.url"),
-    "both stores": ({"store": {"url": "s3://b"}}, "generations can stand in one of them only"),
+    "both stores": ({"store": {"url": "s3://b"}}, "only one of them can hold generations"),
     "secret of no bucket": ({"store": {"secretName": "s"}}, "the embedded store makes its own credentials"),
     "no dashboards yet": ({"grafanaDashboard": {"enabled": True}}, "holds no dashboards yet"),
     "a store that pods may not reach": ({"gateway": {"reads": "redirect"}}, "shard pods cannot be sent to it"),

@@ -1,4 +1,4 @@
-"""The objects in docs/how-to/expose.md that stand in front of the routers: Kubernetes takes them, and they reach
+"""The objects in docs/how-to/expose.md in front of the routers: Kubernetes takes them, and they reach
 them."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def example(kind: str) -> Any:
 
 
 def objects(kind: str) -> list[Any]:
-    """What the operator makes of the example of a dataset."""
+    """Return the operator's objects for the example of a dataset."""
     resource = example(names.KIND)
     resource["metadata"] |= {"namespace": "default", "uid": "8d3f6b1a-4c2e-4f5a-9e7b-6a5c4d3e2f10"}
     dataset = ObservedDataset(

@@ -1,5 +1,5 @@
-"""Whether objects are as the operator wrote them, told from the fields that an API server says are the operator's:
-against Kubernetes' own schemas, which say what is one field."""
+"""The operator recognizes its unchanged objects by their managed fields. Checked with Kubernetes' own schemas, which
+say what is one field."""
 
 from __future__ import annotations
 

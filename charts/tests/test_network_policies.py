@@ -1,5 +1,6 @@
-"""Who reaches which port, by the policies of the chart and of the operator together. Nothing here enforces them: a
-model of what Kubernetes documents tells. The kubelet of a pod's own node is always let in, and is not asked for."""
+"""The ports that pods reach, by the policies of the chart and of the operator together. A model of Kubernetes'
+documentation decides, because nothing here enforces policies. The kubelet of a pod's own node is always admitted, and
+is left out."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ STRANGERS_ELSEWHERE = {
     "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["stranger"]}]},
 }
 ROUTER_PORTS = (8080, 6379)
-"""Of their clients, by HTTP and by RESP."""
+"""The ports of their clients, HTTP and RESP."""
 DATASETS = ("data/airports", "data/people", "other/airports")
 STORE_USERS = ("builder", "shard", "diff", "load")
 
@@ -34,7 +35,7 @@ def in_namespace(cluster: Cluster, namespace: str, but: str = "") -> set[str]:
 
 
 def gateway_users(cluster: Cluster, release: str = "lookupdb", namespaces: Iterable[str] = NAMESPACES) -> set[str]:
-    """Whoever has the labels, of any namespace: a token decides what of the store is theirs. And the operator."""
+    """Anything with the labels, in any namespace, because a token decides about the store. And the operator."""
     sidecars = {each.name for each in cluster.strangers if names.SYNC_LABEL in each.labels}
     listed = {name for name in sidecars if name.rpartition(" ")[2] in namespaces}
     return cluster.wearing(*STORE_USERS, namespaces=namespaces) | listed | {f"{release}/operator"}
@@ -84,7 +85,7 @@ def of_two_releases() -> tuple[Cluster, Matrix]:
 
 
 def without_a_gateway() -> tuple[Cluster, Matrix]:
-    """Who needs the store has its credentials, and asks it."""
+    """Pods that need the store have its credentials, and ask it."""
     cluster = make_cluster(NO_GATEWAY)
     matrix = expected(cluster) | {"lookupdb/store:7070": {"lookupdb/sweep", *cluster.wearing(*STORE_USERS)}}
     return cluster, _without_targets(matrix, "lookupdb/gateway")
@@ -104,7 +105,7 @@ def before_a_bucket() -> tuple[Cluster, Matrix]:
 
 
 def with_named_clients() -> tuple[Cluster, Matrix]:
-    """Of all routers; a dataset's own hold in their place, and a second release's operator reads nothing."""
+    """Peers of all routers. A dataset's own replace them, and a second release's operator reads nothing."""
     values: Values = {"networkPolicies": {"routerClients": [SEARCHERS]}}
     cluster = make_cluster(values, spec={"router": {"clients": [STRANGERS_ELSEWHERE, {"podSelector": {}}]}})
     matrix = expected(cluster)
@@ -193,7 +194,7 @@ def mutations(policies: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]
 
 
 def parts(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Where the parts of a policy stand that can be taken away and leave a policy."""
+    """Return the parts of a policy whose removal leaves a valid policy."""
     steps = (
         list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     )
@@ -233,8 +234,8 @@ def test_every_pod_that_listens_is_asked_for() -> None:
 
 
 def test_labels_are_trusted_within_a_namespace_alone() -> None:
-    """Whoever may make pods beside the store is trusted with it; a copy of the labels elsewhere reaches nothing but the
-    gateway, which asks for a token."""
+    """Anyone who can create pods beside the store is trusted with it. Copied labels elsewhere reach only the gateway,
+    which asks for a token."""
     cluster, _ = defaults()
     foreign = {each.name for each in cluster.strangers if each.namespace in set(NAMESPACES) - {RELEASE_NAMESPACE}}
     reached = {target for target, sources in cluster.matrix().items() if sources & foreign}

@@ -33,7 +33,7 @@ def network(*policies: dict[str, Any]) -> ClusterNetwork:
 
 
 def sources(*policies: dict[str, Any], port: int = 8080) -> set[str]:
-    """Who reaches a port of the web pod."""
+    """Return who reaches a port of the web pod."""
     return {each.name for each in EVERYBODY if network(*policies).allows(each, WEB, port)}
 
 
@@ -131,7 +131,7 @@ def test_no_policy_keeps_a_pod_from_itself() -> None:
 
 
 class TestEgress:
-    """Of the web pod's namespace; the destinations' is open."""
+    """Return the result with policies in the web pod's namespace; the destinations' has none."""
 
     def reached(self, **spec: Any) -> set[str]:
         return {each.name for each in EVERYBODY if network(policy(**spec)).allows(WEB, each, 443)}

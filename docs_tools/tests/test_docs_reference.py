@@ -1,4 +1,4 @@
-"""The reference: everything that it lists is described, and a site can be made of it."""
+"""The reference: everything in it is described, and the site can be built."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_everything_is_described() -> None:
 @pytest.mark.parametrize(
     ("attribute", "old", "new", "missing"),
     [
-        ("CRD", "description: Where the records come from.", "", "spec.source"),
-        ("VALUES", "# When, as cron has it, in UTC.", "", "chart value sweep.schedule"),
+        ("CRD", "description: The source of the records.", "", "spec.source"),
+        ("VALUES", "# Its cron schedule, in UTC.", "", "chart value sweep.schedule"),
         ("OPENAPI", "summary: The value of one key.", "", "GET /v1/lookup/{key}"),
         ("RESP_TEXTS", "[GETRANGE]", "[NOTHING]", "command GETRANGE"),
         ("REASON_ADVICE", "CrashLooping =", "NoReason =", "NoReason of reason_advice.toml"),
@@ -92,7 +92,7 @@ def test_blocks_keep_their_text_and_lose_the_names_of_programs() -> None:
 
 def test_the_site_lists_every_page() -> None:
     class Loader(yaml.SafeLoader):
-        """Takes Python's names in mkdocs.yml for nothing."""
+        """Ignores Python's names in mkdocs.yml."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
     config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)

@@ -1,7 +1,7 @@
 """Sends the same requests to `lookupdb up` with HTTP clients of three languages: `make http-clients`.
 
-Prints a table: each request, its answer, and the clients that were answered something else. Ends with 1 if that is not
-what ``CARE`` says of them. Go's and Node's clients are those of their standard libraries.
+Prints a table of requests, answers, and clients with a different answer. Ends with 1 unless ``CARE`` expects the
+difference. Go's and Node's clients are those of their standard libraries.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ spec:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request, and its answer: a status, and the value's text if it has one."""
+    """A request and its answer: a status, and the value's text if it has one."""
 
     name: str
     target: str
@@ -59,7 +59,7 @@ class Case:
     headers: dict[str, str] = field(default_factory=dict)
     body: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
-    """What the client's own library makes the query of."""
+    """The parameters from which the client's library makes the query."""
 
 
 JSON: Final = {"Content-Type": "application/json"}
@@ -115,12 +115,12 @@ CARE: Final[dict[str, dict[str, int | str]]] = {
     "a question mark, not escaped": dict.fromkeys(("aiohttp", "requests", "fetch"), 404),
     "a fragment": {"node:http": 400},
 }
-"""By the name of a case, what clients are answered that send another request than they were given."""
+"""Case → the answer to clients that change the request."""
 
 
 @contextmanager
 def odd_keys() -> Iterator[str]:
-    """A `lookupdb up` of ``KEYS``, each of which is its own value, and the URL at which it answers."""
+    """A `lookupdb up` of ``KEYS``, each its own value, and its URL."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         (data / "odd.yaml").write_text(MANIFEST)
@@ -152,7 +152,7 @@ Ask = Callable[[str, Case], tuple[int, bytes]]
 
 
 def ask_requests(url: str, case: Case) -> tuple[int, bytes]:
-    """With requests."""
+    """requests."""
     response = requests.request(
         case.method, url + case.target, params=case.parameters, headers=case.headers, data=case.body, timeout=30
     )
@@ -160,7 +160,7 @@ def ask_requests(url: str, case: Case) -> tuple[int, bytes]:
 
 
 def ask_httpx(url: str, case: Case) -> tuple[int, bytes]:
-    """With httpx, whose ``params`` replace the query of a URL if they are given at all."""
+    """httpx, whose ``params`` replace the query of a URL."""
     response = httpx.request(
         case.method,
         url + case.target,
@@ -173,7 +173,7 @@ def ask_httpx(url: str, case: Case) -> tuple[int, bytes]:
 
 
 def ask_urllib3(url: str, case: Case) -> tuple[int, bytes]:
-    """With urllib3, which takes parameters only where there is no body."""
+    """urllib3, which takes parameters only without a body."""
     asked: dict[str, Any] = {"fields": case.parameters} if case.parameters else {"body": case.body} if case.body else {}
     with urllib3.PoolManager() as pool:
         response = pool.request(
@@ -183,7 +183,7 @@ def ask_urllib3(url: str, case: Case) -> tuple[int, bytes]:
 
 
 def ask_aiohttp(url: str, case: Case) -> tuple[int, bytes]:
-    """With aiohttp."""
+    """aiohttp."""
 
     async def ask() -> tuple[int, bytes]:
         asked: dict[str, Any] = {"params": case.parameters or None, "headers": case.headers, "data": case.body or None}
@@ -200,11 +200,11 @@ PYTHON: Final[dict[str, tuple[Ask, Any]]] = {
     f"urllib3 {version('urllib3')}": (ask_urllib3, urllib3.exceptions.HTTPError),
 }
 PROGRAMS: Final = {"go": ["go", "run", "."], "node": ["node", "main.mjs"]}
-"""What reads cases from its input and prints answers, in the folder ``http_`` and its name."""
+"""The program in the folder ``http_`` and its name, which reads cases and prints answers."""
 
 
 def ask_all(url: str, cases: list[Case]) -> dict[str, list[int | str]]:
-    """The answers to ``cases`` of each client that is installed, by its name and version."""
+    """Return the answers of each installed client to ``cases``, by name and version."""
     answers = {name: [_ask(ask, errors, url, case) for case in cases] for name, (ask, errors) in PYTHON.items()}
     for program, words in PROGRAMS.items():
         if shutil.which(program) is None:
@@ -239,7 +239,7 @@ def _ask(ask: Ask, errors: Any, url: str, case: Case) -> int | str:
 
 
 def read_answer(status: int, body: bytes, case: Case) -> int | str:
-    """What an answer comes to: the value of one key, or the status."""
+    """Summarize an answer: the value of one key, or the status."""
     if case.method == "HEAD" or status in (204, 304):
         assert not body, body
     elif case.method == "POST" and status == 200:
@@ -251,7 +251,7 @@ def read_answer(status: int, body: bytes, case: Case) -> int | str:
 
 
 def main() -> int:
-    """Ask with all clients that are installed; 1 if one was answered otherwise than is known of it."""
+    """Ask with all installed clients. Return 1 if an answer differs from what is known."""
     surprises = 0
     with odd_keys() as url:
         tag = requests.head(f"{url}/v1/lookup/KJFK", timeout=30).headers["ETag"]
@@ -269,8 +269,8 @@ def main() -> int:
         mark = "" if others == expected else " **not as expected**"
         surprises += others != expected
         sent = f"{case.method} {case.target}" if len(case.target) < 50 else f"{case.method} {case.target[:30]}…"
-        told = ", ".join(f"{name}: {answer}" for name, answer in others.items())
-        print(f"| {case.name} | `{sent}` | {case.answer} | {told}{mark} |")
+        result = ", ".join(f"{name}: {answer}" for name, answer in others.items())
+        print(f"| {case.name} | `{sent}` | {case.answer} | {result}{mark} |")
     return min(surprises, 1)
 
 

@@ -1,7 +1,7 @@
-"""Asks `lookupdb up` with clients of Redis that know nothing of it, each without a setting: `make redis-clients`.
+"""Asks `lookupdb up` with unmodified clients of Redis: `make redis-clients`.
 
-Prints which client, in which version, was answered what. Ends with 1 if one of them was not, and says which are not
-installed. Go's, Node's and Java's libraries are locked by go.sum, package-lock.json and checksums.sha256.
+Prints the answers to each client and version, and the clients that are not installed. Ends with 1 if an answer is
+wrong. go.sum, package-lock.json and checksums.sha256 lock the libraries of Go, Node and Java.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIENT_SECONDS: Final = 300
 
 @contextmanager
 def serving(manifest: Path) -> Iterator[int]:
-    """A `lookupdb up` of the dataset of ``manifest``, and the port where it speaks RESP."""
+    """A `lookupdb up` of the dataset of ``manifest``, and its RESP port."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         words = ["up", "-f", str(manifest), "--data-dir", folder, "--port", "0"]
@@ -54,7 +54,7 @@ def _wait_port(process: subprocess.Popen[bytes], data: Path) -> int:
 
 
 def run(*words: str, cwd: Path = ROOT) -> str:
-    """What a program printed. Raises CalledProcessError."""
+    """Return a program's output. Raises CalledProcessError."""
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=CLIENT_SECONDS, check=False)
     if done.returncode:
         print(done.stdout + done.stderr, file=sys.stderr)
@@ -63,7 +63,7 @@ def run(*words: str, cwd: Path = ROOT) -> str:
 
 
 def ask_redis_py(port: int) -> str:
-    """GET, MGET and a pipeline, by both versions of the protocol."""
+    """GET, MGET and a pipeline, with both versions of the protocol."""
     for protocol in (2, 3):
         with redis.Redis(port=port, protocol=protocol) as client:
             assert json.loads(client.get("KJFK"))["iata"] == "JFK"
@@ -77,7 +77,7 @@ def ask_redis_py(port: int) -> str:
 
 
 def ask_redis_cli(port: int) -> str:
-    """GET and INFO, and that unavailable things are errors for it."""
+    """GET and INFO; unavailable keys are errors."""
     asked = run("redis-cli", "-p", str(port), "--no-raw", "MGET", "KJFK", "nowhere")
     assert asked.startswith('1) "{'), asked
     assert asked.rstrip().endswith("2) (nil)"), asked
@@ -128,10 +128,10 @@ CLIENTS: Final[dict[str, Callable[[int], str]]] = {
     "npm": ask_node,
     "mvn": ask_java,
 }
-"""By the program that each needs."""
+"""Program → the clients that need it."""
 
 
-# The same list of operations by every client
+# The same operations with every client
 
 JFK: Final = '{"iata":"JFK","name":"John F Kennedy","feet":13.50,"closed":null,"tags":["jfk"]}'
 FIELDS: Final = {b"iata": b"JFK", b"name": b"John F Kennedy", b"feet": b"13.50", b"tags": b'["jfk"]'}
@@ -187,11 +187,11 @@ OPERATIONS: Final[tuple[tuple[str, tuple[str | bytes, ...], Answer], ...]] = (
     ("PIPELINE", _four(), _FOUR_ANSWERS),
     ("SET", ("KJFK", "x"), redis.ReadOnlyError("READONLY")),
 )
-"""Command, words, and what every client is answered. MULTI and PIPELINE are four reads; GETRANGE is of 2 to 5."""
+"""Command, words, and the expected answer. MULTI and PIPELINE are four reads; GETRANGE is of 2 to 5."""
 
 
 def write_answer(answer: object) -> str:
-    """How all clients write an answer: text in base64, because it may be any bytes."""
+    """The form of an answer that all clients print: text in base64, because it may be any bytes."""
     match answer:
         case None:
             return "nil"
@@ -206,7 +206,7 @@ def write_answer(answer: object) -> str:
                 f"{{{','.join(sorted(f'{write_answer(name)}:{write_answer(text)}' for name, text in answer.items()))}}}"
             )
         case redis.ReadOnlyError():
-            return "!READONLY"  # which redis-py takes out of the message
+            return "!READONLY"  # which redis-py removes from the message
         case _:
             return f"!{str(answer).split(maxsplit=1)[0]}"
 
@@ -221,7 +221,7 @@ def _perform(client: Any, name: str, words: tuple[str | bytes, ...]) -> object:
 
 
 def ask_table_by_redis_py(port: int, _: str) -> str:
-    """By both versions of the protocol."""
+    """Both versions of the protocol."""
     lines = []
     for protocol in (2, 3):
         with redis.Redis(port=port, protocol=protocol) as client:
@@ -240,11 +240,11 @@ TABLE_CLIENTS: Final[dict[str, Callable[[int, str], str]]] = {
     "npm": ask_node,
     "mvn": ask_java,
 }
-"""By the program that each needs."""
+"""Program → the clients that need it."""
 
 
 def ask_table() -> int:
-    """Have each client perform all operations, and print who was answered what. How many answers were wrong."""
+    """Perform all operations with each client, print the answers, and return the number of wrong ones."""
     answers: dict[int, dict[str, set[str]]] = {number: {} for number in range(len(OPERATIONS))}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -279,7 +279,7 @@ def _print_table(answers: dict[int, dict[str, set[str]]]) -> int:
 
 
 def main() -> int:
-    """Ask with all clients whose program is installed. How many were not answered as they should be."""
+    """Ask with all installed clients, and return the number that got a wrong answer."""
     failures = ask_table()
     with serving(ROOT / "examples" / "airports.yaml") as port:
         for program, ask in CLIENTS.items():

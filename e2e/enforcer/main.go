@@ -1,6 +1,6 @@
-// Enforces NetworkPolicies on one node: sigs.k8s.io/kube-network-policies decides about the first packet of each
-// connection, and the kernel asks it by a queue. Where kernels have no nft_queue the packets are sent to the queue by
-// xtables' target of that name, which nft_compat offers: so this program writes the rules, and the library's fail.
+// Enforces NetworkPolicies on one node. sigs.k8s.io/kube-network-policies decides about the first packet of each
+// connection, which it gets from a queue of the kernel. The library's rules fail on kernels without nft_queue. So this
+// program writes them, with xtables' target of that name, which nft_compat offers.
 package main
 
 import (
@@ -64,8 +64,8 @@ func run(ctx context.Context) error {
 	return controller.Run(ctx)
 }
 
-// writeRules sends the first packet of each connection of pods to the queue, behind the translation of Services'
-// addresses and before that of pods' own. Who is root on the node, as the kubelet that probes, is not asked.
+// writeRules sends the first packet of each connection of pods to the queue, after the translation of Services'
+// addresses and before that of pods' own. Packets of the node's root, such as the kubelet's probes, pass.
 func writeRules() error {
 	nft, err := nftables.New()
 	if err != nil {
@@ -103,8 +103,8 @@ func writeRules() error {
 	return nft.Flush()
 }
 
-// queueInfo is the kernel's struct xt_NFQ_info_v2: the first queue, how many there are, and that packets pass while
-// nobody reads the queue, so that a killed enforcer does not leave a node without a network.
+// queueInfo is the kernel's struct xt_NFQ_info_v2: the first queue and the number of queues. Packets pass while nothing
+// reads the queue, so that a node keeps its network if the enforcer is killed.
 func queueInfo() *xt.Unknown {
 	info := make(xt.Unknown, 0, 8)
 	for _, value := range []uint16{queue, 1, 1, 0} {

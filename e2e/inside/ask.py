@@ -18,7 +18,7 @@ OPEN_SECONDS = 20
 
 
 async def main() -> None:
-    """Standard input to standard output."""
+    """Read requests from standard input, and print the answers."""
     url, asked = sys.argv[1], json.load(sys.stdin)
     keys: list[str] = asked["keys"]
     size: int = asked["batch"] or 1

@@ -15,9 +15,9 @@ from urllib.parse import quote, urlsplit
 
 TIMEOUT_SECONDS = 10
 AUTHORITY = "/ca/ca.crt"
-"""Whose certificates are trusted, where the URL is of https://."""
+"""The authority whose certificates are trusted, for https:// URLs."""
 ROUTER_MEDIA_TYPES = ("application/json", "application/problem+json")
-"""Of what the router says of its dataset, and of what it cannot say."""
+"""The paths that describe the dataset, and report that it cannot be described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class Answer:
 
     status: int
     generation: str
-    """Of the Lookupdb-Generation header; empty without one."""
+    """The Lookupdb-Generation header; empty without one."""
     body: bytes
     media_type: str = ""
-    """Of the Content-Type header; empty without one."""
+    """The Content-Type header; empty without one."""
 
 
 class Connection:
-    """Opens with the first request, and again after the router has said that it closes. All other faults raise."""
+    """One connection. Opens with the first request, and again after the router closed it. All other faults raise."""
 
     def __init__(self, url: str, generation: str = "", token: str | None = None) -> None:
-        """``generation``: the one that lookups insist on; none when empty. The router is shown ``token``, else
-        LOOKUPDB_TOKEN, and none when that is empty."""
+        """Insist on ``generation`` unless it is empty. Show the router ``token``, or LOOKUPDB_TOKEN by default; none if
+        empty."""
         token = os.environ.get("LOOKUPDB_TOKEN", "") if token is None else token
         self._credentials = f"Authorization: Bearer {token}\r\n" if token else ""
         parts = urlsplit(url)
@@ -47,18 +47,17 @@ class Connection:
         self._host, self._port = parts.hostname or "", parts.port or (443 if is_encrypted else 80)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.opened = 0
-        """How many times it was opened."""
+        """The number of times it was opened."""
 
     @property
     def serial(self) -> str:
-        """The serial number of the certificate that the router showed; empty without TLS, or while it is closed."""
+        """The serial number of the router's certificate; empty without TLS, or while closed."""
         tls = self._streams[1].get_extra_info("ssl_object") if self._streams else None
         return str(tls.getpeercert()["serialNumber"]) if tls else ""
 
     async def open(self, seconds: float) -> None:
-        """Connect, and see that the router answers. A node learns of a Service, and of its first endpoint, a moment
-        after they are there; until then it refuses connections, or leaves them to whoever answers outside the cluster.
-        """
+        """Connect, and check that the router answers. For a moment after a Service starts, a node rejects connections
+        to it, or sends them outside the cluster."""
         async with asyncio.timeout(seconds):
             while not await self._reaches_router():
                 self.close()
@@ -88,7 +87,7 @@ class Connection:
         return f"{request} HTTP/1.1\r\nHost: {self._host}\r\n{self._credentials}{insists}"
 
     def close(self) -> None:
-        """The next request opens a new connection."""
+        """Make the next request open a new connection."""
         if self._streams:
             self._streams[1].close()
         self._streams = None
@@ -119,5 +118,5 @@ class Connection:
 
 
 def parse_body(answer: Answer) -> Any:
-    """The body as JSON."""
+    """Parse the body as JSON."""
     return json.loads(answer.body)

@@ -1,7 +1,7 @@
-"""Sends requests as they are: ``python intrude.py < {"requests": […]}``, and one JSON document with the answers back.
+"""Sends requests unchanged: ``python intrude.py < {"requests": […]}``, and prints the answers as one JSON document.
 
-A request has ``method``, ``url``, and perhaps ``token`` (the name of its file), ``headers`` and ``body``. Its answer is
-``[status, body]``, the body's first 4,000 characters; status 0 is no answer at all, and the body says why.
+A request has ``method``, ``url``, and optionally ``token`` (the name of its file), ``headers`` and ``body``. Its answer
+is ``[status, body]`` with the first 4,000 characters of the body. Status 0 means no answer; the body says why.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ CHARACTERS = 4000
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like others."""
+    """A redirect is an answer like any other."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 def main() -> None:
-    """Standard input to standard output."""
+    """Read requests from standard input, and print the answers."""
     context = ssl.create_default_context(cafile=AUTHORITY)
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
     answers = [_send(opener, asked) for asked in json.load(sys.stdin)["requests"]]

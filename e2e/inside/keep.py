@@ -1,10 +1,12 @@
 """Keeps asking a router for one key with several tokens, and counts: ``python keep.py URL KEY``.
 
-KEEP_TOKENS has the tokens, a JSON object by name. Each asks every 50 ms on one connection that it keeps, and now and
-then on a new one. SIGTERM ends it. Meanwhile ``GET /`` on port 8000 answers what was seen, by token: on the connection
-that is ``kept``, how many ``answers`` it had, how often it was ``opened``, the ``statuses`` that followed one another
-and the ``serials`` of certificates; the ``latest`` answers of ``fresh`` connections, each its status and serial. Beside
-these ``faults``: no answer, another status than 200 and 401, or another record than that of the key.
+KEEP_TOKENS has the tokens, a JSON object by name. Each asks every 50 ms on a kept connection, and now and then on a new
+one. SIGTERM ends it. Until then, ``GET /`` on port 8000 reports by token:
+
+- ``kept``, the kept connection: the number of ``answers`` and of times it was ``opened``, its successive ``statuses``,
+and the ``serials`` of certificates
+- ``fresh``: status and serial of the ``latest`` answers on new connections
+- ``faults``: no answer, a status other than 200 and 401, or the record of another key
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ SAMPLES = 6
 
 
 class Seen:
-    """What was answered to one token."""
+    """The answers to one token."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -40,7 +42,7 @@ class Seen:
         self.faults: list[str] = []
 
     def note_kept(self, answer: Answer, connection: Connection) -> None:
-        """Count one answer on the connection that is kept."""
+        """Count one answer on the kept connection."""
         self.answers += 1
         self.opened = connection.opened
         if self.statuses[-1:] != [answer.status]:
@@ -55,7 +57,7 @@ class Seen:
         self._judge("fresh", answer)
 
     def fail(self, where: str, why: str) -> None:
-        """Count what must not come."""
+        """Count a fault."""
         if len(self.faults) < SAMPLES:
             self.faults.append(f"{where}: {why}"[:500])
 
@@ -64,7 +66,7 @@ class Seen:
             self.fail(where, f"{answer.status} {answer.body[:300]!r}")
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the counts as JSON."""
         kept = {name: getattr(self, name) for name in ("answers", "opened", "statuses", "serials")}
         return {"kept": kept, "fresh": {"latest": list(self.latest)}, "faults": self.faults}
 
@@ -98,7 +100,7 @@ async def ask_fresh(seen: Seen, url: str, key: str, token: str, stop: asyncio.Ev
 
 
 async def _is_set(stop: asyncio.Event, seconds: float) -> bool:
-    """Whether ``stop`` is set before so many seconds have passed."""
+    """Wait this many seconds, and return whether ``stop`` was set meanwhile."""
     try:
         await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:
@@ -107,7 +109,7 @@ async def _is_set(stop: asyncio.Event, seconds: float) -> bool:
 
 
 async def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     url, key = sys.argv[1:3]
     tokens: dict[str, str] = json.loads(os.environ["KEEP_TOKENS"])
     stop, seen = asyncio.Event(), {name: Seen(key) for name in tokens}

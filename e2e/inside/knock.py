@@ -1,8 +1,7 @@
-"""Speaks to a shard server by itself: ``python knock.py < {"host": …, "port": …, "commands": [["GET", "key"], …]}``, on
-one connection, and one JSON document with the replies back.
+"""Speaks to a shard server: ``python knock.py < {"host": …, "port": …, "commands": [["GET", "key"], …]}``.
 
-A reply is what the server wrote, an error with its ``-``, a value alone. Where there are fewer replies than commands,
-``why`` says what came instead.
+All commands use one connection. Prints one JSON document with the replies: an error with its ``-``, a value alone. If
+there are fewer replies than commands, ``why`` gives the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ SECONDS = 5.0
 
 
 def main() -> None:
-    """Standard input to standard output."""
+    """Read commands from standard input, and print the replies."""
     asked = json.load(sys.stdin)
     replies: list[str] = []
     why = ""

@@ -1,15 +1,16 @@
-"""Asks a router without pause, one by one and in batches, and counts the answers that must not come.
+"""Asks a router without pause, one by one and in batches, and counts faults: ``python load.py URL KEYS_FILE``.
 
-``python load.py URL KEYS_FILE``; the file holds a JSON array of keys that exist in every generation. A value is an
-object whose ``version`` member is the same for all records of one generation. SIGTERM ends it: the summary is the last
-line of standard output. Meanwhile ``GET /`` on port 8000 answers the summary so far.
+The file holds a JSON array of keys that exist in every generation. A value is an object whose ``version`` is the same
+for all records of a generation. SIGTERM ends it: the last line of its output is the summary. Until then, ``GET /`` on
+port 8000 returns the summary so far. It counts:
 
-Counted: ``failed`` (no answer, or another status than 200), ``mixed`` (a batch, or a generation, with two versions),
-``wrong`` (not the keys asked, or a record of another key),
-``back`` (how many times a connection went back to an older generation; each does so once in a rollback).
+- ``failed``: no answer, or a status other than 200
+- ``mixed``: a batch, or a generation, with two versions
+- ``wrong``: not the requested keys, or the record of another key
+- ``back``: how often a connection went back to an older generation, once in each rollback
 
-With LOAD_PER_SHARD=1 the dataset is rolled out shard by shard: a batch may come from several generations, which it has
-to name, and what goes back is a key whose value is again what it was before.
+With LOAD_PER_SHARD=1, for a rollout shard by shard, a batch may come from several generations, which it has to list.
+Then ``back`` counts keys that got an earlier value again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from client import Answer, Connection, parse_body
 SINGLES = int(os.environ.get("LOAD_SINGLES", "12"))
 BATCHES = int(os.environ.get("LOAD_BATCHES", "4"))
 BATCH_KEYS = 50
-PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "500"))
-"""Answers a second, over all connections: the machine has other things to do."""
+PER_SECOND = float(os.environ.get("LOAD_PER_SECOND", "350"))
+"""Answers a second, over all connections."""
 PER_SHARD = os.environ.get("LOAD_PER_SHARD", "") == "1"
 ASK_PORT = 8000
 OPEN_SECONDS = 60.0
 SAMPLES = 6
-"""The samples that are kept of each kind of fault."""
+"""The number of samples kept of each kind of fault."""
 
 
 class Summary:
@@ -48,19 +49,19 @@ class Summary:
         self.answers = self.keys = self.failed = self.mixed = self.wrong = self.back = 0
         self.samples: dict[str, list[str]] = {}
         self.generations: dict[str, dict[str, Any]] = {}
-        """By name: times of the first and the last answer, their number, their versions."""
+        """Generation → times of the first and the last answer, number of answers, versions."""
         self.together: dict[str, dict[str, Any]] = {}
-        """Of batches of several generations: by their names, the number of answers and their versions."""
+        """Batches of several generations: their names → number of answers, versions."""
         self.longest = 0.0
 
     def sample(self, kind: str, text: str) -> None:
-        """Keep the first few of each kind: a hundred failures leave room for the one wrong answer."""
+        """Keep the first few of each kind, so that a hundred failures leave room for the one wrong answer."""
         held = self.samples.setdefault(kind, [])
         if len(held) < SAMPLES:
             held.append(f"{kind} after {time.time() - self.began:.3f} s: {text}"[:500])
 
     def count_generation(self, generation: str, version: Any) -> None:
-        """Count one answer out of ``generation``."""
+        """Count one answer of ``generation``."""
         now = time.time()
         held = self.generations.setdefault(generation, {"first": now, "last": now, "answers": 0, "versions": []})
         held["last"] = now
@@ -72,13 +73,13 @@ class Summary:
                 self.sample("mixed", f"generation {generation} answers versions {held['versions']}")
 
     def count_together(self, names: str, versions: set[str]) -> None:
-        """Count one batch out of several generations."""
+        """Count one batch of several generations."""
         held = self.together.setdefault(names, {"answers": 0, "versions": []})
         held["answers"] += 1
         held["versions"] = sorted({*held["versions"], *versions})
 
     def document(self) -> dict[str, Any]:
-        """As JSON; times are seconds since the Unix epoch."""
+        """Return the summary as JSON; times are Unix time."""
         names = ("answers", "keys", "failed", "mixed", "wrong", "back", "generations", "together", "began", "longest")
         samples = [text for kind in ("wrong", "mixed", "back", "failed") for text in self.samples.get(kind, [])]
         counted = {name: getattr(self, name) for name in names}
@@ -92,12 +93,12 @@ class Asker:
         self._connection = Connection(url)
         self._keys, self._summary, self._batch = keys, summary, batch
         self._last = 0
-        """The number of the generation that answered last."""
+        """The number of the last answer's generation."""
         self._had: dict[str, list[str]] = {}
-        """By key, the versions that its value had, the present one last."""
+        """Key → the versions that its value had, the current one last."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Asks at its share of the pace until ``stop``, from when its node has learnt where the router is."""
+        """Ask at its share of the rate until ``stop``, once the node knows the router's Service."""
         await self._connection.open(OPEN_SECONDS)
         pause = (SINGLES + BATCHES) / PER_SECOND
         due = time.monotonic() + random.random() * pause
@@ -125,7 +126,7 @@ class Asker:
         self._summary.sample("failed", f"{'batch' if self._batch else 'single'}: {why}")
 
     def judge(self, keys: list[str], answer: Answer) -> None:
-        """Counts one answer."""
+        """Count one answer."""
         if answer.status != 200:
             return self._fail(f"{answer.status} {answer.body[:300]!r}")
         summary, body = self._summary, parse_body(answer)
@@ -173,7 +174,7 @@ class Asker:
 
 
 async def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     url, keys = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
     summary, stop = Summary(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -1,5 +1,7 @@
-"""What whoever may run ps sees in this pod, and what the admin port tells: ``python processes.py PORT``, one JSON
-document of texts by their names. No environment is read."""
+"""Prints what ps and the admin port show in this pod: ``python processes.py PORT``.
+
+Prints one JSON document of texts by name. Reads no environment.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,19 @@ SECONDS = 10
 
 
 def main() -> None:
-    """To standard output."""
-    told = {f"/proc/{process}/{file}": text for process in list_processes() for file, text in read_process(process)}
-    told |= {f"admin /{path}": ask(f"http://127.0.0.1:{sys.argv[1]}/{path}") for path in PATHS}
-    print(json.dumps(told))
+    """Print the document."""
+    result = {f"/proc/{process}/{file}": text for process in list_processes() for file, text in read_process(process)}
+    result |= {f"admin /{path}": ask(f"http://127.0.0.1:{sys.argv[1]}/{path}") for path in PATHS}
+    print(json.dumps(result))
 
 
 def list_processes() -> list[str]:
-    """All but this one, whose arguments are the story's."""
+    """Yield all processes but this one, whose arguments belong to the scenario."""
     return [name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
 
 
 def read_process(process: str) -> list[tuple[str, str]]:
-    """What is seen of one, which may end meanwhile."""
+    """Return the text of a process, which may end meanwhile."""
     try:
         return [(file, Path("/proc", process, file).read_text(errors="replace")) for file in FILES]
     except (FileNotFoundError, ProcessLookupError):
@@ -36,7 +38,7 @@ def read_process(process: str) -> list[tuple[str, str]]:
 
 
 def ask(url: str) -> str:
-    """The answer, whatever its status."""
+    """Return the answer, whatever its status."""
     try:
         with urllib.request.urlopen(url, timeout=SECONDS) as answer:
             return str(answer.read().decode(errors="replace"))

@@ -1,5 +1,4 @@
-"""Says which addresses can be reached: ``python reach.py < [["host", port], …]``, and one JSON list of true and false
-back."""
+"""Tries addresses: ``python reach.py < [["host", port], …]``, and prints one JSON list of true and false."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 SECONDS = 4.0
-"""Who is let in is answered at once; a packet that is dropped is sent again after 1 and after 3 seconds."""
+"""An open port answers at once; TCP resends a dropped packet after 1 and after 3 seconds."""
 
 
 def main() -> None:
-    """Standard input to standard output."""
+    """Read addresses from standard input, and print the results."""
     places = json.load(sys.stdin)
     with ThreadPoolExecutor(len(places)) as threads:
         print(json.dumps(list(threads.map(_reaches, places))))

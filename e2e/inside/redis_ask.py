@@ -1,7 +1,7 @@
-"""Asks with redis-py, which the image does not have: it comes as a zip on standard input, with the keys.
+"""Asks with redis-py, which the image lacks: it comes as a zip on standard input, with the keys.
 
-`redis_ask.py HOST`: ``{"library": base64, "keys": […]}`` in, ``{"single": […], "many": […], "pipelined": […], "info":
-{…}}`` out. A value is its text, None for missing, ``{"error": …}`` for what raised.
+`redis_ask.py HOST` reads ``{"library": base64, "keys": […]}`` and prints ``{"single": […], "many": […], "pipelined":
+[…], "info": {…}}``. A value is its text, null if missing, ``{"error": …}`` if it raised.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TIMEOUT_SECONDS = 10
 
 def main() -> None:
     request = json.load(sys.stdin)
-    # Whatever runs as root or not: nothing is written to a file system.
+    # Import from memory, because the file system is read-only.
     library = os.memfd_create("redis.zip")
     os.write(library, base64.b64decode(request["library"]))
     sys.path.insert(0, f"/proc/self/fd/{library}")
-    # redis-py asks for this package on Pythons before 3.11.3, as Debian's, for its asyncio half alone.
+    # Before Python 3.11.3, redis-py imports this package, but only its asyncio half uses it.
     sys.modules["async_timeout"] = types.ModuleType("async_timeout")
     sys.modules["async_timeout"].timeout = asyncio.timeout  # type: ignore[attr-defined]
     import redis

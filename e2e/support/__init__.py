@@ -1,5 +1,5 @@
-"""The tools of stories: a namespace of their own, kubectl, and lookups and load from inside the cluster.
+"""Tools of scenarios: a namespace, kubectl, and lookups and load from inside the cluster.
 
-A story is a test that takes the fixture ``story`` (see ``story.Story``). It begins with ``from e2e.support…`` and needs
-nothing else: fixtures and the report of a failure come from ``e2e.support.plugin``, which the root conftest names.
+A scenario is a test that takes the fixture ``scenario`` (see ``scenario.Scenario``) and imports from ``e2e.support``.
+Fixtures and failure reports come from ``e2e.support.plugin``, which the root conftest loads.
 """

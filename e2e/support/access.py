@@ -1,5 +1,4 @@
-"""Who may look up, as stories say it: Secrets with a router's certificate and with the hashes of tokens, tokens of
-service accounts, and lookups over TLS that show one."""
+"""Access to lookups: Secrets with certificates and hashed tokens, service account tokens, and lookups over TLS."""
 
 from __future__ import annotations
 
@@ -19,26 +18,26 @@ def secret(name: str, data: dict[str, str], kind: str = "Opaque") -> Manifest:
 
 
 def certificate(name: str, identity: Identity) -> Manifest:
-    """The Secret of ``spec.router.tls``."""
+    """Return the Secret of ``spec.router.tls``."""
     return secret(name, {"tls.crt": identity.certificate_pem, "tls.key": identity.key_pem}, "kubernetes.io/tls")
 
 
 def clients(name: str, *tokens: str) -> Manifest:
-    """The Secret of ``spec.router.auth.tokens`` that lets the client ``web`` in by these tokens."""
+    """Return the Secret of ``spec.router.auth.tokens`` that admits the client ``web`` with these tokens."""
     return secret(name, {"web": "\n".join(hash_token(token.encode()) for token in tokens) + "\n"})
 
 
 def account_token(namespace: str, account: str, audience: str = "") -> str:
-    """A token of a ServiceAccount; without an audience it is for the API server."""
+    """Return a token of a ServiceAccount, by default for the API server."""
     wanted = ["--audience", audience] if audience else []
     command = ("create", "token", account, "--namespace", namespace, "--duration", "10m", *wanted)
     return kubectl(*command).strip()
 
 
 def ask(namespace: str, url: str, tokens: Sequence[str]) -> list[tuple[int, str]]:
-    """Status and body of ``GET url`` with each of the tokens, the empty one not shown, from the keeper's pod: it trusts
-    the story's authority and no other."""
+    """Return status and body of ``GET url`` with each token, or without one if it is empty. The keeper's pod asks,
+    which trusts only the scenario's authority."""
     shown = [{"Authorization": f"Bearer {token}"} if token else {} for token in tokens]
     asked = json.dumps({"requests": [{"method": "GET", "url": url, "headers": headers} for headers in shown]})
-    told = run_in(pods.KEEPER, namespace, "python", "/inside/intrude.py", stdin=asked)
-    return [(status, body) for status, body in json.loads(told)["answers"]]
+    result = run_in(pods.KEEPER, namespace, "python", "/inside/intrude.py", stdin=asked)
+    return [(status, body) for status, body in json.loads(result)["answers"]]

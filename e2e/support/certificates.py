@@ -1,4 +1,4 @@
-"""Certificates that stories make: an authority of their own, and what it signs."""
+"""Certificates of scenarios: an authority, and what it signs."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Identity:
 
     @property
     def certificate_pem(self) -> str:
-        """As a Secret's tls.crt has it."""
+        """The certificate as in a Secret's tls.crt."""
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     @property
     def key_pem(self) -> str:
-        """As a Secret's tls.key has it."""
+        """The key as in a Secret's tls.key."""
         form = serialization.PrivateFormat.PKCS8
         return self.key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
 
 
 def make_authority() -> Identity:
-    """Whom clients trust."""
+    """Make an authority that clients trust."""
     return _make("authority", None)
 
 
 def make_identity(host: str, by: Identity) -> Identity:
-    """A server's, signed ``by`` an authority."""
+    """Make a server's certificate, signed ``by`` an authority."""
     return _make(host, by)
 
 

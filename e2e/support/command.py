@@ -1,4 +1,4 @@
-"""Commands as functions, each with a deadline. A failure raises what the command said."""
+"""Commands as functions, each with a deadline. A failure raises the command's output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class CommandFailed(AssertionError):
-    """A command ended with something else than 0, or not in time."""
+    """A command failed, or did not end in time."""
 
 
 def run(command: Sequence[str], *, stdin: str | None = None, timeout: float) -> str:
-    """Standard output of ``command``. Raises CommandFailed."""
+    """Return the standard output of ``command``. Raises CommandFailed."""
     said = " ".join(command)
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)

@@ -1,4 +1,4 @@
-"""The output that a person would look at when a story fails."""
+"""Diagnostic output for a failed scenario."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAIL: Final = "--tail=40"
 
 
 def describe_namespace(name: str) -> str:
-    """Datasets, pods, Jobs, events and logs of a story's namespace. Never raises: what fails stands in the text."""
+    """Describe datasets, pods, Jobs, events and logs of a namespace. Never raises: the text includes errors."""
     parts = [
         _output("get", "lds,pods,jobs,statefulsets,deployments,services", "-n", name, "-o", "wide"),
         _output("describe", "lds", "-n", name),
@@ -36,7 +36,7 @@ def describe_namespace(name: str) -> str:
 
 
 def describe_operator() -> str:
-    """The installation's pods, its events and the end of the operator's and the gateway's logs."""
+    """Describe the installation's pods and events, and the end of the operator's and the gateway's logs."""
     namespace_ = release.NAMESPACE
     return "\n".join(
         [

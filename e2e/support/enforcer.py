@@ -1,5 +1,7 @@
-"""Enforces NetworkPolicies while a story runs, on clusters of kind, whose network does not: ``e2e/enforcer`` on each
-node. Other clusters are to enforce them by themselves."""
+"""Enforces NetworkPolicies during a scenario: runs ``e2e/enforcer`` on each node of kind, whose network does not.
+
+Other clusters must enforce them by themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from typing import Any, Final
 from e2e.support.kubectl import Manifest, apply, delete, kubectl
 
 IMAGE: Final = os.environ.get("E2E_ENFORCER", "")
-"""``e2e/run`` sets the variable where it has built the image: on clusters of kind."""
+"""``e2e/run`` sets the variable on clusters of kind."""
 NAME: Final = "lookupdb-e2e-enforcer"
 NAMESPACE: Final = "kube-system"
 _META: Final = {"name": NAME, "namespace": NAMESPACE}
 _GRACE_SECONDS: Final = 20
-"""It removes its rules when it ends."""
+"""It removes its rules on shutdown."""
 
 
 @contextlib.contextmanager
 def enforced() -> Iterator[None]:
-    """While the block runs, the cluster enforces NetworkPolicies."""
+    """Enforce NetworkPolicies while the block runs."""
     if not IMAGE:
         yield
         return
@@ -37,7 +39,7 @@ def enforced() -> Iterator[None]:
 
 
 def manifests(image: str) -> list[Manifest]:
-    """The DaemonSet, and the right to see what policies are about."""
+    """Return the DaemonSet, and its right to read what policies name."""
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME}
     rules = [
         {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"]},

@@ -1,4 +1,5 @@
-"""Faults of a dataset that serves: what breaks its spec, how conditions and Events show it, and what mends it."""
+"""Faults of a serving dataset: the change that breaks its spec, how conditions and Events show it, and the
+correction."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from e2e.support import pods, wrong_answers
 from e2e.support.kubectl import Manifest, find, until
-from e2e.support.story import Story
+from e2e.support.scenario import Scenario
 
 DATASET: Final = "records"
 RECORDS: Final = 300
@@ -19,9 +20,9 @@ SPEC: Final[Mapping[str, Any]] = {
     "router": {"replicas": 1, "drainSeconds": 0},
     "rollout": {"drainSeconds": 0},
 }
-"""For datasets that only have to show that they serve: no drain takes long."""
+"""For datasets that only have to serve: nothing drains for long."""
 BAD_ROW: Final = 17
-"""The line of bad.csv whose row has more fields than there are columns."""
+"""The line of bad.csv with more fields than columns."""
 
 
 QUOTA: Final[Manifest] = {
@@ -30,28 +31,28 @@ QUOTA: Final[Manifest] = {
     "metadata": {"name": "memory"},
     "spec": {"hard": {"requests.memory": "16Gi"}},
 }
-"""For a namespace whose datasets may ask for too much."""
+"""For namespaces whose datasets may ask for too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A defect of a spec, and how it is to show."""
+    """A defect of a spec, and how it must show."""
 
     reason: str
     """The reason of the condition and of the Event."""
     message_pattern: str
-    """A regular expression that the condition's message has to match."""
+    """A regular expression for the condition's message."""
     broken: Manifest
-    """Members that are merged into a healthy spec."""
+    """Members to merge into a healthy spec."""
 
 
 def memory_limit(part: str, memory: str) -> Manifest:
-    """Members of a spec that give ``part`` (build, serving) this memory limit."""
+    """Return members of a spec that give ``part`` (build, serving) this memory limit."""
     return {part: {"resources": {"limits": {"memory": memory}}}}
 
 
 def pod_faults(part: str) -> dict[str, Fault]:
-    """Faults by name that the pods of a build and of a rollout share; ``part`` is the pods' part of the spec."""
+    """Return the faults, by name, that pods of builds and rollouts share. ``part`` is their part of the spec."""
     nowhere = {"scheduling": {"nodeSelector": {"lookupdb.dev/e2e": "nowhere"}}}
     return {
         "image-absent": Fault("ImagePullFailed", r"localhost:1/absent:1", {"image": "localhost:1/absent:1"}),
@@ -62,7 +63,8 @@ def pod_faults(part: str) -> dict[str, Fault]:
 
 
 def source_data(version: str) -> Manifest:
-    """The ConfigMap ``version``: ``records.csv`` with that version in all rows, and ``bad.csv`` with a bad row."""
+    """Return the ConfigMap ``version``: ``records.csv`` with that version in all rows, and ``bad.csv`` with a bad
+    row."""
     rows = [f"{key},{version},{version} of {key}" for key in KEYS]
     good = ["id,version,text", *rows]
     bad = [*good[: BAD_ROW - 1], f"{KEYS[BAD_ROW - 2]},{version},one field,too many", *good[BAD_ROW:]]
@@ -70,32 +72,32 @@ def source_data(version: str) -> Manifest:
 
 
 def source(version: str) -> Manifest:
-    """``spec.source`` for the ConfigMap of ``source_data(version)``; merged, it removes what a fault has put there."""
+    """Return ``spec.source`` for the ConfigMap of ``source_data(version)``. Merging it also removes faulty members."""
     volume = {"configMapName": version, "claimName": None}
     return {"url": "volume://records.csv", "volume": volume, "secretName": None}
 
 
 def healthy_spec(version: str, **further: Any) -> Manifest:
-    """Members that, merged, remove every fault of this module from a spec."""
+    """Return members that, merged, remove every fault of this module from a spec."""
     faults = dict.fromkeys(("gates", "image", "build", "serving", "scheduling"))
     return {"source": source(version)} | faults | further
 
 
-def ensure_serving(story: Story) -> Manifest:
-    """Create or mend the dataset until it serves; returns its status."""
+def ensure_serving(scenario: Scenario) -> Manifest:
+    """Create or repair the dataset until it serves, and return its status."""
     with contextlib.suppress(AssertionError):
-        return story.wait_settled(DATASET, seconds=0)
+        return scenario.wait_settled(DATASET, seconds=0)
     version = f"data-{secrets.token_hex(3)}"
-    story.apply(source_data(version))
-    if not find("lookupdatasets.lookupdb.dev", story.namespace):
-        story.apply(story.dataset(DATASET, version, **SPEC))
+    scenario.apply(source_data(version))
+    if not find("lookupdatasets.lookupdb.dev", scenario.namespace):
+        scenario.apply(scenario.dataset(DATASET, version, **SPEC))
     else:
-        story.change(DATASET, **healthy_spec(version))
-    return story.wait_settled(DATASET)
+        scenario.change(DATASET, **healthy_spec(version))
+    return scenario.wait_settled(DATASET)
 
 
 def merge(base: Manifest, change: Manifest) -> Manifest:
-    """``base`` with the members of ``change`` merged in, object by object."""
+    """Return ``base`` with ``change`` merged in, object by object."""
     both = dict(base)
     for member, value in change.items():
         inner = both.get(member)
@@ -104,43 +106,45 @@ def merge(base: Manifest, change: Manifest) -> Manifest:
 
 
 def check_shown(
-    story: Story, fault: Fault, earlier_warnings: int, *conditions: tuple[str, str], dataset: str = DATASET
+    scenario: Scenario, fault: Fault, earlier_warnings: int, *conditions: tuple[str, str], dataset: str = DATASET
 ) -> None:
-    """Wait until Degraded and ``conditions`` show the fault, and one more Event than ``earlier_warnings`` does; assert
-    that the dataset still serves."""
+    """Wait until Degraded, ``conditions`` and one more Event than ``earlier_warnings`` show the fault. Assert that the
+    dataset still serves."""
     for kind, truth in (("Degraded", "True"), *conditions):
-        # A cause may show in more than one way: what goes is not heard of at first, and refuses connections then.
-        found = story.wait_condition(dataset, kind, truth, reason=fault.reason, message_pattern=fault.message_pattern)
+        # A cause may show in several ways: a stopped server is silent at first, and rejects connections later.
+        found = scenario.wait_condition(
+            dataset, kind, truth, reason=fault.reason, message_pattern=fault.message_pattern
+        )
         message = found["message"]
         assert message.endswith((".", "!")), f"not a sentence: {message}"
     until(
-        lambda: count_warnings(story, fault.reason, dataset) > earlier_warnings,
+        lambda: count_warnings(scenario, fault.reason, dataset) > earlier_warnings,
         seconds=30,
         what=f"an Event {fault.reason}",
     )
-    assert story.condition(dataset, "Ready")["status"] == "True", "what served goes on serving"
+    assert scenario.condition(dataset, "Ready")["status"] == "True", "what served goes on serving"
 
 
-def count_warnings(story: Story, reason: str, dataset: str = DATASET) -> int:
-    """The number of Warning events about the dataset with ``reason``, repetitions included."""
+def count_warnings(scenario: Scenario, reason: str, dataset: str = DATASET) -> int:
+    """Return the number of Warning events about the dataset with ``reason``, repetitions included."""
     warnings = (
         event
-        for event in find("events", story.namespace)
+        for event in find("events", scenario.namespace)
         if (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("LookupDataset", dataset)
         and event["type"] == "Warning"
     )
     return sum(event.get("count") or 1 for event in warnings if event["reason"] == reason)
 
 
-def read_answers(story: Story, dataset: str = DATASET) -> tuple[str, str]:
-    """The generation and the version of every key's answer; asserts that all are the same."""
-    found = story.lookup(dataset, KEYS, batch=100)
+def read_answers(scenario: Scenario, dataset: str = DATASET) -> tuple[str, str]:
+    """Return the generation and version of all answers; assert that all are the same."""
+    found = scenario.lookup(dataset, KEYS, batch=100)
     assert {answer.status for answer in found} == {200}, found[:3]
     pairs = {(answer.generation, answer.value["version"]) for answer in found}
-    wrong_answers.check(len(pairs) == 1, f"{story.namespace}/{dataset}", f"answered {pairs}")
+    wrong_answers.check(len(pairs) == 1, f"{scenario.namespace}/{dataset}", f"answered {pairs}")
     return pairs.pop()
 
 
 def parse_number(name: str) -> int:
-    """12 of g12 and r12."""
+    """Return the 12 of g12 or r12."""
     return int(name[1:])

@@ -1,4 +1,4 @@
-"""helm as functions, for the release under test and for others of the same chart."""
+"""helm as functions, for the release under test and for others of the chart."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ _TOOLS: Final = ROOT / ".tools" / "bin"
 
 
 def helm(*arguments: str, stdin: str | None = None, timeout: float = 400, namespace: str = release.NAMESPACE) -> str:
-    """Standard output of ``helm ARGUMENTS``. Raises CommandFailed."""
+    """Return the standard output of ``helm ARGUMENTS``. Raises CommandFailed."""
     own = _TOOLS / "helm"
     command = [str(own) if own.exists() else "helm", *arguments, "--namespace", namespace]
     return run(command, stdin=stdin, timeout=timeout)
 
 
 def values() -> dict[str, Any]:
-    """Those that the release was installed with, defaults left out."""
+    """Return the values that the release was installed with, without defaults."""
     held: dict[str, Any] | None = json.loads(helm("get", "values", release.RELEASE, "--output", "json"))
     return held or {}
 
 
 def cluster_id() -> str:
-    """What the release's part of the store is called."""
+    """Return the name of the release's part of the store."""
     return str(values().get("clusterId") or get("namespace", "kube-system")["metadata"]["uid"])
 
 
 def install(name: str, namespace: str, chosen: dict[str, Any]) -> None:
-    """Another release of the chart, in a namespace that is there; waits until it runs."""
+    """Install another release in an existing namespace, and wait until it runs."""
     flags = ("--values", "-", "--wait", "--timeout", "5m")
     helm("install", name, str(CHART), *flags, stdin=json.dumps(chosen), namespace=namespace)
 
 
 def upgrade(chosen: dict[str, Any]) -> None:
-    """To the chart as it stands, with these values; waits until it runs."""
+    """Upgrade to the chart in this repository with these values, and wait until it runs."""
     document = json.dumps(chosen)
     flags = ("--reset-values", "--values", "-", "--wait", "--timeout", "5m")
     helm("upgrade", release.RELEASE, str(CHART), *flags, stdin=document)

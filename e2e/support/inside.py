@@ -10,6 +10,6 @@ from e2e.support.pods import INSIDE
 
 
 def import_inside(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
-    """A module as the pod has it: beside its neighbours, on the path."""
+    """Import a module as in the pod: its neighbours are on the path."""
     monkeypatch.syspath_prepend(INSIDE)
     return importlib.import_module(name)

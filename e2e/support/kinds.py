@@ -1,4 +1,4 @@
-"""Kinds of objects that stories list, joined by commas as kubectl takes them."""
+"""Kinds of objects that scenarios list, joined by commas as for kubectl."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ WRITTEN: Final = (
     "jobs,statefulsets,deployments,services,configmaps,secrets,poddisruptionbudgets,networkpolicies,"
     "horizontalpodautoscalers"
 )
-"""The operator writes these for a dataset."""
+"""Kinds that the operator creates for a dataset."""
 DERIVED: Final = "pods,replicasets,controllerrevisions,endpointslices,persistentvolumeclaims"
-"""Kubernetes makes these of them."""
+"""Kinds that Kubernetes creates from them."""
 OF_A_DATASET: Final = f"{WRITTEN},{DERIVED}"
 OF_A_RELEASE: Final = f"{OF_A_DATASET},cronjobs,serviceaccounts,roles,rolebindings"
-"""The kinds in a namespace with a release and its datasets."""
+"""Kinds in a namespace with a release and its datasets."""
 _OF_EVERY_NAMESPACE: Final = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
-"""The cluster makes these a moment after the namespace."""
+"""Objects that the cluster creates a moment after the namespace."""
 
 
 def list_objects(namespace: str, kinds: str) -> set[str]:
-    """The objects of a namespace, as kind/name, whatever their labels: one that lost them may be left behind too."""
+    """Return the objects of a namespace as kind/name, whatever their labels: an object without labels may be left
+    behind too."""
     found = {f"{item['kind']}/{item['metadata']['name']}" for item in find(kinds, namespace)}
     return found - _OF_EVERY_NAMESPACE
 
 
 def check_nothing_but(found: set[str], expected: set[str]) -> bool:
-    """True, for ``until``; raises AssertionError with the objects of ``found`` that are not ``expected``."""
+    """Return True, for ``until``. Raises AssertionError with the objects of ``found`` that are not ``expected``."""
     assert not found - expected, sorted(found - expected)
     return True

@@ -1,4 +1,4 @@
-"""kubectl as functions, each with a deadline. A failure raises what kubectl said."""
+"""kubectl as functions, each with a deadline. A failure raises kubectl's message."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ POLL_SECONDS: Final = 0.7
 
 
 def kubectl(*arguments: str, stdin: str | None = None, timeout: float = CALL_SECONDS) -> str:
-    """Standard output of ``kubectl ARGUMENTS``. Raises CommandFailed."""
+    """Return the standard output of ``kubectl ARGUMENTS``. Raises CommandFailed."""
     return run(["kubectl", *arguments], stdin=stdin, timeout=timeout)
 
 
 def apply(*manifests: Manifest, namespace: str | None = None) -> None:
-    """``kubectl apply`` of all of them, in the namespace given unless they name one."""
+    """``kubectl apply`` all of them, in ``namespace`` unless they name another."""
     documents = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
     kubectl("apply", *_in(namespace), "-f", "-", stdin=documents)
 
 
 def get(kind: str, name: str, namespace: str | None = None) -> Manifest:
-    """One object. Raises CommandFailed when there is none."""
+    """Return one object. Raises CommandFailed if there is none."""
     found: Manifest = json.loads(kubectl("get", kind, name, *_in(namespace), "-o", "json"))
     return found
 
 
 def find(kind: str, namespace: str | None = None, selector: str = "") -> list[Manifest]:
-    """All objects of one or more kinds (``pods,jobs``) that the label selector selects; none is an empty list."""
+    """Return all objects of one or more kinds (``pods,jobs``) that the label selector selects."""
     flags = ["--selector", selector] if selector else []
     found: list[Manifest] = json.loads(kubectl("get", kind, *_in(namespace), *flags, "-o", "json"))["items"]
     return found
 
 
 def find_everywhere(kind: str, selector: str = "") -> list[Manifest]:
-    """All objects of a kind, in all namespaces."""
+    """Return all objects of a kind in all namespaces."""
     flags = ["--selector", selector] if selector else []
     found: list[Manifest] = json.loads(kubectl("get", kind, "--all-namespaces", *flags, "-o", "json"))["items"]
     return found
 
 
 def ready_pod(namespace: str, selector: str, what: str) -> Manifest:
-    """The one pod that the label selector selects, pods that end left out; waits until it is ready."""
+    """Wait until the only pod that the label selector selects is ready, and return it. Terminating pods do not
+    count."""
 
     def look() -> Manifest | None:
         pods = [pod for pod in find("pods", namespace, selector) if "deletionTimestamp" not in pod["metadata"]]
@@ -62,29 +63,29 @@ def ready_pod(namespace: str, selector: str, what: str) -> Manifest:
 
 
 def patch(kind: str, name: str, change: Manifest, namespace: str | None = None) -> None:
-    """A JSON merge patch."""
+    """Apply a JSON merge patch."""
     kubectl("patch", kind, name, *_in(namespace), "--type", "merge", "--patch", json.dumps(change))
 
 
 def delete(kind: str, name: str, namespace: str | None = None, *flags: str) -> None:
-    """``kubectl delete``, waiting for the end unless a flag says otherwise; what is not there is fine."""
+    """``kubectl delete``, if it exists; waits unless a flag says otherwise."""
     kubectl("delete", kind, name, *_in(namespace), "--ignore-not-found", *flags, timeout=180)
 
 
 def run_in(pod: str, namespace: str, *command: str, stdin: str | None = None, timeout: float = 120) -> str:
-    """Standard output of a command in a pod's first container."""
+    """Return the standard output of a command in a pod's first container."""
     flags = ["-i"] if stdin is not None else []
     return kubectl("exec", *flags, pod, *_in(namespace), "--", *command, stdin=stdin, timeout=timeout)
 
 
 def raw(path: str) -> str:
-    """``GET path`` at the API server, which also reaches pods and services by their proxy paths."""
+    """``GET path`` at the API server, which also proxies to pods and services."""
     return kubectl("get", "--raw", path)
 
 
 def until(look: Callable[[], T | None], *, seconds: float, what: str) -> T:
-    """Calls ``look`` until it returns something true, and returns that. An AssertionError that it raises (CommandFailed
-    is one) counts as not yet. Raises AssertionError with ``what`` and the last refusal after ``seconds``."""
+    """Call ``look`` until it returns something true, and return that. While it raises AssertionError (such as
+    CommandFailed), try again. After ``seconds``, raise AssertionError with ``what`` and the last error."""
     deadline = time.monotonic() + seconds
     last = ""
     while True:

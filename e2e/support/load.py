@@ -25,35 +25,35 @@ class Report:
     mixed: int
     wrong: int
     back: int
-    """How many times a connection went back to an older generation."""
+    """The number of times that a connection went back to an older generation."""
     samples: tuple[str, ...]
-    """The first few of the answers that must not come."""
+    """The first few faults."""
     generations: dict[str, dict[str, Any]]
-    """By name: ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
+    """Generation → ``first`` and ``last`` answer (Unix time), ``answers``, ``versions``."""
     together: dict[str, dict[str, Any]]
-    """Of batches of several generations, by their names (``g1, g2``): ``answers``, ``versions``."""
+    """Names of several generations (``g1, g2``) → ``answers`` and ``versions`` of their common batches."""
     longest: float
     """Seconds of the slowest answer."""
     connections: int
-    """They are open throughout."""
+    """The number of connections, all open throughout."""
     now: float
-    """When the report was made, by the clock of the load (Unix time)."""
+    """The time of the report by the load's clock (Unix time)."""
 
     @property
     def is_faultless(self) -> bool:
-        """Whether every answer came and was right."""
+        """True if every answer came and was right."""
         return self.failed == self.mixed == self.wrong == 0
 
     @property
     def wrong_summary(self) -> str:
-        """A sentence about wrong answers; empty when answers were only late, or did not come."""
+        """A sentence about wrong answers; empty if answers were only late or missing."""
         if not (self.mixed or self.wrong):
             return ""
         return f"{self.mixed} mixed and {self.wrong} wrong of {self.answers} answers: {'; '.join(self.samples)}"
 
     def check(self, *, rollbacks: int = 0, **versions: str) -> None:
-        """Asserts that every answer came, was right, and came out of just these generations, each with its version; and
-        that connections went back to an older one so many times: each once for each rollback."""
+        """Assert that every answer came from one of these generations with its version, and that each connection went
+        back once per rollback."""
         seen = {name: held["versions"] for name, held in self.generations.items()}
         others = {name: found for name, found in seen.items() if found != [versions.get(name)]}
         wrong_answers.check(not others.keys() & versions.keys(), self.where, f"answered {seen}, expected {versions}")
@@ -62,20 +62,21 @@ class Report:
         assert self.back == rollbacks * self.connections, f"{self.back} times back: {self}"
 
     def cutover_seconds(self, old: str, new: str) -> float:
-        """From the first answer of ``new`` to the last of ``old``, over all connections, so over all routers."""
+        """Return the seconds from the first answer of ``new`` to the last of ``old``, over all connections and so all
+        routers."""
         return float(self.generations[old]["last"] - self.generations[new]["first"])
 
 
 class Load:
-    """A pod that asks one dataset's router without pause. Its keys must exist throughout, their values be objects with
-    ``version`` (the same for all records of a generation) and, if they like, ``id`` (the key).
+    """A pod that asks one dataset's router without pause. Its keys must always exist. Values are objects with
+    ``version`` (the same for all records of a generation) and optionally ``id`` (the key).
 
     ``with Load(namespace, url, keys) as load:`` starts it and waits for its first answers; ``stop()`` ends it.
     """
 
     def __init__(self, namespace: str, url: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> None:
-        """``settings``: singles, batches (connections), per_second (answers, of all), per_shard (1: a batch may be of
-        several generations)."""
+        """``settings``: singles and batches (numbers of connections), per_second (answers of all), per_shard (1: a
+        batch may be of several generations)."""
         self._namespace, self._name = namespace, name
         variables = {f"LOAD_{key.upper()}": str(value) for key, value in settings.items()}
         self._manifests = pods.load(name, url, keys, variables)
@@ -87,17 +88,17 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._stopped:  # the story failed of something else, and may hide a wrong answer
+        if not self._stopped:  # the scenario failed of something else, which may hide a wrong answer
             with contextlib.suppress(CommandFailed):
                 self._keep(self.report())
         delete("pod", self._name, self._namespace, "--wait=false")
 
     def report(self) -> Report:
-        """The report so far."""
+        """Return the report so far."""
         return self._report(raw(f"/api/v1/namespaces/{self._namespace}/pods/{self._name}:8000/proxy/"))
 
     def now(self) -> float:
-        """The time by the load's own clock, to compare with its generations' ``first`` and ``last``."""
+        """Return the time by the load's clock, to compare with its generations' ``first`` and ``last``."""
         asked = time.time()
         report = self.report()
         answered = time.time()
@@ -105,7 +106,7 @@ class Load:
         return answered + ahead
 
     def wait_answers(self, answers: int, *, seconds: float) -> Report:
-        """Wait until there were so many answers, right or wrong."""
+        """Wait for this many answers, right or wrong."""
         return until(
             lambda: report if (report := self.report()).answers >= answers else None,
             seconds=seconds,
@@ -121,7 +122,7 @@ class Load:
         )
 
     def stop(self) -> Report:
-        """End the load and return the whole report. Wrong answers are recorded, and no second run forgives them."""
+        """End the load and return the complete report. Wrong answers are recorded, and fail the run."""
         run_in(self._name, self._namespace, "sh", "-c", "kill -TERM 1")
         until(self._ended, seconds=240, what=f"the end of the load of {self._namespace}/{self._name}")
         whole = self._report(kubectl("logs", self._name, "--namespace", self._namespace).strip().splitlines()[-1])
@@ -141,7 +142,7 @@ class Load:
 
 
 def read(where: str, document: str) -> Report:
-    """The report that e2e/inside/load.py wrote."""
+    """Parse the report of e2e/inside/load.py."""
     members = json.loads(document) | {"where": where}
     members["samples"] = tuple(members["samples"])
     return Report(**{name: members[name] for name in Report.__slots__})

@@ -1,4 +1,4 @@
-"""Manifests of the pods that ask from inside the cluster. Pure."""
+"""Manifests of pods that ask from inside the cluster. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e.support.kubectl import Manifest
 
 INSIDE: Final = Path(__file__).parents[1] / "inside"
 IMAGE: Final = os.environ.get("E2E_IMAGE", "lookupdb:0.1.0")
-"""Has Python: the very image under test, which every node has. ``e2e/run`` sets the variable."""
+"""The image under test: every node has it, and it has Python. ``e2e/run`` sets the variable."""
 CODE: Final = "e2e-inside"
 CLIENT: Final = "e2e-client"
 INTRUDER: Final = "e2e-intruder"
@@ -23,7 +23,7 @@ BUILDER_LABELS: Final = {
     "app.kubernetes.io/managed-by": "lookupdb-operator",
     "app.kubernetes.io/component": "builder",
 }
-"""By which NetworkPolicies know a builder."""
+"""Labels by which NetworkPolicies recognize a builder."""
 CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
 PREFERENCE: Final = {
     "weight": 100,
@@ -33,34 +33,34 @@ LABELS: Final = {"lookupdb.dev/e2e": "true"}
 
 
 def namespace(name: str, labels: dict[str, str]) -> Manifest:
-    """A story's own."""
+    """Return a scenario's namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": LABELS | labels}}
 
 
 def code() -> Manifest:
-    """The ConfigMap with e2e/inside."""
+    """Return the ConfigMap with e2e/inside."""
     files = {path.name: path.read_text() for path in sorted(INSIDE.glob("*.py"))}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE}, "data": files}
 
 
 def config_map(name: str, files: dict[str, str]) -> Manifest:
-    """A ConfigMap of text files, such as a source."""
+    """Return a ConfigMap of text files, such as a source."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": files}
 
 
 def client() -> Manifest:
-    """A pod that waits to be told what to ask."""
+    """Return a pod that sleeps, to run commands in."""
     return stranger(CLIENT)
 
 
 def stranger(name: str) -> Manifest:
-    """One more, of another name and label."""
+    """Return another such pod, with its own name and label."""
     return _pod(name, ["sleep", "infinity"], volumes={CODE: "/inside"})
 
 
 def intruder(audiences: dict[str, str]) -> Manifest:
-    """A pod that looks like a builder and waits to be told what to ask. Each of the ``audiences`` names a token of its
-    ServiceAccount: a file in TOKENS."""
+    """Return a sleeping pod that looks like a builder. Each of ``audiences`` names a token of its ServiceAccount: a
+    file in TOKENS."""
     pod = _pod(INTRUDER, ["sleep", "infinity"], volumes={CODE: "/inside", "kube-root-ca.crt": "/ca"})
     pod["metadata"]["labels"] |= BUILDER_LABELS
     (container,) = pod["spec"]["containers"]
@@ -69,7 +69,7 @@ def intruder(audiences: dict[str, str]) -> Manifest:
         {"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": name}}
         for name, audience in audiences.items()
     ]
-    # A volume's name has no dots, and that of the cluster's authority has two.
+    # A volume's name must not have dots, but the ConfigMap's has.
     for place in (*pod["spec"]["volumes"], *container["volumeMounts"]):
         place["name"] = place["name"].replace(".", "-")
     pod["spec"]["volumes"].append({"name": "tokens", "projected": {"sources": tokens}})
@@ -77,12 +77,12 @@ def intruder(audiences: dict[str, str]) -> Manifest:
 
 
 def authority(certificate: str) -> Manifest:
-    """The ConfigMap with the authority that ``keeper`` trusts."""
+    """Return the ConfigMap with the authority that ``keeper`` trusts."""
     return config_map(AUTHORITY, {"ca.crt": certificate})
 
 
 def keeper(url: str, key: str, tokens: dict[str, str]) -> Manifest:
-    """A pod that keeps asking for ``key`` with each of the ``tokens``, and says what it saw."""
+    """Return a pod that keeps asking for ``key`` with each of the ``tokens``, and reports what it saw."""
     command = ["python", "/inside/keep.py", url, key]
     return _pod(
         KEEPER, command, volumes={CODE: "/inside", AUTHORITY: "/ca"}, settings={"KEEP_TOKENS": json.dumps(tokens)}
@@ -90,7 +90,7 @@ def keeper(url: str, key: str, tokens: dict[str, str]) -> Manifest:
 
 
 def load(name: str, url: str, keys: list[str], settings: dict[str, str]) -> tuple[Manifest, Manifest]:
-    """A pod that asks without pause, and the ConfigMap with its keys."""
+    """Return a pod that asks without pause, and the ConfigMap with its keys."""
     volumes = {CODE: "/inside", name: "/keys"}
     command = ["python", "/inside/load.py", url, "/keys/keys.json"]
     return config_map(name, {"keys.json": json.dumps(keys)}), _pod(name, command, volumes=volumes, settings=settings)
@@ -126,7 +126,7 @@ def _pod(name: str, command: list[str], *, volumes: dict[str, str], settings: di
                 "runAsGroup": 10001,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            # Asks while workers are drained and are short of room: it stays where it is not disturbed, if it may.
+            # Prefer the control plane: workers are drained and short of room.
             "tolerations": [{"key": CONTROL_PLANE, "operator": "Exists"}],
             "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [PREFERENCE]}},
             "containers": [container],

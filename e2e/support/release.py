@@ -13,7 +13,7 @@ NAMESPACE: Final = os.environ.get("E2E_NAMESPACE", "lookupdb")
 OPERATOR: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 GATEWAY: Final = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=gateway"
 AUDIENCE: Final = f"lookupdb-store:{NAMESPACE}/{RELEASE}"
-"""Of the tokens that its gateway takes."""
+"""The audience of tokens for its gateway."""
 
 _METRICS: Final = (
     "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8081/metrics', timeout=10).read().decode())"
@@ -21,25 +21,25 @@ _METRICS: Final = (
 
 
 def operator_deployment() -> str:
-    """The name of the operator's Deployment."""
+    """Return the name of the operator's Deployment."""
     (deployment,) = find("deployments", NAMESPACE, OPERATOR)
     return str(deployment["metadata"]["name"])
 
 
 def operator_pod() -> Manifest:
-    """The operator's one ready pod; waits for it."""
+    """Wait until the operator's only pod is ready, and return it."""
     return ready_pod(NAMESPACE, OPERATOR, "the operator")
 
 
 def restart_operator() -> None:
-    """Deletes the operator's pod and waits for the next to be ready."""
+    """Delete the operator's pod, and wait until the next one is ready."""
     old = operator_pod()["metadata"]["name"]
     kubectl("delete", "pod", old, "--namespace", NAMESPACE, timeout=180)
     assert operator_pod()["metadata"]["name"] != old
 
 
 def scale_operator(replicas: int) -> None:
-    """Scale the operator to 0 or 1, and wait until it has happened."""
+    """Scale the operator to 0 or 1, and wait for it."""
     name = operator_deployment()
     kubectl("scale", "deployment", name, "--namespace", NAMESPACE, f"--replicas={replicas}")
     if replicas:
@@ -49,8 +49,8 @@ def scale_operator(replicas: int) -> None:
 
 
 def replace_shard_key() -> None:
-    """Deletes the key of all shard servers' passwords. The operator makes another one, here because it starts again: it
-    would at its next resync."""
+    """Delete the key of all shard servers' passwords, and wait for another one. Restarting the operator avoids a wait
+    for its next resync."""
     name = f"{operator_deployment()}-shard-key"
     before = get("secret", name, NAMESPACE)["metadata"]["uid"]
     delete("secret", name, NAMESPACE)
@@ -59,15 +59,15 @@ def replace_shard_key() -> None:
 
 
 def gateway_url() -> str:
-    """Where pods reach the store, from inside the cluster."""
+    """Return the URL of the store for pods."""
     (service,) = find("services", NAMESPACE, GATEWAY)
     (port,) = service["spec"]["ports"]
     return f"http://{service['metadata']['name']}.{NAMESPACE}.svc:{port['port']}"
 
 
 def restart_gateway() -> None:
-    """Replaces the gateway's pods one by one, and waits until none of before is left: new ones have the Secret as it is
-    now, which the kubelet may take a minute to hand to one that runs."""
+    """Replace the gateway's pods, and wait until the old ones are gone. New pods have the current Secret at once;
+    running ones may get it a minute later."""
     (deployment,) = find("deployments", NAMESPACE, GATEWAY)
     name = f"deployment/{deployment['metadata']['name']}"
     before = {pod["metadata"]["uid"] for pod in find("pods", NAMESPACE, GATEWAY)}
@@ -81,12 +81,12 @@ def restart_gateway() -> None:
 
 
 def operator_metrics() -> dict[str, float]:
-    """Every sample of the operator's /metrics: ``name{labels}`` → value."""
+    """Return the operator's /metrics: ``name{labels}`` → value."""
     text = run_in(operator_pod()["metadata"]["name"], NAMESPACE, "python", "-c", _METRICS)
     samples = re.findall(r"^([a-zA-Z_:][\w:]*(?:\{.*\})?) (\S+)", text, re.MULTILINE)
     return {name: float(value) for name, value in samples}
 
 
 def operator_total(name: str) -> float:
-    """The sum over all labels of a metric of the operator."""
+    """Return the sum of an operator's metric over all labels."""
     return sum(value for sample, value in operator_metrics().items() if sample.split("{")[0] == name)

@@ -1,4 +1,4 @@
-"""Namespaces that enforce the restricted pod security standard, and the pods that they refused."""
+"""Namespaces that enforce the restricted pod security standard, and pods that they rejected."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ LABELS: Final = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in 
 
 
 def find_refusals(namespace: str) -> list[str]:
-    """Why pods were refused, in the API server's words."""
+    """Return the API server's messages about rejected pods."""
     return [event["message"] for event in find("events", namespace) if "PodSecurity" in event.get("message", "")]

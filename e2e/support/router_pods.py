@@ -1,4 +1,4 @@
-"""The router pods of a dataset: who they are, and what makes them see a Secret that has changed."""
+"""The router pods of a dataset, and how to make them see a changed Secret."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NUDGE: Final = "lookupdb.dev/e2e"
 
 
 def pods(namespace: str) -> list[Manifest]:
-    """Those of the namespace's one dataset."""
+    """Return the router pods of the namespace's only dataset."""
     return find("pods", namespace, COMPONENT)
 
 
 def restarts(namespace: str) -> dict[str, int]:
-    """The uids of the router pods, with the number of times that their containers were started again."""
+    """Return the uids of the router pods, each with its number of container restarts."""
     return {
         pod["metadata"]["uid"]: sum(status["restartCount"] for status in pod["status"]["containerStatuses"])
         for pod in pods(namespace)
@@ -25,7 +25,6 @@ def restarts(namespace: str) -> dict[str, int]:
 
 
 def nudge(namespace: str) -> None:
-    """Have the kubelets put into the pods what has changed of their Secrets: any change of a pod has them look at once,
-    and not within a minute."""
+    """Make the kubelets update Secrets in the pods now: any change of a pod does, instead of within a minute."""
     names = [pod["metadata"]["name"] for pod in pods(namespace)]
     kubectl("annotate", "pod", *names, "--namespace", namespace, "--overwrite", f"{_NUDGE}={secrets.token_hex(4)}")

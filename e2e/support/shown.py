@@ -1,5 +1,5 @@
-"""All that people may see who may not read Secrets: objects, logs, process listings and admin ports, as texts by where
-they stand; and the Secrets, to look for what they hold."""
+"""Everything visible to people who may not read Secrets: objects, logs, process lists and admin ports, as texts by
+place. Also the Secrets' values, to search for."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ KINDS: Final = (
     "services,networkpolicies,poddisruptionbudgets,controllerrevisions,serviceaccounts,leases",
 )
 ADMIN_PORTS: Final = {"router": 9090, "shard": 9090, "gateway": 9090, "operator": 8081}
-"""By component: its pods have Python."""
+"""The selector of each component whose pods have Python."""
 LEAST_BYTES: Final = 12
-"""Of a value that is looked for: less is found by chance."""
+"""The least length of a searched value; shorter ones occur by chance."""
 PUBLIC: Final = (".crt", "AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL")
-"""How members of Secrets end that are none. The id of a key stands in S3's requests, and may stand in its log."""
+"""Endings of members of Secrets that are not secret. The id of a key is in S3's requests, and may be in its log."""
 _PROCESSES: Final = (pods.INSIDE / "processes.py").read_text()
 _COMPONENT: Final = "app.kubernetes.io/component"
 _HELM: Final = "helm.sh/release.v1"
 
 
 def list_secrets(namespace: str) -> dict[str, str | bytes]:
-    """The values of all Secrets of a namespace, by ``secret/key``. A private key stands for itself by one of its lines:
-    how its lines are parted is for each to say."""
+    """Return the values of all Secrets of a namespace, by ``secret/key``. One line represents a private key, because
+    line breaks vary."""
     found = {
         f"{secret['metadata']['name']}/{key}": base64.b64decode(coded)
         for secret in find("secrets", namespace)
@@ -44,7 +44,7 @@ def list_secrets(namespace: str) -> dict[str, str | bytes]:
 
 
 def list_objects() -> Iterator[tuple[str, str]]:
-    """Every object of the cluster that may hold what a dataset has, but Secrets."""
+    """Yield every object of the cluster that may concern a dataset, except Secrets."""
     for kinds in KINDS:
         for item in find_everywhere(kinds):
             metadata = item["metadata"]
@@ -52,7 +52,7 @@ def list_objects() -> Iterator[tuple[str, str]]:
 
 
 def list_logs(namespace: str) -> Iterator[tuple[str, str]]:
-    """Of every container of a namespace, that of before it was started again too."""
+    """Yield the logs of every container of a namespace, also from before a restart."""
     for pod in find("pods", namespace):
         name = pod["metadata"]["name"]
         for container in _containers(pod):
@@ -65,18 +65,18 @@ def list_logs(namespace: str) -> Iterator[tuple[str, str]]:
 
 
 def list_processes(namespace: str) -> Iterator[tuple[str, str]]:
-    """Of every ready pod that has Python: its processes, and what its admin port answers."""
+    """Yield processes and admin port of every ready pod that has Python."""
     for pod in find("pods", namespace):
         name, component = pod["metadata"]["name"], pod["metadata"].get("labels", {}).get(_COMPONENT, "")
         if component not in ADMIN_PORTS or not _is_ready(pod):
             continue
         try:
-            told = json.loads(run_in(name, namespace, "python", "-c", _PROCESSES, str(ADMIN_PORTS[component])))
+            result = json.loads(run_in(name, namespace, "python", "-c", _PROCESSES, str(ADMIN_PORTS[component])))
         except CommandFailed:
             if not any(_is_ready(left) for left in find("pods", namespace) if left["metadata"]["name"] == name):
-                continue  # a dataset of another story has gone
+                continue  # a dataset of another scenario has gone
             raise
-        for place, text in told.items():
+        for place, text in result.items():
             yield f"{component} {namespace}/{name} {place}", text
 
 

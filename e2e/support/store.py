@@ -33,24 +33,24 @@ _KNOCK: Final = """
 import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=5).status)
 """
-"""Prints 200 where the store of that address is reached; raises where something else answers, or nothing."""
+"""Prints 200 if that address is the store's; raises otherwise."""
 STORE: Final = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=store"
 
 
 def deployment() -> Manifest:
-    """Of the store."""
+    """Return the store's Deployment."""
     (found,) = find("deployments", release.NAMESPACE, STORE)
     return found
 
 
 def pod() -> Manifest:
-    """The store's one ready pod; waits for it."""
+    """Wait until the store's only pod is ready, and return it."""
     return ready_pod(release.NAMESPACE, STORE, "the store")
 
 
 @contextmanager
 def stopped() -> Iterator[None]:
-    """While the block runs, no store does; afterwards it runs again."""
+    """Stop the store while the block runs."""
     name = deployment()["metadata"]["name"]
     try:
         _scale(name, 0)
@@ -63,8 +63,8 @@ def stopped() -> Iterator[None]:
 
 
 def _wait_reached(service: str) -> None:
-    """Until every gateway reaches the store by its Service. A node may learn minutes after the loss of another that a
-    Service has a pod again; until then it sends what is meant for it out of the cluster, where anybody may answer."""
+    """Wait until every gateway reaches the store by its Service. After another node's loss, a node may learn of the pod
+    minutes late, and until then sends requests outside the cluster."""
     url = f"http://{service}.{release.NAMESPACE}.svc:7070"
     for found in find("pods", release.NAMESPACE, release.GATEWAY):
         gateway = found["metadata"]["name"]
@@ -76,13 +76,13 @@ def _is_reached(url: str, gateway: str) -> bool:
 
 
 def secret() -> Manifest:
-    """With the store's credentials."""
+    """Return the Secret with the store's credentials."""
     return get("secret", deployment()["metadata"]["name"], release.NAMESPACE)
 
 
 @contextmanager
 def other_credentials(**data: str) -> Iterator[None]:
-    """While the block runs, the gateway has these credentials and the store its own. Values are base64."""
+    """Give the gateway other credentials than the store's while the block runs. Values are base64."""
     held = secret()
     name = held["metadata"]["name"]
     try:
@@ -95,13 +95,13 @@ def other_credentials(**data: str) -> Iterator[None]:
 
 
 def live_datasets_config_map() -> str:
-    """The name of the ConfigMap with the living datasets, which the sweep reads."""
+    """Return the name of the ConfigMap of live datasets, which the sweep reads."""
     volumes = _sweeper()["template"]["spec"]["volumes"]
     return next(str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)
 
 
 def sweep(name: str, *, grace: str) -> str:
-    """Runs the chart's sweeper now, as a Job ``name``, with this grace (``24h``, ``0s``); its log."""
+    """Run the chart's sweeper now, as a Job ``name`` with this grace (``24h``, ``0s``). Return its log."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
     flag = "--grace="
@@ -110,30 +110,30 @@ def sweep(name: str, *, grace: str) -> str:
 
 
 def paths(name: str) -> list[str]:
-    """Every object in the store, listed by a Job ``name`` that looks like the sweeper."""
+    """List every object in the store, with a Job ``name`` made from the sweeper's."""
     return _run_script(name, LIST)
 
 
 def remove(name: str, prefix: str, *, cluster: str = "") -> list[str]:
-    """Removes every object whose path begins with ``prefix`` after its cluster's id, of all clusters or of ``cluster``,
-    by a Job ``name``; their paths."""
+    """Remove every object whose path, after the id of its cluster, begins with ``prefix``, with a Job ``name``. Return
+    the paths. ``cluster`` selects one cluster."""
     return _run_script(name, _REMOVE, prefix, cluster)
 
 
 def copy(name: str, dataset: str, uid: str, *, cluster: str, to_cluster: str) -> list[tuple[str, str]]:
-    """Copies a dataset (``namespace/name``) from one cluster's part of the store into another's, by a Job ``name`` that
-    has the store's credentials; what became of which generation."""
+    """Copy a dataset (``namespace/name``) to another cluster's part of the store, with a Job ``name`` that has the
+    store's credentials. Return outcome and generation of each copy."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
     url = _store_url(container)
     options = ["--cluster-id", cluster, "--to-cluster-id", to_cluster, "--dataset", dataset, "--uid", uid]
     container["args"] = ["copy", url, url, *options, "--json", "--progress", "none"]
-    told = [json.loads(line) for line in _run(name, spec).splitlines() if line.startswith('{"outcome"')]
-    return [(line["outcome"], line["generation"]) for line in told]
+    result = [json.loads(line) for line in _run(name, spec).splitlines() if line.startswith('{"outcome"')]
+    return [(line["outcome"], line["generation"]) for line in result]
 
 
 def _run_script(name: str, script: str, *arguments: str) -> list[str]:
-    """What ``script`` prints, to which the store's URL and ``arguments`` are given."""
+    """Return what ``script`` prints, given the store's URL and ``arguments``."""
     spec = _sweeper()
     (container,) = spec["template"]["spec"]["containers"]
     container |= {"command": ["python", "-c", script], "args": [_store_url(container), *arguments]}
@@ -142,12 +142,12 @@ def _run_script(name: str, script: str, *arguments: str) -> list[str]:
 
 
 def _store_url(sweeper: Manifest) -> str:
-    """Where the container of a sweeper finds the store."""
+    """Return the store's URL from a sweeper's container."""
     return next(str(word).partition("=")[2] for word in sweeper["args"] if word.startswith("--store="))
 
 
 def _sweeper() -> Manifest:
-    """The Job that the chart's CronJob makes."""
+    """Return the Job of the chart's CronJob."""
     selector = f"app.kubernetes.io/instance={release.RELEASE},app.kubernetes.io/component=sweep"
     (cron,) = find("cronjobs", release.NAMESPACE, selector)
     spec: Manifest = cron["spec"]["jobTemplate"]["spec"]
@@ -155,7 +155,7 @@ def _sweeper() -> Manifest:
 
 
 def _run(name: str, spec: Manifest) -> str:
-    """The log of a Job, which must succeed and is removed."""
+    """Run a Job that must succeed, remove it, and return its log."""
     try:
         apply(
             {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec},
@@ -169,8 +169,8 @@ def _run(name: str, spec: Manifest) -> str:
 
 def _ended(name: str) -> bool:
     status = get("job", name, release.NAMESPACE)["status"]
-    told = kubectl("logs", f"job/{name}", "--namespace", release.NAMESPACE) if status.get("failed") else ""
-    assert not told, f"it failed: {told[-2000:]}"
+    result = kubectl("logs", f"job/{name}", "--namespace", release.NAMESPACE) if status.get("failed") else ""
+    assert not result, f"it failed: {result[-2000:]}"
     return bool(status.get("succeeded"))
 
 

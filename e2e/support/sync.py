@@ -1,4 +1,4 @@
-"""A program beside `lookupdb sync`: its pod, with a sidecar or with a folder of its node, and what its workers saw."""
+"""A program beside `lookupdb sync`: its pod, with a sidecar or a folder of its node, and what its workers saw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECURITY: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a worker saw for the first time, and its bytes then."""
+    """A worker's first sight of a version, and its bytes then."""
 
     worker: int
     version: str
@@ -33,7 +33,7 @@ class Sighting:
 
 
 def program_with_sidecar(namespace: str, dataset: str, key: str, workers: int) -> Manifest:
-    """A pod of the profile restricted: the sidecar is there before the program begins."""
+    """Return a restricted pod whose sidecar starts before the program."""
     pod = _program(namespace, dataset, key, workers, {"name": "lookups", "emptyDir": {"sizeLimit": "512Mi"}})
     token = {"audience": release.AUDIENCE, "expirationSeconds": 600, "path": "token"}
     pod["metadata"]["labels"]["lookupdb.dev/sync"] = dataset
@@ -47,7 +47,7 @@ def program_with_sidecar(namespace: str, dataset: str, key: str, workers: int) -
 
 
 def program_on_node(namespace: str, dataset: str, key: str, workers: int) -> Manifest:
-    """A pod that reads the folder that the dataset's DaemonSet keeps on its node."""
+    """Return a pod that reads the folder of the dataset's DaemonSet on its node."""
     folder = {"name": "lookups", "hostPath": {"path": "/var/lib/lookupdb", "type": "Directory"}}
     return _program(namespace, dataset, key, workers, folder)
 
@@ -88,7 +88,7 @@ def _program(namespace: str, dataset: str, key: str, workers: int, lookups: dict
             "automountServiceAccountToken": False,
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": 10002,  # another one than that of whoever has written the files
+                "runAsUser": 10002,  # not the user who writes the files
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [
@@ -112,7 +112,7 @@ def _program(namespace: str, dataset: str, key: str, workers: int, lookups: dict
 
 
 def wait_seen(namespace: str, version: str, workers: int, *, seconds: float, times: int = 1) -> list[Sighting]:
-    """What all workers saw of ``version``, as soon as all have, so many ``times``."""
+    """Wait until all workers have seen ``version`` this many ``times``, and return what they saw."""
 
     def look() -> list[Sighting] | None:
         lines = kubectl("logs", PROGRAM, "--namespace", namespace, "--container", "program").splitlines()

@@ -1,5 +1,4 @@
-"""An S3 server of a story's own, beside its datasets: that of the release's embedded store, with another key and
-bucket."""
+"""A scenario's own S3 server, beside its datasets: the release's embedded store with another key and bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Final
 
 from e2e.support import store
 from e2e.support.kubectl import Manifest, kubectl
-from e2e.support.story import Story
+from e2e.support.scenario import Scenario
 
 NAME: Final = "team-store"
 BUCKET: Final = "team"
@@ -20,28 +19,28 @@ _DATA: Final = "/data/buckets/"
 
 
 class TeamStore:
-    """The server, which runs, and ``environment``, what whoever uses it needs: as a Secret of the story's holds it."""
+    """The running server, and ``environment``: what its users need, as in a Secret."""
 
-    def __init__(self, story: Story) -> None:
-        self._story = story
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self.environment: dict[str, str] = {
             "AWS_ACCESS_KEY_ID": secrets.token_hex(10),
             "AWS_SECRET_ACCESS_KEY": secrets.token_hex(20),
-            "AWS_ENDPOINT_URL": f"http://{NAME}.{story.namespace}.svc:{_PORT}",
+            "AWS_ENDPOINT_URL": f"http://{NAME}.{scenario.namespace}.svc:{_PORT}",
             "AWS_ALLOW_HTTP": "true",
             "AWS_REGION": "us-east-1",
         }
-        story.apply(self.secret(NAME), _service(), _pod())
-        kubectl("wait", "--for=condition=Ready", f"pod/{NAME}", "-n", story.namespace, "--timeout=120s", timeout=130)
+        scenario.apply(self.secret(NAME), _service(), _pod())
+        kubectl("wait", "--for=condition=Ready", f"pod/{NAME}", "-n", scenario.namespace, "--timeout=120s", timeout=130)
 
     def secret(self, name: str) -> Manifest:
-        """A Secret with the server's address and key."""
+        """Return a Secret with the server's address and key."""
         return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": self.environment}
 
     def paths(self) -> list[str]:
-        """Every object below URL."""
+        """List every object below URL."""
         variables = [f"{name}={value}" for name, value in self.environment.items()]
-        found: list[str] = json.loads(self._story.client_run("env", *variables, "python", "-c", store.LIST, URL))
+        found: list[str] = json.loads(self._scenario.client_run("env", *variables, "python", "-c", store.LIST, URL))
         return found
 
 
@@ -51,7 +50,7 @@ def _service() -> Manifest:
 
 
 def _pod() -> Manifest:
-    """That of the release's store, on a volume that goes with it."""
+    """Return the pod of the release's store, with a temporary volume."""
     deployment = store.deployment()
     spec = copy.deepcopy(deployment["spec"]["template"]["spec"])
     (data,) = (volume for volume in spec["volumes"] if volume["name"] == "data")

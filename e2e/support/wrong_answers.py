@@ -1,5 +1,7 @@
-"""Wrong answers fail a run at once. A story that fails on a slow machine may run once more. A wrong answer is recorded
-in .bench/e2e-wrong.json, one object a line, and no second run forgives it.
+"""Wrong answers fail a run at once.
+
+Failed scenarios may run once more, but not after a wrong answer. Wrong answers are recorded in .bench/e2e-wrong.json,
+one object a line.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def record(where: str, what: str) -> None:
 
 
 def read_lines() -> list[str]:
-    """The lines that were recorded since the file was last removed."""
+    """Return the lines recorded since the file was last removed."""
     return FILE.read_text().splitlines() if FILE.exists() else []
 
 

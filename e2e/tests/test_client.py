@@ -14,7 +14,7 @@ ROUTER = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """client.py, as the pod has it."""
+    """client.py, as in the pod."""
     return import_inside(monkeypatch, "client")
 
 

@@ -1,5 +1,4 @@
-"""The pod that keeps asking with tokens sees what is answered to each, and which certificate is shown. Needs no
-cluster."""
+"""The keeper sees the answer to each token, and the certificate that is shown. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ VALUE = b'{"id": "a"}'
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """keep.py, as the pod has it."""
+    """keep.py, as in the pod."""
     module = import_inside(monkeypatch, "keep")
     (tmp_path / "ca.crt").write_text(AUTHORITY.certificate_pem)
     monkeypatch.setattr(importlib.import_module("client"), "AUTHORITY", str(tmp_path / "ca.crt"))
@@ -34,7 +33,7 @@ def keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 class Router:
-    """Stands for a router: shows a certificate, and answers tokens with their statuses."""
+    """A fake router: shows a certificate, and answers tokens with their statuses."""
 
     def __init__(self, folder: Path, **statuses: int) -> None:
         self.statuses, self.body = statuses, VALUE
@@ -44,7 +43,7 @@ class Router:
         self.show(self.identity)
 
     def show(self, identity: Identity) -> None:
-        """New connections get this certificate."""
+        """Show new connections this certificate."""
         self.identity = identity
         certificate, key = self._folder / "tls.crt", self._folder / "tls.key"
         certificate.write_text(identity.certificate_pem)
@@ -53,7 +52,7 @@ class Router:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Its URL."""
+        """The router's URL."""
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0, ssl=self._context)
         yield f"https://localhost:{server.sockets[0].getsockname()[1]}"
         server.close()
@@ -73,7 +72,7 @@ class Router:
 
 
 class Asking:
-    """What is seen of ``router`` with the token ``t``."""
+    """Return what is seen of ``router`` with the token ``t``."""
 
     def __init__(self, keep: ModuleType, router: Router) -> None:
         self._keep, self._router = keep, router

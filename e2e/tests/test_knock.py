@@ -1,4 +1,4 @@
-"""What a pod says of a shard server that it speaks to by itself. Needs no cluster."""
+"""A pod reports the replies of a shard server. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPLIES = {
 
 
 class _Server(socketserver.BaseRequestHandler):
-    """Answers the commands of REPLIES, and leaves after one that has no reply."""
+    """Answers the commands of REPLIES, and closes after one that has no reply."""
 
     def handle(self) -> None:
         while reply := REPLIES.get(self.request.recv(4096), b""):
@@ -33,7 +33,7 @@ class _Server(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of the stand-in for a shard server."""
+    """The port of a fake shard server."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Server) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield server.server_address[1]
@@ -43,20 +43,20 @@ def port() -> Iterator[int]:
 def knock(port: int, *commands: list[str]) -> dict[str, Any]:
     asked = json.dumps({"host": "127.0.0.1", "port": port, "commands": commands})
     done = subprocess.run([sys.executable, str(SCRIPT)], input=asked, capture_output=True, text=True, check=True)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def test_replies_are_told_as_they_are(port: int) -> None:
-    told = knock(port, ["AUTH", "no"], ["AUTH", "yes"], ["GET", "a"], ["GET", "b"])
-    assert told == {"replies": ["-WRONGPASS invalid", "+OK", "x\r\ny", "$-1"], "why": ""}
+    result = knock(port, ["AUTH", "no"], ["AUTH", "yes"], ["GET", "a"], ["GET", "b"])
+    assert result == {"replies": ["-WRONGPASS invalid", "+OK", "x\r\ny", "$-1"], "why": ""}
 
 
 def test_a_connection_that_ends_is_told(port: int) -> None:
-    told = knock(port, ["AUTH", "no"], ["QUIT"], ["GET", "a"])
-    assert (told["replies"], told["why"]) == (["-WRONGPASS invalid"], "EOFError: the connection ended")
+    result = knock(port, ["AUTH", "no"], ["QUIT"], ["GET", "a"])
+    assert (result["replies"], result["why"]) == (["-WRONGPASS invalid"], "EOFError: the connection ended")
 
 
 def test_where_nobody_listens_nothing_is_answered(port: int) -> None:
-    told = knock(1, ["GET", "a"])
-    assert (told["replies"], "ConnectionRefusedError" in told["why"]) == ([], True)
+    result = knock(1, ["GET", "a"])
+    assert (result["replies"], "ConnectionRefusedError" in result["why"]) == ([], True)

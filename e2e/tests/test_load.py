@@ -1,4 +1,4 @@
-"""The load counts what is answered from when the router is reached, and misses nothing after that. Needs no cluster."""
+"""The load counts all answers from the moment that it reaches the router. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOREIGN = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """load.py, as the pod has it."""
+    """load.py, as in the pod."""
     return import_inside(monkeypatch, "load")
 
 
@@ -37,7 +37,7 @@ def _found(version: str) -> bytes:
 
 
 async def _asked_once(load: ModuleType, answers: list[bytes]) -> Any:
-    """The counts of one asker, which stops once all ``answers`` are given."""
+    """Return the counts of one asker, which stops after all ``answers``."""
     stop, summary = asyncio.Event(), load.Summary()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

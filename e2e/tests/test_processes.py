@@ -1,4 +1,4 @@
-"""What a pod says of its processes and its admin port. Needs no cluster."""
+"""A pod reports its processes and its admin port. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class _Admin(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a stand-in for an admin port."""
+    """The port of a fake admin server."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Admin) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         yield server.server_port
@@ -44,8 +44,10 @@ def test_every_process_but_its_own_and_every_answer_is_told(port: int) -> None:
         )
     finally:
         other.communicate(b"\n", timeout=30)
-    told = json.loads(done.stdout)
-    assert "an-argument-of-another" in told[f"/proc/{other.pid}/cmdline"]
-    assert not any("What whoever may run ps sees" in text for name, text in told.items() if name.endswith("cmdline"))
-    assert [told[f"admin /{path}"] for path in ("status", "readyz", "nowhere")] == ["/status", "/readyz", "/nowhere"]
-    assert not any("environ" in name for name in told)
+    result = json.loads(done.stdout)
+    assert "an-argument-of-another" in result[f"/proc/{other.pid}/cmdline"]
+    assert not any(
+        "Prints what ps and the admin port show" in text for name, text in result.items() if name.endswith("cmdline")
+    )
+    assert [result[f"admin /{path}"] for path in ("status", "readyz", "nowhere")] == ["/status", "/readyz", "/nowhere"]
+    assert not any("environ" in name for name in result)

@@ -1,4 +1,4 @@
-"""What a pod says of ports that it tries. Needs no cluster."""
+"""A pod reports the ports that it reaches. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_port_is_reached_when_somebody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         places = [listener.getsockname() for listener in (listening, silent)]
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, SCRIPT], input=json.dumps(places), capture_output=True, text=True, check=True, timeout=60
         )
-        assert json.loads(told.stdout) == [True, False]
+        assert json.loads(result.stdout) == [True, False]

@@ -1,4 +1,4 @@
-"""Wrong answers fail the stories, whatever a second run says. Needs no cluster."""
+"""Wrong answers fail the scenarios, whatever a second run says. Needs no cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from e2e.support import figures, load, run_stories, wrong_answers
+from e2e.support import figures, load, run_scenarios, wrong_answers
 from e2e.support.inside import import_inside
 
 COUNTED = {"answers": 100, "keys": 100, "failed": 0, "mixed": 0, "wrong": 0, "back": 0, "samples": [], "longest": 0.1}
 COUNTED |= {"connections": 16, "now": 3.0, "together": {}}
-PARTS = [run_stories.NODE_LOST, run_stories.SIDE_BY_SIDE, run_stories.IN_PAIRS, run_stories.ALONE]
+PARTS = [run_scenarios.NODE_LOST, run_scenarios.SIDE_BY_SIDE, run_scenarios.UNDER_LOAD, run_scenarios.ALONE]
 GENERATIONS = {"g1": {"first": 1.0, "last": 2.5, "answers": 60, "versions": ["old"]}}
 
 
@@ -28,7 +28,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """load.py, as the pod has it."""
+    """load.py, as in the pod."""
     return import_inside(monkeypatch, "load")
 
 
@@ -42,7 +42,7 @@ class TestSecondRun:
             pytest.param([0, 0, 0, 1, 0], True, 0, id="one alone is late, and not the second time"),
             pytest.param([1, 0, 0, 0, 0], True, 0, id="the lost node is late, and not the second time"),
             pytest.param([0, 1, 1, 0, 1, 0], True, 1, id="one fails twice, another once"),
-            pytest.param([5, 5, 5, 0], True, 0, id="only stories that run alone were selected"),
+            pytest.param([5, 5, 5, 0], True, 0, id="only scenarios that run alone were selected"),
             pytest.param([5, 5, 5, 5], True, 5, id="nothing was selected"),
         ],
     )
@@ -148,22 +148,22 @@ class TestJudging:
 
 
 def test_missed_goals_are_listed() -> None:
-    figures.record("story", "took", 31.0, "s", at_most=30)
-    figures.record("story", "took", 30.0, "s", at_most=30)
-    figures.record("story", "answers", 100)
+    figures.record("scenario", "took", 31.0, "s", at_most=30)
+    figures.record("scenario", "took", 30.0, "s", at_most=30)
+    figures.record("scenario", "answers", 100)
     assert figures.describe_missed_goals(figures.read_lines()) == [
-        "MISSED story: took = 31.00 s, the goal is at most 30"
+        "MISSED scenario: took = 31.00 s, the goal is at most 30"
     ]
 
 
 class ScriptedPytest:
-    """Stands for pytest: ends with these codes, and records a wrong answer in run number ``wrong_in``."""
+    """A fake pytest: ends with these codes, and records a wrong answer in run number ``wrong_in``."""
 
     def __init__(self, codes: list[int], wrong_in: int = 0) -> None:
         self._codes, self._wrong_in = codes, wrong_in
-        self.ran: list[tuple[run_stories.Part, bool]] = []
+        self.ran: list[tuple[run_scenarios.Part, bool]] = []
 
-    def __call__(self, part: run_stories.Part, only_failed: bool) -> int:
+    def __call__(self, part: run_scenarios.Part, only_failed: bool) -> int:
         self.ran.append((part, only_failed))
         if len(self.ran) == self._wrong_in:
             wrong_answers.record("here/records", "answered old, expected new")
@@ -171,21 +171,21 @@ class ScriptedPytest:
 
 
 def run(scripted: ScriptedPytest, *, again: bool) -> int:
-    """With a node that is lost and back before other stories begin."""
+    """Run all parts; the lost node is back before other scenarios begin."""
 
-    def wait_lost(story: Future[int]) -> None:
-        wait([story])
+    def wait_lost(scenario: Future[int]) -> None:
+        wait([scenario])
 
-    return run_stories.run_all(scripted, again=again, wait_lost=wait_lost)
+    return run_scenarios.run_all(scripted, again=again, wait_lost=wait_lost)
 
 
 def read(**counted: Any) -> load.Report:
-    """A report of the load, as its pod's log has it."""
+    """Read a report of the load, as in its pod's log."""
     return load.read("here/load", json.dumps(COUNTED | {"generations": GENERATIONS, "began": 0.0} | counted))
 
 
 def judged(inside: ModuleType, *batches: dict[str, str], generations: Sequence[str] = ()) -> dict[str, Any]:
-    """What is counted of batches of the keys a and b, answered with a version each, by ``generations`` or by g1."""
+    """Count batches of the keys a and b, answered with a version each, by ``generations`` or by g1."""
     summary = inside.Summary()
     asker = inside.Asker("http://127.0.0.1:1", ["a", "b"], summary, batch=True)
     for versions, generation in zip(batches, generations or ["g1"] * len(batches), strict=True):
@@ -197,7 +197,7 @@ def judged(inside: ModuleType, *batches: dict[str, str], generations: Sequence[s
 
 
 def judged_together(inside: ModuleType, *batches: dict[str, str]) -> dict[str, Any]:
-    """The same, each batch answered by g1 and g2."""
+    """Count batches that g1 and g2 answered."""
     summary = inside.Summary()
     asker = inside.Asker("http://127.0.0.1:1", ["a", "b"], summary, batch=True)
     for versions in batches:

@@ -18,13 +18,13 @@ records = WAYS[os.environ["COW_WAY"]].hold(Path(os.environ["COW_FOLDER"]))
 
 @application.get("/process")
 def show_process() -> dict[str, int]:
-    """Which worker answers."""
+    """Return the worker that answers."""
     return {"pid": os.getpid(), "records": len(records)}
 
 
 @application.post("/recommendations")
 def recommend() -> dict[str, list[str]]:
-    """What to recommend to each of the customers who are known: their products, without those that are sold out."""
+    """Return recommendations for each known customer: their products, without those that are sold out."""
     question = flask.request.get_json()
     sold_out = set(question["soldOut"])
     return {

@@ -1,5 +1,5 @@
-"""What comes back when nine of ten records are deleted, at random, as from a cache: of Python's own allocator, and of
-the C library's alone (PYTHONMALLOC=malloc).
+"""Memory that returns after nine of ten records were deleted at random, as from a cache: with Python's own allocator,
+and with the C library's alone (PYTHONMALLOC=malloc).
 
   run arenas
 """
@@ -82,7 +82,7 @@ def _step() -> dict[str, Any]:
 
 
 def _count_arenas() -> int:
-    """Of pymalloc, that are mapped now: what Python prints on standard error; 0 where it is not used."""
+    """Return pymalloc's mapped arenas, as Python prints them on standard error; 0 without pymalloc."""
     kept = os.dup(2)
     with tempfile.TemporaryFile("w+") as printed:
         os.dup2(printed.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Those who ask the service: some threads that post batches of random customers at a fixed rate."""
+"""Callers of the service: threads that post batches of random customers at a fixed rate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Callers:
 
     @property
     def answered(self) -> int:
-        """How many records were found so far."""
+        """Return the number of records found so far."""
         return sum(self._answered)
 
     def __enter__(self) -> Self:

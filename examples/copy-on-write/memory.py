@@ -27,7 +27,7 @@ class Memory:
 
     @property
     def resident(self) -> int:
-        """What `ps` and `top` show as RSS."""
+        """RSS, as in `ps` and `top`."""
         return self.private + self.shared
 
 
@@ -55,7 +55,8 @@ def reset_peak() -> None:
 
 
 def in_child(function: Callable[[], Any]) -> Any:
-    """What ``function`` returns in a forked child, as JSON. Raises RuntimeError when it fails; it has then said why."""
+    """Return the result of ``function`` in a forked child, as JSON. Raises RuntimeError after the child has printed its
+    error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

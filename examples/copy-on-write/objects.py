@@ -1,6 +1,6 @@
-"""What Python's objects add to the bytes of the records: a record as JSON, as objects, and in lookupdb's files.
+"""The bytes that Python's objects add to records: a record as JSON, as objects, and in lookupdb's files.
 
-run objects
+  run objects
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _load(folder: Path) -> dict[str, Any]:
 
 
 def _size(record: tuple[str, list[str]]) -> int:
-    """Of all objects of a record. Some of what they take is no object's: the rest of a pool or an arena."""
+    """Return the bytes of all objects of a record, without unused rest of pools and arenas."""
     key, products = record
     return sys.getsizeof(key) + sys.getsizeof(products) + sum(map(sys.getsizeof, products))
 

@@ -1,4 +1,4 @@
-"""What all commands of the demonstration have in common: their options, their folder, how they end."""
+"""Common parts of all commands of the demonstration: options, folder, exit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.machine import BenchError
 
 RECORD_BYTES: Final = 1_600
-"""What a record in a dict takes, with some to spare: `run objects`."""
+"""A record's bytes in a dict, with some to spare: `run objects`."""
 COMMANDS: Final = """commands, each with its own --help:
   run workers    gunicorn's workers answer requests: whose memory grows? (the default)
   run objects    what Python's objects add to the bytes of the records

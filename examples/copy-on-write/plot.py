@@ -24,7 +24,7 @@ _STYLES: Final = {
     "shelve": 'stroke="#56b4e9" stroke-width="2.5"',
     "lookupdb": 'stroke="#007a5a" stroke-width="4"',
 }
-"""The line of each way: told apart by those who do not see all colours, too."""
+"""The line of each way, distinguishable without colours."""
 _SHADES: Final = {"1": "heap: what a process must have", "0.3": "mapped files, which the kernel may drop"}
 """Opacity of a bar's two parts → what they mean."""
 _TICKS: Final = 6

@@ -1,5 +1,5 @@
-"""What the kernel takes back when memory is short. A process reads all records and asks the kernel to reclaim whatever
-it can of the process (MADV_PAGEOUT), which is what it does when somebody needs room. Then all are read again.
+"""The memory that the kernel reclaims when it is short. A process reads all records, asks the kernel to reclaim what it
+can of the process (MADV_PAGEOUT), and reads all again.
 
   run pressure
 """
@@ -19,7 +19,7 @@ import ways
 from options import megabytes
 
 _PAGEOUT: Final = 21
-"""Of madvise; Linux 5.4 and newer."""
+"""madvise's number; Linux 5.4 and newer."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def _reclaim(name: str, folder: Path) -> list[str]:
 
 
 def _read(records: ways.Records) -> int:
-    """What is resident when all have been read, one after the other."""
+    """Return the resident bytes after all records were read in turn."""
     deque(records.values(), maxlen=0)
     return memory.read_memory().resident
 

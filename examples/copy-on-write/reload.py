@@ -34,7 +34,7 @@ def _measure(arguments: Namespace, folder: Path) -> None:
     options.print_table(
         ["", "resident before", "at most", "after", "of it mapped files"],
         [
-            ["dict, parsed anew", *memory.in_child(lambda: _reload_dict(folder, tomorrow))],
+            ["dict, parsed again", *memory.in_child(lambda: _reload_dict(folder, tomorrow))],
             ["lookupdb.open()", *memory.in_child(lambda: _follow(folder, tomorrow))],
         ],
     )

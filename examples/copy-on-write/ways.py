@@ -61,18 +61,18 @@ def open_lookupdb(folder: Path) -> Records:
 
 
 def dataset_folder(folder: Path) -> Path:
-    """Where the store has the dataset's generations."""
+    """Return the folder of the dataset's generations in the store."""
     return next((folder / STORE).glob("local/default/*"))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a service holds its records."""
+    """A way in which a service holds its records."""
 
     title: str
     hold: Callable[[Path], Records]
     is_preloaded: bool
-    """Whether gunicorn's master holds them before it forks its workers."""
+    """True if gunicorn's master holds them before it forks its workers."""
 
 
 WAYS: Final = {

@@ -36,9 +36,9 @@ def main() -> None:
     """Measure each way, draw the plot, print the table."""
     parser = options.parser("workers", str(__doc__).format(ways=", ".join(WAYS)))
     parser.add_argument(
-        "--seconds", type=float, default=60, metavar="S", help="of requests, for each way: 60 by default"
+        "--seconds", type=float, default=60, metavar="S", help="seconds of requests for each way: 60 by default"
     )
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="of gunicorn: 4 by default")
+    parser.add_argument("--workers", type=int, default=4, metavar="N", help="gunicorn workers: 4 by default")
     parser.add_argument("--rate", type=int, default=20_000, metavar="N", help="lookups a second: 20,000 by default")
     parser.add_argument("--batch", type=int, default=100, metavar="N", help="lookups a request: 100 by default")
     parser.add_argument("--ways", type=_parse_ways, default=list(WAYS), metavar="WAY,...", help="all by default")

@@ -1,5 +1,5 @@
-"""What copies the pages that a fork has shared. A child of a process that holds the dict does one thing, and its
-private memory is read before and after. None of them changes anything in the dict.
+"""Actions that copy pages shared by a fork. A child of a process that holds the dict does one thing, and its private
+memory is read before and after. Nothing changes the dict.
 
   run writes
 """
@@ -66,7 +66,7 @@ def _read(records: ways.Records, read: Callable[[list[str]], object], step: int 
 
 
 def _look_through(products: list[str]) -> bool:
-    """What a service does that leaves out what is sold out."""
+    """The work of a service that leaves out sold-out products."""
     return any(product == "" for product in products)
 
 

@@ -1,7 +1,5 @@
-"""All targets, by who sends the bytes: clients of the router, of shard servers, of the gateway; shard servers,
-gateways, routers and registries that answer; files that others write; the API server and pods, as the operator reads
-them.
-"""
+"""All targets, by the sender of the bytes: clients of routers, shard servers and the gateway; the servers that answer;
+writers of files; the API server and pods."""
 
 from __future__ import annotations
 

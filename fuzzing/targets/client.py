@@ -1,4 +1,4 @@
-"""What routers, and proxies before them, answer the Python client."""
+"""Answers of routers, and of proxies before them, to the Python client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEYS: Final = ("a", "b")
 
 
 def _read(pieces: list[bytes]) -> tuple[list[Response], bool]:
-    """The answers before the first fault, and whether there was one."""
+    """Return the answers before the first fault, and whether there was one."""
     reader = ResponseReader(_MAX_BODY)
     found: list[Response] = []
     for piece in pieces:
@@ -35,14 +35,14 @@ def _read(pieces: list[bytes]) -> tuple[list[Response], bool]:
 
 
 def check_response(data: bytes) -> None:
-    """One answer, alone: it is the same in any pieces, or refused in all. Bytes behind it are never another answer."""
+    """Cutting one answer into pieces changes nothing. Bytes behind it are never another answer."""
     whole, is_refused = _read([data])
     bytewise, is_refused_bytewise = _read([data[place : place + 1] for place in range(len(data))])
     pieces, _ = _read(in_pieces(data))
     if whole:
         assert bytewise == whole == pieces[:1]
         assert not is_refused
-    elif not is_refused:  # not whole yet
+    elif not is_refused:  # not complete yet
         assert not bytewise
         assert not is_refused_bytewise
     for response in whole:
@@ -50,7 +50,7 @@ def check_response(data: bytes) -> None:
 
 
 def check_meaning(response: Response) -> None:
-    """What an answer says of keys is whole, or an error; no refusal makes a key missing."""
+    """An answer about keys is complete, or an error; no error makes a key missing."""
     is_of_the_connection(response)
     for expected in (None, "g1"):
         try:
@@ -74,7 +74,7 @@ def check_meaning(response: Response) -> None:
 
 
 def check_frames(data: bytes) -> None:
-    """Frames speak of each key once, and are refused in part; they are read alike from bytes that can be changed."""
+    """Frames name each key once, and are rejected in part. Mutable bytes are read alike."""
     try:
         told = decode(data, _KEYS)
     except InvalidFrames as error:

@@ -1,4 +1,4 @@
-"""Files and objects that others write: routing table, manifest, claim, list of living datasets, resources."""
+"""Files and objects that others write: routing table, index, claim, list of live datasets, resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER: Final = Path(tempfile.mkdtemp(prefix="fuzzing-"))
 
 
 def check_table(data: bytes) -> None:
-    """A routing table is read alike each time, names each shard once, or is refused."""
+    """A routing table is read alike each time, and names each shard once, or is rejected."""
     try:
         table = parse_table(data)
     except InvalidTable as error:
@@ -34,7 +34,7 @@ def check_table(data: bytes) -> None:
 
 
 def check_manifest(data: bytes) -> None:
-    """A manifest that is read can be written, and is the same when it is read again; its files stay in its folder."""
+    """An index survives writing and reading; its files stay in its folder."""
     try:
         manifest = layout.parse_manifest(data, "manifest.json")
     except LookupdbError as error:
@@ -45,7 +45,7 @@ def check_manifest(data: bytes) -> None:
 
 
 def check_announcement(data: bytes) -> None:
-    """An announcement that is read can be written, and is the same when it is read again; it names a generation."""
+    """An announcement survives writing and reading; it names a generation."""
     try:
         announcement = parse_announcement(data, "active.json")
     except LookupdbError as error:
@@ -56,7 +56,7 @@ def check_announcement(data: bytes) -> None:
 
 
 def check_claim(data: bytes) -> None:
-    """What stands in the place of a claim has members, or has none."""
+    """A claim has members, or none."""
     standing = ObjectState(body=data, version={})  # type: ignore[call-arg,unused-ignore]
     for name in ("attempt", "beat", "manifest"):
         assert isinstance(publication._read_member(standing, name), str | None)
@@ -64,7 +64,7 @@ def check_claim(data: bytes) -> None:
 
 
 def check_live_datasets(data: bytes) -> None:
-    """The list that the sweep spares is whole and of this cluster, or is refused."""
+    """The list that the sweep spares is complete and of this cluster, or is rejected."""
     path = _FOLDER / "live.json"
     path.write_bytes(data)
     for read in (read_live_datasets, read_retained):
@@ -77,7 +77,7 @@ def check_live_datasets(data: bytes) -> None:
 
 
 def check_resource(data: bytes) -> None:
-    """A file that is no LookupDataset is refused with a sentence."""
+    """A file that is no LookupDataset is rejected with a sentence."""
     path = _FOLDER / "dataset.yaml"
     path.write_bytes(data)
     try:

@@ -1,4 +1,4 @@
-"""The gateway: what its clients ask, and what it answers them."""
+"""The gateway: requests of its clients, and its answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLUSTER, _NAMESPACE, _FOLDER = "cluster", "team-a", "cluster/team-a"
 
 
 def check_target(data: bytes) -> None:
-    """A path that is let through lies in the caller's folder, whatever it is resolved to."""
+    """An accepted path lies in the caller's folder, however it is resolved."""
     method, _, target = data.decode("latin-1").partition(" ")
     try:
         asked = parse_target(method, target)
@@ -32,7 +32,7 @@ def check_target(data: bytes) -> None:
 
 
 def check_deletion(data: bytes) -> None:
-    """A list of paths is a list of texts, or refused."""
+    """A list of paths is a list of texts, or rejected."""
     try:
         paths = parse_paths(data)
     except RequestProblem as problem:
@@ -42,7 +42,7 @@ def check_deletion(data: bytes) -> None:
 
 
 def check_mode(data: bytes) -> None:
-    """A condition of a put is one that the store's client can be given, or refused."""
+    """A condition of a put suits the store's client, or is rejected."""
     try:
         mode = parse_mode(data.decode("latin-1"))
     except RequestProblem as problem:
@@ -53,7 +53,7 @@ def check_mode(data: bytes) -> None:
 
 
 def check_key_id(data: bytes) -> None:
-    """A token's header names a key, or the token is refused."""
+    """A token's header names a key, or the token is rejected."""
     try:
         key_id = find_key_id(data.decode("latin-1"))
     except InvalidToken:
@@ -62,7 +62,7 @@ def check_key_id(data: bytes) -> None:
 
 
 def check_listing(data: bytes) -> None:
-    """A listing is the same in any pieces; half of one is none; what it lists is the folder or lies in it."""
+    """A listing is the same in any pieces, and half of one is none. It lists the folder or what is in it."""
     for read in (gateway.read_objects, gateway.read_folders):
         whole = _list(read, [data])
         assert whole == _list(read, in_pieces(data))
@@ -79,7 +79,7 @@ def _list(read: object, pieces: list[bytes]) -> object:
 
 
 def check_problem(data: bytes) -> None:
-    """An answer that is no success becomes an error with a sentence of one line."""
+    """A failed request becomes an error with a sentence of one line."""
     kind, _, body = data.partition(b"\n")
     for status in (401, 404, 503):
         problem = parse_problem(status, kind.decode("latin-1"), body, kind.decode("latin-1"))

@@ -1,4 +1,4 @@
-"""What clients send to the router, and probes to an admin port."""
+"""Requests of clients to the router, and of probes to an admin port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_HELD: Final = 17 * _MAX_BODY + MAX_HEAD_BYTES + MAX_CHUNK_OVERHEAD_BYTES + 
 
 
 def _read(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], int | None]:
-    """The requests, and the status with which the bytes behind them are refused."""
+    """Return the requests, and the status that rejects the bytes behind them."""
     requests: list[tuple[Any, ...]] = []
 
     def on_request(request: Request) -> None:
@@ -44,7 +44,7 @@ def _read(pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], int | None]:
 
 
 def check_requests(data: bytes) -> None:
-    """Requests are the same, whole and in any pieces, and so is the refusal; a wish to upgrade changes neither."""
+    """Requests and errors are the same in any pieces; a wish to upgrade changes neither."""
     whole, pieces = _read([data]), _read(in_pieces(data))
     assert whole == pieces, f"whole: {whole}, in pieces: {pieces}"
     if _UPGRADE.search(data):
@@ -53,7 +53,7 @@ def check_requests(data: bytes) -> None:
 
 
 def _outline(result: tuple[list[tuple[Any, ...]], int | None]) -> tuple[Any, ...]:
-    """How the bytes were cut: what other bytes, as many, share with them if they mean the same."""
+    """Return how the bytes were cut. Equivalent bytes of the same length are cut alike."""
     requests, status = result
     cuts = [
         (method, len(target), fields.keys() - {"upgrade"}, len(body), connection_field)
@@ -63,7 +63,7 @@ def _outline(result: tuple[list[tuple[Any, ...]], int | None]) -> tuple[Any, ...
 
 
 def check_target(data: bytes) -> None:
-    """A key in a path or a query is decoded once, or refused."""
+    """A key in a path or a query is decoded once, or rejected."""
     origin = request_target.to_origin_form(data)
     for decode in (request_target.decode_key_in_path, request_target.decode_key_in_query):
         if not origin.isascii():
@@ -79,7 +79,8 @@ def check_target(data: bytes) -> None:
 
 
 def check_batch(data: bytes) -> None:
-    """The native kernel and its twin read the same keys of a body, for the same shards, or refuse it alike."""
+    """The native kernel and the Python fallback read the same keys of a body, for the same shards, or reject it
+    alike."""
     assert _parse(_NATIVE, data) == _parse(_TWIN, data)
 
 
@@ -101,7 +102,7 @@ def _group(keys: BatchKeys, steps: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 def check_accept(data: bytes) -> None:
-    """An Accept field says of each media type whether it is accepted; a batch that is, is answered as one that is."""
+    """An Accept field accepts each media type or not, and a batch is answered as one that is accepted."""
     accept = parse_accept(data)
     if accept is None:
         return
@@ -136,7 +137,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def check_probe(data: bytes) -> None:
-    """The head of a request to an admin port is read, or refused."""
+    """The head of a request to an admin port is read, or rejected."""
     try:
         request = admin._HeadParser().parse(data)
     except admin._BadRequest:

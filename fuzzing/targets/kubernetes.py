@@ -1,4 +1,4 @@
-"""What the operator reads: datasets and their status, a builder's last words, what Kubernetes says of pods."""
+"""Input of the operator: datasets and their status, a builder's termination message, pods."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _STATUS: Final = {"phase": "Ready", "activeGeneration": "g1", "lastGeneration": 
 
 
 def check_dataset(data: bytes) -> None:
-    """A dataset is taken, or has a problem that says why; a status is taken as it can be written, or not at all."""
+    """A dataset is accepted, or has a problem with a reason. A status is accepted if it can be written."""
     members = _parse(data)
     body: dict[str, Any] = {"metadata": dict(_META), "spec": members.get("spec"), "status": members.get("status")}
     if not all(isinstance(body[name], dict | None) for name in ("spec", "status")):
-        return  # the API server keeps the shape of the CRD that far
+        return  # the API server enforces the CRD's shape up to here
     dataset = parse_dataset(body)
     assert (dataset.parsed is None) == (dataset.problem is not None)
     if dataset.status_problem is None:
@@ -29,7 +29,7 @@ def check_dataset(data: bytes) -> None:
 
 
 def check_build_result(data: bytes) -> None:
-    """A builder's last words are a result whose numbers the status may hold, or none."""
+    """A builder's termination message is a result that fits into the status, or none."""
     result = parse_build_result(data.decode(errors="replace"))
     if result is None:
         return
@@ -39,7 +39,7 @@ def check_build_result(data: bytes) -> None:
 
 
 def check_warning(data: bytes) -> None:
-    """What Kubernetes says becomes a trouble of one line, or none."""
+    """Statuses of pods become a trouble of one line, or none."""
     text = data.decode(errors="replace")
     reason, _, message = text.partition(" ")
     trouble = diagnose_warning("Pod", "airports-build-x", reason, message, component="builder")

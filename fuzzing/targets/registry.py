@@ -1,4 +1,4 @@
-"""What a registry of images holds where a push looks: an index or a manifest, of whoever has put it there."""
+"""Documents of an image registry: an index or a manifest, whoever pushed it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGEST: Final = f"sha256:{'0' * 64}"
 
 
 def check_documents(data: bytes) -> None:
-    """Whatever it is, it has annotations and parts, or none."""
+    """It has annotations and parts, or none."""
     assert isinstance(read_annotations(data), dict)
     for part in list_parts(data):
         assert len(part.digest) == len(_DIGEST)

@@ -1,4 +1,4 @@
-"""RESP: what clients send to shard servers and routers, and what shard servers answer to the router."""
+"""RESP: commands to shard servers and routers, and replies of shard servers to the router."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lookupdb.shard.limits import ServerLimits
 
 _LIMITS: Final = ServerLimits(max_arguments=64, max_request_bytes=1024, max_inline_bytes=256)
 _ROUTER_LIMITS: Final = ReadLimits(max_arguments=100_001, max_request_bytes=8192, max_inline_bytes=256)
-"""No input has as many bytes. (Narrow bounds of words are those of who has shown no token: the parser reads them.)"""
+"""More bytes than any input has. (Clients without a token have narrow limits: the parser enforces them.)"""
 _KEYS: Final = 3
 
 
 def _read(pieces: list[bytes]) -> tuple[list[Command], str]:
-    """The commands, and why what follows them is refused."""
+    """Return the commands, and the error of what follows them."""
     parser, commands = RequestParser(_LIMITS), []
     try:
         for piece in pieces:
@@ -41,11 +41,11 @@ def _read(pieces: list[bytes]) -> tuple[list[Command], str]:
 
 
 def check_requests(data: bytes) -> None:
-    """Commands are the same in any pieces; what is recognised at once is what the parser reads."""
+    """Commands are the same in any pieces; the fast path agrees with the parser."""
     whole = _read([data])
     assert whole == _read(in_pieces(data))
     if whole[1]:
-        return  # the limits here are narrow: what is recognised at once knows none of them
+        return  # the fast path does not know these narrow limits
     if (keys := keys_of_gets(data)) is not None:
         assert whole[0] == [[b"GET", key] for key in keys]
     if (keys := keys_of_mget(data)) is not None:
@@ -53,7 +53,7 @@ def check_requests(data: bytes) -> None:
 
 
 def check_lookups(data: bytes) -> None:
-    """A router's reader gives the same lookups and commands in any pieces, by either kind of kernels."""
+    """A router's reader gives the same lookups and commands in any pieces, with both kinds of kernels."""
     codecs: tuple[LookupCodec, ...] = (ListedCodec(), choose_codec())
     whole = [_look_up(codec, [data]) for codec in codecs]
     assert whole[0] == whole[1]
@@ -61,7 +61,7 @@ def check_lookups(data: bytes) -> None:
 
 
 def _look_up(codec: LookupCodec, pieces: list[bytes]) -> tuple[list[list[bytes]], str]:
-    """The commands, each GET apart, and why what follows them is refused."""
+    """Return the commands, each GET apart, and the error of what follows them."""
     commands: list[list[bytes]] = []
     reader = CommandReader(codec, _ROUTER_LIMITS)
     try:
@@ -86,7 +86,7 @@ def _list_commands(request: LookupCommands | Command) -> list[list[bytes]]:
 
 
 class _Sink:
-    """Who waits for three values, and wants them all."""
+    """A waiter for three values."""
 
     def expected_keys(self) -> int:
         return _KEYS
@@ -97,7 +97,7 @@ class _Sink:
 
 
 def check_replies(data: bytes) -> None:
-    """A large reply is read as hiredis reads it, whole and in pieces."""
+    """A large reply is read like hiredis reads it, complete and in pieces."""
     whole = _read_reply([data])
     assert whole == _read_reply(in_pieces(data))
     if whole is not None:
@@ -108,12 +108,12 @@ def check_replies(data: bytes) -> None:
 
 
 def _comparable(values: list[Any]) -> tuple[Any, ...]:
-    """``values``, of which an error equals one with the same words."""
+    """Wrap ``values`` so that errors with the same words are equal."""
     return tuple(repr(value) if isinstance(value, hiredis.ReplyError) else value for value in values)
 
 
 def _read_reply(pieces: list[bytes]) -> tuple[Any, ...] | None:
-    """The values; None when they are refused, or not whole."""
+    """Return the values; None if they are rejected or incomplete."""
     reader = ElementReader(_Sink())
     try:
         for piece in pieces:

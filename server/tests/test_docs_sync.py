@@ -1,5 +1,5 @@
-"""docs/how-to/sync.md: `lookupdb sync` takes its command lines, its pod is of the profile restricted, and its
-announcement is one."""
+"""docs/how-to/sync.md and examples/sync: `lookupdb sync` takes their command lines, the pod is restricted, and the
+announcement is valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lookupdb.errors import CorruptFile, NotEnoughRoom, StoreDenied, StoreError
 from lookupdb.store.announcement import parse_announcement
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "sync.md").read_text()
-DEPLOYMENT: dict[str, Any] = yaml.safe_load(*re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sync"
+DEPLOYMENT: dict[str, Any] = yaml.safe_load((EXAMPLES / "deployment.yaml").read_text())
 (UNIT,) = re.findall(r"^```ini\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 POD: dict[str, Any] = DEPLOYMENT["spec"]["template"]["spec"]
 (SIDECAR,) = POD["initContainers"]
@@ -62,8 +63,9 @@ def test_the_sidecar_finds_what_it_is_given() -> None:
     assert "lookupdb.dev/sync" in DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
 
 
-def test_the_program_only_reads() -> None:
-    (mount,) = PROGRAM["volumeMounts"]
+def test_the_eight_workers_of_the_program_only_read() -> None:
+    assert "--workers=8" in PROGRAM["command"]
+    (mount,) = (mount for mount in PROGRAM["volumeMounts"] if mount["name"] == "lookups")
     assert mount["readOnly"] is True
     assert PROGRAM["env"] == [{"name": "LOOKUPDB_SYNC_DIR", "value": mount["mountPath"]}]
 
@@ -90,19 +92,6 @@ def test_reasons_are_those_of_errors() -> None:
     assert {f"`{error.reason}`" for error in (StoreError, StoreDenied, CorruptFile, NotEnoughRoom)} <= set(
         re.findall(r"`\w+`", TEXT)
     )
-
-
-EXAMPLES = Path(__file__).parents[2] / "examples" / "sync"
-
-
-def test_the_example_is_the_page_with_a_program_of_eight_workers() -> None:
-    example = yaml.safe_load((EXAMPLES / "deployment.yaml").read_text())
-    pod = example["spec"]["template"]["spec"]
-    assert pod["initContainers"] == POD["initContainers"]
-    assert pod["volumes"] == POD["volumes"]
-    (container,) = pod["containers"]
-    assert "--workers=8" in container["command"]
-    assert PROGRAM["volumeMounts"][0] in container["volumeMounts"]
 
 
 def test_the_example_for_nodes_is_a_dataset_and_a_program_that_reads_its_folder() -> None:

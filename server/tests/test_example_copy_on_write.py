@@ -160,7 +160,7 @@ def test_reading_copies_and_looking_for_garbage_does_unless_objects_are_frozen(f
 
 def test_a_dict_needs_both_copies_while_it_is_reloaded(folder: Path) -> None:
     rows = run_table("reload", folder)
-    before, most, *_ = rows["dict, parsed anew"]
+    before, most, *_ = rows["dict, parsed again"]
     assert most - before > 15
     before, most, *_ = rows["lookupdb.open()"]
     assert most - before < 8

@@ -46,5 +46,6 @@ def test_the_hooks_of_a_commit_run_what_make_check_runs() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert [repository["repo"] for repository in config["repos"]] == ["local"], "nothing comes over the network"
     entries = [re.sub(r"^bash -c '(.*)'$", r"\1", hook["entry"]) for hook in config["repos"][0]["hooks"]]
-    assert entries == recipe("check")
+    assert re.search(r"^check: lint chart ", MAKEFILE, re.M)
+    assert entries == [*recipe("lint"), "make --no-print-directory chart"]
     assert not any(hook["pass_filenames"] for hook in config["repos"][0]["hooks"])

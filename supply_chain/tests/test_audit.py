@@ -1,4 +1,4 @@
-"""The advisories that do not concern us."""
+"""The ignored advisories."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 MAX_DAYS = 180
-"""Nobody remembers why, after that."""
+"""An ignored advisory must be reviewed after this time."""
 
 
 def test_each_has_a_reason_and_a_day_after_which_it_counts_again() -> None:
-    """Not that its day is to come: an old commit still passes."""
+    """The day may be past: an old commit still passes."""
     config = tomllib.loads(Path(__file__).parents[1].joinpath("osv-scanner.toml").read_text(encoding="utf-8"))
     assert set(config) <= {"IgnoredVulns"}, "a package override hides advisories that are yet to come"
     latest = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=MAX_DAYS)

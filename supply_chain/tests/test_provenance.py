@@ -1,4 +1,4 @@
-"""The statement that is signed. That it is signed and verified is tested in supply_chain/tools/tests."""
+"""The signed statement. supply_chain/tools/tests tests the signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bill of materials: what is in it, that it is CycloneDX, and that the same image gives the same bytes."""
+"""The bill of materials: its content, its format CycloneDX, and the same bytes for the same image."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ UNVERIFIED = ssl._create_unverified_context()  # noqa: S323 - as without TLS, th
 
 
 class StrangerError(Exception):
-    """What answers is no router."""
+    """An answer that is not a router's."""
 
 
 def main(dataset: str, namespaces: str, key: str, host: str = "") -> str | None:

@@ -1,4 +1,4 @@
-{{/* Names, labels, and what pods have in common. */}}
+{{/* Names, labels, and common parts of pods. */}}
 
 {{- define "lookupdb.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
@@ -17,7 +17,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Of objects without a namespace: two releases in two namespaces may have one name. */}}
+{{/* For objects without a namespace: two releases in two namespaces may have the same name. */}}
 {{- define "lookupdb.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "lookupdb.fullname" .) }}
 {{- end }}
@@ -34,7 +34,7 @@
 {{- printf "http://%s.%s.svc:7071" (include "lookupdb.gateway" .) .Release.Namespace }}
 {{- end }}
 
-{{/* NAMESPACE/RELEASE: whose a dataset is, and for which gateway a token is. */}}
+{{/* NAMESPACE/RELEASE: the owner of datasets, and the audience of tokens. */}}
 {{- define "lookupdb.identity" -}}
 {{- printf "%s/%s" .Release.Namespace .Release.Name }}
 {{- end }}
@@ -127,7 +127,7 @@ s3://lookupdb
 {{- end }}
 {{- end }}
 
-{{/* The Secret that the operator reads: to make the embedded store's, or, without a gateway, to hand it on. */}}
+{{/* The Secret that the operator reads to create the embedded store's, or to copy it without a gateway. */}}
 {{- define "lookupdb.operatorSecret" -}}
 {{- if or .Values.store.embedded.enabled (not .Values.gateway.enabled) }}
 {{- include "lookupdb.storeSecret" . }}
@@ -141,7 +141,7 @@ s3://lookupdb
 {{- end }}
 {{- end }}
 
-{{/* The store's environment that is no secret, as a map. */}}
+{{/* The store's environment that is not secret, as a map. */}}
 {{- define "lookupdb.storeEnv" -}}
 {{- $env := dict }}
 {{- if .Values.store.embedded.enabled }}
@@ -180,7 +180,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Arguments: root, values (nodeSelector, tolerations, …): where a pod runs and what it is pulled with. */}}
+{{/* Arguments: root, values (nodeSelector, tolerations, …): a pod's scheduling and pull secrets. */}}
 {{- define "lookupdb.podPlace" -}}
 {{- with include "lookupdb.pullSecrets" .root }}
 imagePullSecrets:
@@ -243,7 +243,7 @@ podSelector:
     - {key: lookupdb.dev/sync, operator: Exists}
 {{- end }}
 
-{{/* podSecurity without what is null, as the operator is told it. */}}
+{{/* podSecurity without null members, for the operator. */}}
 {{- define "lookupdb.podSecurityChosen" -}}
 {{- $chosen := dict }}
 {{- range $name := list "runAsUser" "runAsGroup" "fsGroup" }}
@@ -254,23 +254,23 @@ podSelector:
 {{- $chosen | toJson }}
 {{- end }}
 
-{{/* What the schema cannot say: values that exclude each other. */}}
+{{/* Values that exclude each other, which the schema cannot say. */}}
 {{- define "lookupdb.validate" -}}
 {{- $store := .Values.store }}
 {{- if and $store.url $store.embedded.enabled }}
-{{- fail (printf "store.url is %q, but the embedded store is enabled too: generations can stand in one of them only. Set store.embedded.enabled=false to use the bucket, or take store.url away." $store.url) }}
+{{- fail (printf "store.url is %q, but the embedded store is enabled too: only one of them can hold generations. Set store.embedded.enabled=false to use the bucket, or remove store.url." $store.url) }}
 {{- end }}
 {{- if not (or $store.url $store.embedded.enabled) }}
-{{- fail "there is no store: set store.url (and store.secretName, a Secret with its credentials) to a bucket of yours, or store.embedded.enabled=true." }}
+{{- fail "there is no store: set store.url (and store.secretName, a Secret with its credentials) to your bucket, or store.embedded.enabled=true." }}
 {{- end }}
 {{- if and $store.secretName $store.embedded.enabled }}
-{{- fail (printf "store.secretName is %q, but the embedded store makes its own credentials. Set store.url and store.embedded.enabled=false to use a bucket of yours, or take store.secretName away." $store.secretName) }}
+{{- fail (printf "store.secretName is %q, but the embedded store makes its own credentials. Set store.url and store.embedded.enabled=false to use your bucket, or remove store.secretName." $store.secretName) }}
 {{- end }}
 {{- if and .Values.gateway.enabled $store.embedded.enabled (eq .Values.gateway.reads "redirect") }}
-{{- fail "gateway.reads is \"redirect\", but the embedded store answers nobody except the gateway and the sweep: shard pods cannot be sent to it. Set gateway.reads to \"stream\" or take it away." }}
+{{- fail "gateway.reads is \"redirect\", but the embedded store answers only the gateway and the sweep: shard pods cannot be sent to it. Set gateway.reads to \"stream\" or remove it." }}
 {{- end }}
 {{- if and .Values.gateway.enabled (eq (include "lookupdb.gatewayServiceAccount" .) (include "lookupdb.serviceAccount" .)) (or .Values.gateway.serviceAccount.create .Values.serviceAccount.create) }}
-{{- fail (printf "gateway.serviceAccount.name and serviceAccount.name are both %q: the gateway, whom pods of every namespace ask, would have the operator's rights. Give one of them another name." (include "lookupdb.serviceAccount" .)) }}
+{{- fail (printf "gateway.serviceAccount.name and serviceAccount.name are both %q: the gateway, which pods of every namespace use, would have the operator's rights. Give one of them another name." (include "lookupdb.serviceAccount" .)) }}
 {{- end }}
 {{- if and .Values.grafanaDashboard.enabled (not (.Files.Glob "dashboards/*.json")) }}
 {{- fail "grafanaDashboard.enabled is true, but this version of the chart holds no dashboards yet: set it to false." }}

@@ -1,5 +1,5 @@
-// Asks a router by go-redis, which knows nothing of it: `main HOST:PORT [FILE]`. Prints what was seen; ends with 1 at the first
-// thing that is not as it should be.
+// Asks a router with an unmodified go-redis: `main HOST:PORT [FILE]`. Prints what it checked; ends with 1 at the first wrong
+// answer.
 package main
 
 import (
@@ -82,7 +82,7 @@ func ask(address string, protocol int) {
 	check(failures == 0, "200 goroutines at once", failures)
 }
 
-// answer is how `run.py` writes an answer.
+// answer writes an answer like `run.py`.
 func answer(value any, err error) string {
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -179,7 +179,7 @@ func perform(client *redis.Client, name string, words []string) string {
 	return answer(nil, fmt.Errorf("unknown %s", name))
 }
 
-// askTable performs what `run.py` has written into a file, a line each: the command, and its words in base64.
+// askTable performs the commands of a file of `run.py`. Each line is a command and its words in base64.
 func askTable(address string, protocol int, path string) {
 	client := redis.NewClient(&redis.Options{Addr: address, Protocol: protocol})
 	defer client.Close()

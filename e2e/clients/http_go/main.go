@@ -1,4 +1,4 @@
-// Sends the requests that it reads to a router by net/http: `main URL < cases.json`. Prints the answers as JSON.
+// Sends requests to a router with net/http: `main URL < cases.json`. Prints the answers as JSON.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Sends the requests that it reads to a router by fetch and by node:http: `node main.mjs URL < cases.json`. Prints the
+// Sends requests to a router with fetch and node:http: `node main.mjs URL < cases.json`. Prints the
 // answers as JSON.
 import { request } from "node:http";
 import { text } from "node:stream/consumers";

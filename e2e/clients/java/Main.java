@@ -32,8 +32,8 @@ import redis.clients.jedis.Response;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
- * Asks a router by Jedis and by Lettuce, which know nothing of it: {@code Main HOST PORT [FILE]}. Prints what was seen; ends
- * with 1 at the first thing that is not as it should be.
+ * Asks a router with unmodified Jedis and Lettuce: {@code Main HOST PORT [FILE]}. Prints what it checked; ends with 1 at the
+ * first wrong answer.
  */
 public final class Main {
     private static final String JFK = "\"iata\":\"JFK\"";
@@ -135,7 +135,7 @@ public final class Main {
         Object perform(String command, byte[][] words) throws Exception;
     }
 
-    /** Performs what run.py has written into a file, a line each: the command, and its words in base64. */
+    /** Performs the commands of a file of run.py. Each line is a command and its words in base64. */
     private static void askTable(String who, List<String> lines, Performer performer) {
         for (int number = 0; number < lines.size(); number++) {
             String[] fields = lines.get(number).split("\t", -1);
@@ -153,7 +153,7 @@ public final class Main {
         }
     }
 
-    /** How run.py writes an answer. */
+    /** Writes an answer like run.py. */
     private static String answer(Object value) {
         if (value == null) {
             return "nil";
@@ -281,7 +281,7 @@ public final class Main {
         return library + (protocol == null ? "" : ", " + protocol);
     }
 
-    /** Ends the program unless {@code holds}; says what was checked, if that has a name. */
+    /** Ends the program unless {@code holds}; prints the check's name, if it has one. */
     private static void check(boolean holds, String who, String what, Object... found) {
         if (!holds) {
             System.err.println(who + ": " + what + ": found " + List.of(found));

@@ -1,5 +1,5 @@
-// Asks a router by ioredis and by node-redis, which know nothing of it: `node main.js HOST PORT [FILE]`. Prints what was seen;
-// ends with 1 at the first thing that is not as it should be.
+// Asks a router with unmodified ioredis and node-redis: `node main.js HOST PORT [FILE]`. Prints what it checked; ends with 1
+// at the first wrong answer.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { Redis } from "ioredis";
@@ -58,7 +58,7 @@ async function askNodeRedis(options) {
   await client.close();
 }
 
-// How `run.py` writes an answer.
+// Write an answer like `run.py`.
 function answer(value) {
   if (value === null || value === undefined) return "nil";
   if (value instanceof Error) return `!${value.message.split(" ")[0]}`;
@@ -71,7 +71,7 @@ function answer(value) {
   return String(value);
 }
 
-// Performs what `run.py` has written into a file, a line each: the command, and its words in base64.
+// Perform the commands of a file of `run.py`. Each line is a command and its words in base64.
 async function askTable(name, perform) {
   for (const [number, line] of readFileSync(path, "utf8").trimEnd().split("\n").entries()) {
     const [command, ...words] = line.split("\t");

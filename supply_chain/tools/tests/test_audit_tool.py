@@ -1,4 +1,5 @@
-"""`make audit` with osv-scanner: an advisory fails it, a named one does not, nor does a network that is away."""
+"""`make audit` with osv-scanner: an advisory fails it, but not if it is ignored; an unreachable network fails it
+too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`supply_chain/sign` with cosign: signed and verified without a network; what was changed is refused."""
+"""`supply_chain/sign` with cosign signs and verifies without a network, and rejects changed files."""
 
 from __future__ import annotations
 

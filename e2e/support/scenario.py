@@ -1,4 +1,4 @@
-"""A story's own namespace, the datasets in it, and lookups from inside the cluster."""
+"""A scenario's own namespace, the datasets in it, and lookups from inside the cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ REFRESH: Final = "lookupdb.dev/refresh"
 OVERRIDE_GATES: Final = "lookupdb.dev/override-gates"
 LDS: Final = "lookupdatasets.lookupdb.dev"
 PATIENT: Final = {"deadlineMilliseconds": 10_000}
-"""A router for stories under load. All else that runs shares the few processors, so a late answer is no failed one. The
-load waits as long, and old servers stay as long after each rollout, so more would only take time."""
+"""A router for scenarios under load. A late answer is no failure on a busy machine. Clients wait this long, and old
+servers stay this long after each rollout, so more would only take time."""
 BRISK: Final = {"drainSeconds": 1}
-"""A rollout for stories whose subject is not the drain; PATIENT's deadline comes on top of it."""
+"""A rollout for scenarios that do not test the drain. PATIENT's deadline comes on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Answer:
     """The answer to one key."""
 
     status: int
-    """200, 404 or 503; 412 when the generation that was insisted on is not served."""
+    """200, 404 or 503; 412 if the requested generation is not served."""
     generation: str
     value: Any
     """None unless the status is 200."""
 
 
-class Story:
-    """One namespace, ``e2e-<story>-<4 hex digits>``, made at once and removed at the end."""
+class Scenario:
+    """One namespace, ``e2e-<scenario>-<4 hex digits>``, created at once and removed at the end."""
 
     def __init__(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -49,84 +49,84 @@ class Story:
         self.make_namespace()
 
     def make_namespace(self) -> None:
-        """Makes the namespace with what every story has in it; again, if the story has deleted it."""
+        """Create the namespace with its common objects; again, if the scenario has deleted it."""
         apply(pods.namespace(self.namespace, self._labels))
         apply(pods.code(), pods.client(), namespace=self.namespace)
 
     def delete_namespace(self) -> None:
-        """Removes the namespace, and waits for its end."""
+        """Delete the namespace, and wait until it is gone."""
         kubectl("delete", "namespace", self.namespace, "--timeout=240s", timeout=250)
 
     def close(self) -> None:
-        """Removes the namespace; does not wait for its end."""
+        """Delete the namespace without waiting."""
         delete("namespace", self.namespace, None, "--wait=false")
 
-    # What is there
+    # Objects
 
     def apply(self, *manifests: Manifest) -> None:
-        """``kubectl apply`` in the story's namespace."""
+        """``kubectl apply`` in the scenario's namespace."""
         apply(*manifests, namespace=self.namespace)
 
     def apply_example(self, name: str) -> str:
-        """Applies ``examples/<name>.yaml`` as it stands; the dataset's name."""
+        """Apply ``examples/<name>.yaml`` unchanged, and return the dataset's name."""
         manifest = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
         self.apply(manifest)
         return str(manifest["metadata"]["name"])
 
     def source(self, name: str, *, version: str, records: int) -> list[str]:
-        """A ConfigMap with ``records.csv`` (columns id, version, text), the same version in all; the keys."""
+        """Apply a ConfigMap with ``records.csv`` (columns id, version, text), all of one version. Return the keys."""
         keys = [f"key-{number:05}" for number in range(records)]
         lines = ["id,version,text", *(f"{key},{version},{version} of {key}" for key in keys)]
         self.apply(pods.config_map(name, {"records.csv": "\n".join(lines) + "\n"}))
         return keys
 
     def dataset(self, name: str, source: str, **spec: Any) -> Manifest:
-        """A LookupDataset of what ``source()`` made; further members of the spec as keywords. Not applied yet."""
+        """Return a LookupDataset of what ``source()`` applied, with further members of the spec."""
         origin = {"url": "volume://records.csv", "volume": {"configMapName": source}}
         whole = {"source": origin, "key": {"columns": ["id"]}, "value": {"columns": ["id", "version", "text"]}} | spec
         return {"apiVersion": API_VERSION, "kind": "LookupDataset", "metadata": {"name": name}, "spec": whole}
 
     def resource(self, dataset: str) -> Manifest:
-        """The LookupDataset as the API server has it."""
+        """Return the LookupDataset from the API server."""
         return get(LDS, dataset, self.namespace)
 
     def status(self, dataset: str) -> Manifest:
-        """Its status; empty as long as there is none."""
+        """Return its status; empty while there is none."""
         status: Manifest = self.resource(dataset).get("status", {})
         return status
 
     def condition(self, dataset: str, kind: str) -> Manifest:
-        """One of its conditions, with ``current``: whether it is about the present spec."""
+        """Return one of its conditions, with ``current``: whether it is about the current spec."""
         return _condition(self.resource(dataset), kind)
 
     # Changes
 
     def change(self, dataset: str, **spec: Any) -> None:
-        """Merges members into the dataset's spec; None removes one."""
+        """Merge members into the dataset's spec; None removes one."""
         patch(LDS, dataset, {"spec": spec}, self.namespace)
 
     def refresh(self, dataset: str) -> str:
-        """Asks for a build from the source as it is now; the annotation's value."""
+        """Ask for a build from the current source, and return the annotation's value."""
         token = secrets.token_hex(4)
         self.annotate(dataset, REFRESH, token)
         return token
 
     def override_gates(self, dataset: str, generation: str) -> None:
-        """Lets ``generation`` through, which a gate has refused."""
+        """Override the gate that rejected ``generation``."""
         self.annotate(dataset, OVERRIDE_GATES, generation)
 
     def annotate(self, dataset: str, annotation: str, value: str) -> None:
-        """Sets an annotation of the dataset."""
+        """Set an annotation of the dataset."""
         patch(LDS, dataset, {"metadata": {"annotations": {annotation: value}}}, self.namespace)
 
     def delete(self, kind: str, name: str, *flags: str) -> None:
-        """``kubectl delete`` in the story's namespace; waits unless a flag says otherwise."""
+        """``kubectl delete`` in the scenario's namespace; waits unless a flag says otherwise."""
         delete(kind, name, self.namespace, *flags)
 
     # Waiting
 
     def wait_ready(self, dataset: str, *, seconds: float = 360) -> float:
-        """Wait, as ``kubectl wait`` would, until the dataset is Ready for its present spec. Returns the seconds."""
+        """Wait, like ``kubectl wait``, until the dataset is Ready for its current spec. Return the seconds."""
         began = time.monotonic()
         self.wait_condition(dataset, "Ready", "True", seconds=seconds)
         return time.monotonic() - began
@@ -141,8 +141,8 @@ class Story:
         message_pattern: str = "",
         seconds: float = 300,
     ) -> Manifest:
-        """Wait until a condition is so for the present spec, and its message has something like ``message_pattern``.
-        Returns the condition."""
+        """Wait until a condition has this status for the current spec, and a message that matches ``message_pattern``.
+        Return the condition."""
 
         def look() -> Manifest | None:
             found = self.condition(dataset, kind)
@@ -158,8 +158,8 @@ class Story:
     def wait_settled(
         self, dataset: str, *, generation: str | None = None, rollouts: int = 1, seconds: float = 480
     ) -> Manifest:
-        """Wait until nothing is left to do: Ready, Built and RolledOut, not Degraded, the last refresh answered, the
-        routing table confirmed, one rollout, or as many as are kept. Returns the status."""
+        """Wait until the dataset has settled, and return its status: Ready, Built and RolledOut, not Degraded, the last
+        refresh answered, the routing table confirmed, and one rollout, or as many as are kept."""
 
         def look() -> Manifest | None:
             resource = self.resource(dataset)
@@ -179,12 +179,12 @@ class Story:
     # Lookups
 
     def url(self, dataset: str) -> str:
-        """Of the dataset's router Service, from inside the cluster."""
+        """Return the URL of the dataset's router Service, from inside the cluster."""
         return f"http://{dataset}-router.{self.namespace}.svc"
 
     def lookup(self, dataset: str, keys: Sequence[str], *, batch: int = 0, generation: str = "") -> list[Answer]:
-        """Looks the keys up from inside the cluster, one by one or ``batch`` at a time; in the order of the keys. With
-        ``generation`` it insists on that one."""
+        """Look up keys from inside the cluster, one by one or ``batch`` at a time. Return the answers in order.
+        ``generation`` insists on that one."""
         self.wait_client()
         asked = json.dumps({"keys": list(keys), "batch": batch, "generation": generation})
         command = ["python", "/inside/ask.py", self.url(dataset)]
@@ -192,13 +192,13 @@ class Story:
         return [Answer(*answer) for answer in answers]
 
     def versions(self, dataset: str, keys: Sequence[str]) -> set[str]:
-        """The versions among the values of ``keys``, in a dataset whose source is ``source()``'s. A key that is not
-        answered 200 gives its status instead."""
+        """Return the versions among the values of ``keys``, if ``source()`` made the dataset's source. A key without an
+        answer 200 gives its status instead."""
         found = self.lookup(dataset, keys, batch=100)
         return {answer.value["version"] if answer.status == 200 else str(answer.status) for answer in found}
 
     def check_version(self, dataset: str, keys: Sequence[str], version: str) -> None:
-        """Assert that every key has this version and no other, in a dataset whose source is ``source()``'s."""
+        """Assert that every key has this version and no other, if ``source()`` made the dataset's source."""
         found = self.versions(dataset, keys)
         late = {answer for answer in found if answer.isdigit() and answer != "404"}
         where = f"{self.namespace}/{dataset}"
@@ -206,11 +206,11 @@ class Story:
         assert not late, f"{where}: some keys are answered {late}"
 
     def load(self, dataset: str, keys: list[str], *, name: str = "e2e-load", **settings: float) -> Load:
-        """Load on the dataset's router, to be used with ``with``. See ``load.Load``."""
+        """Return load on the dataset's router, for ``with``. See ``load.Load``."""
         return Load(self.namespace, self.url(dataset), keys, name=name, **settings)
 
     def gentle_load(self, dataset: str, keys: list[str]) -> Load:
-        """What stories that run side by side may have: enough to see every change of what is answered."""
+        """Return load for scenarios that run side by side: enough to see every change of answers."""
         return self.load(dataset, keys, singles=3, batches=1, per_second=20)
 
     def wait_client(self) -> None:
@@ -226,7 +226,7 @@ class Story:
         )
 
     def client_run(self, *command: str, stdin: str | None = None) -> str:
-        """Standard output of a command in the client pod, which has Python."""
+        """Return the standard output of a command in the client pod, which has Python."""
         self.wait_client()
         return run_in(pods.CLIENT, self.namespace, *command, stdin=stdin)
 
