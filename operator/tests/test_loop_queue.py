@@ -11,7 +11,6 @@ import pytest
 
 from lookupdb_operator.loop.queue import (
     FIRST_DELAY,
-    JITTER,
     LONGEST_DELAY,
     SOONEST,
     LookDeferred,
@@ -128,7 +127,7 @@ async def test_failures_wait_longer_each_time_up_to_a_cap(queue: LookQueue[str])
 
 async def test_delays_are_spread(clock: ManualClock) -> None:
     spread: LookQueue[str] = LookQueue(clock=clock, chance=lambda: 1.0)
-    assert spread.retry("a") == FIRST_DELAY * (1 + JITTER)
+    assert spread.retry("a") == FIRST_DELAY / 2
 
 
 async def test_no_two_workers_look_at_one_key(queue: LookQueue[str]) -> None:

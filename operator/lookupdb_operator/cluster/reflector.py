@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import kopf
 import orjson
 
+from lookupdb.backoff import Backoff
 from lookupdb.errors import LookupdbError
 from lookupdb_operator import names
 from lookupdb_operator.cluster.cache import Key, ObjectCache
@@ -42,7 +43,6 @@ _GRACE: Final = 30.0
 """Seconds after which a watch is closed that the API server should have ended."""
 _FIRST_DELAY: Final = 0.5
 _LONGEST_DELAY: Final = 30.0
-_JITTER: Final = 0.5
 _LASTED: Final = 5.0
 """A watch without events that ends in fewer seconds counts as a failure."""
 _EVENTS_AT_ONCE: Final = 100
@@ -80,7 +80,7 @@ class Reflector:
         self._sink = sink
         self._turns = turns
         self._version = ""
-        self._failures = 0
+        self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, random.random)
         self._deadline: asyncio.Timeout | None = None
         """The timeout of the open watch."""
         self.synced = asyncio.Event()
@@ -114,9 +114,7 @@ class Reflector:
 
     async def _back_off(self) -> None:
         """Wait before a retry. ``Api`` itself obeys ``Retry-After``."""
-        delay = min(_FIRST_DELAY * 2.0**self._failures, _LONGEST_DELAY) * random.uniform(1 - _JITTER, 1)  # noqa: S311
-        self._failures = min(self._failures + 1, 16)
-        await asyncio.sleep(delay)
+        await asyncio.sleep(self._backoff.fail())
 
     async def _list(self) -> None:
         known, uids = self._sink.known_headers(self._kind, self._namespace), set[str]()
@@ -135,7 +133,8 @@ class Reflector:
                 if not more:
                     break
         self._sink.on_unlisted(self._kind, [header for uid, header in known.items() if uid not in uids])
-        self._version, self._failures = version, 0
+        self._version = version
+        self._backoff.reset()
         self.synced.set()
 
     def _take_page(self, page: Mapping[str, Any], uids: set[str]) -> tuple[str, str]:
@@ -171,7 +170,7 @@ class Reflector:
         finally:
             self._deadline = None
         if self._version != version or loop.time() - began >= _LASTED:
-            self._failures = 0
+            self._backoff.reset()
         elif self._version:
             await self._back_off()
 

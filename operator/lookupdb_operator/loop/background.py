@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
+from lookupdb.backoff import Backoff
 from lookupdb.store.announcement import Announcement
 from lookupdb_operator import names, status
 from lookupdb_operator.cluster.cache import Key, ObjectCache
@@ -245,7 +246,8 @@ class Announcements:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _announce(self, key: Key, due: Announcement, announcer: Announcer) -> None:
-        reported_at, pause, logged = self._clock(), FIRST_PAUSE_SECONDS, ""
+        reported_at, logged = self._clock(), ""
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, random.random)
         while True:
             try:
                 async with self._slots:
@@ -266,8 +268,7 @@ class Announcements:
             if self._clock() - reported_at >= PATIENCE_SECONDS:
                 reported_at = self._clock()
                 self._note(key, due, AnnouncementReport(problem=problem))
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(backoff.fail())
 
     def _note(self, key: Key, due: Announcement, report: AnnouncementReport) -> None:
         attempts = self._attempts.get(key)

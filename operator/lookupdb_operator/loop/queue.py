@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from lookupdb.backoff import Backoff
+
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
@@ -23,8 +25,6 @@ LONGEST_DELAY: Final = 300.0
 """No longer than a resync."""
 SOONEST: Final = 0.5
 """Minimum seconds before a pass that the previous pass requests, so that a busy key cannot starve others."""
-JITTER: Final = 0.2
-"""Each delay is up to this fraction longer, so that keys that failed together are not retried together."""
 
 
 class Timer(Protocol):
@@ -76,7 +76,7 @@ class LookQueue(Generic[K]):
         self._running: dict[K, float] = {}
         """Keys being processed → since when."""
         self._timers: dict[K, Timer] = {}
-        self._failures: dict[K, int] = {}
+        self._backoffs: dict[K, Backoff] = {}
         self._arrived = asyncio.Event()
 
     @property
@@ -116,16 +116,14 @@ class LookQueue(Generic[K]):
     def retry(self, key: K, at_least: float = 0.0) -> float:
         """Process ``key`` again after its backoff, which doubles with each call, but no earlier than in ``at_least``.
         Return the delay in seconds."""
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        delay = min(FIRST_DELAY * 2.0 ** min(failures, 30) * (1 + JITTER * self._chance()), self._longest)
-        delay = max(delay, at_least)
+        backoff = self._backoffs.setdefault(key, Backoff(FIRST_DELAY, self._longest, self._chance))
+        delay = max(backoff.fail(), at_least)
         self.add_after(key, delay)
         return delay
 
     def succeeded(self, key: K) -> None:
         """Reset the backoff of ``key``."""
-        self._failures.pop(key, None)
+        self._backoffs.pop(key, None)
 
     async def take(self) -> K:
         """Return the next key; it belongs to the caller until ``done``."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from lookupdb.backoff import delay_after
 from lookupdb_operator import manifests, names
 from lookupdb_operator import manifests as manifests_of
 from lookupdb_operator.cluster.cache import Key, ObjectCache
@@ -131,7 +132,7 @@ class Repairs:
     def _wait(self, write: _Write) -> float:
         if write.count <= AT_ONCE:
             return 0.0
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(write.count - AT_ONCE - 1, 16))
+        delay = delay_after(write.count - AT_ONCE, FIRST_DELAY, LONGEST_DELAY)
         return max(0.0, write.moment + delay - self._clock())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from lookupdb.backoff import delay_after
 from lookupdb_operator.plan import reasons
 
 
@@ -50,11 +51,6 @@ def parse_duration(text: str) -> float:
     return float(int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]])
 
 
-def doubling_delay(count: int, first: float, longest: float) -> float:
-    """Seconds to wait after the ``count``-th time in a row: ``first``, doubling up to ``longest``."""
-    return float(min(longest, first * 2 ** min(count - 1, 16)))
-
-
 # Backoff of builds: after a failure, and after a loss.
 
 
@@ -71,7 +67,7 @@ MAX_MESSAGE_CHARACTERS: Final = 4000
 def retry_delay(count: int, reason: str = "") -> float:
     """Seconds between the ``count``-th failure in a row, for ``reason``, and the next attempt."""
     longest = LONGEST_WAIT if reason == reasons.WAITING_FOR_SOURCE else LONGEST_RETRY_DELAY
-    return doubling_delay(count, FIRST_RETRY_DELAY, longest)
+    return delay_after(count, FIRST_RETRY_DELAY, longest)
 
 
 def remaining_backoff(retry_at: str, now: datetime) -> float:

@@ -26,6 +26,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
+from lookupdb.backoff import delay_after
 from lookupdb.wording import format_count
 from lookupdb_operator import manifests, names
 from lookupdb_operator.model import (
@@ -797,4 +798,4 @@ def _pause_seconds(push: ExistingObject, end: PushStatus) -> float:
     count = max(end.count, 1)
     if push.push_state == "Failed":
         return clock.retry_delay(count)
-    return clock.doubling_delay(count, BELIEVED_SECONDS, clock.LONGEST_RETRY_DELAY)
+    return delay_after(count, BELIEVED_SECONDS, clock.LONGEST_RETRY_DELAY)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from lookupdb.backoff import delay_after
 from lookupdb_operator.model import Trouble, Turn, Turns
 from lookupdb_operator.plan import clock, reasons
 from lookupdb_operator.replacing import replace
@@ -85,7 +86,7 @@ def give_turn_up(
 
 def backoff_seconds(given_up: int) -> float:
     """Seconds between a slot that was given up, the ``given_up``-th in a row, and the next one."""
-    return clock.doubling_delay(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
+    return delay_after(given_up, FIRST_BACKOFF, LONGEST_BACKOFF)
 
 
 def note_stall(

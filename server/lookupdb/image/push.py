@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
+from lookupdb.backoff import Backoff
 from lookupdb.errors import RegistryDenied, RegistryError, UsageError
 from lookupdb.image.artifact import (
     ARCHITECTURES,
@@ -325,24 +326,23 @@ class Registry:
     def _retried(self, request: Callable[[], T]) -> T:
         """Return the result of ``request``; retry transient errors for ``patience`` seconds, and at least a few times,
         because an upload may take longer."""
-        failing_since, delay, attempts = 0.0, _FIRST_BACKOFF_SECONDS, 0
+        failing_since, backoff = 0.0, Backoff(_FIRST_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS)
         while True:
             try:
                 return request()
             except _Failure as failure:
-                failing_since, attempts = failing_since or time.monotonic(), attempts + 1
+                failing_since, delay = failing_since or time.monotonic(), backoff.fail()
                 has_waited = time.monotonic() + delay > failing_since + self._patience
                 error = failure.error
                 if not failure.may_pass:
                     raise error from None
-                if has_waited and attempts >= (_MIN_ATTEMPTS if self._patience else 1):
+                if has_waited and backoff.failures >= (_MIN_ATTEMPTS if self._patience else 1):
                     error.hint = error.hint or (
                         f"requests are retried for {self._patience:g} seconds: --registry-patience sets more"
                     )
                     raise error from None
                 log.warning("the registry failed, retrying", extra={"reason": error.message, "delay": delay})
             time.sleep(delay)
-            delay = min(2 * delay, _MAX_BACKOFF_SECONDS)
 
 
 def _send(pipe: int, content: Iterable[bytes], seconds: float) -> bool:

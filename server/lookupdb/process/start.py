@@ -10,20 +10,16 @@ import sys
 import types
 
 
-class _NoTls(types.ModuleType):
-    """Replaces ``ssl``: its classes and numbers can be compared with, but not used."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        stand_in: object = 0 if name.isupper() else type(name, (Exception,), {})
-        setattr(self, name, stand_in)
-        return stand_in
-
-
 def leave_out_tls() -> None:
-    """Replace ``ssl`` for later imports."""
-    sys.modules["ssl"] = _NoTls("ssl")
+    """Replace ``ssl`` for later imports. Its classes and numbers can be compared with, but not used."""
+    sys.modules["ssl"] = types.ModuleType("ssl")
+    vars(sys.modules["ssl"])["__getattr__"] = _stand_in
+
+
+def _stand_in(name: str) -> object:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return 0 if name.isupper() else type(name, (Exception,), {})
 
 
 def take_in_tls() -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.backoff import delay_after
 from lookupdb.errors import LookupdbError
 from lookupdb.process import memory
 from lookupdb.process.worker import BEAT_SECONDS, MAX_REPORT_BYTES, Counters, WorkerBoot
@@ -54,7 +55,7 @@ class Restarts:
         if not self.was_ready and self.failures >= START_ATTEMPTS:
             return None
         self.count += 1
-        return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures - 1, 16)))
+        return delay_after(self.failures, FIRST_DELAY, LONGEST_DELAY)
 
 
 # A worker beats every ``BEAT_SECONDS`` from its event loop. What counts is the time for which the supervisor has

@@ -24,6 +24,7 @@ import orjson
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from lookupdb.backoff import Backoff
 from lookupdb.errors import StoreDenied, StoreError, UsageError
 from lookupdb.network import describe_socket_failure, trust_also
 from lookupdb.store.credentials import identify_store
@@ -501,16 +502,15 @@ class GatewayClient:
         """Return the result of ``attempt``; repeat it for ``seconds`` while it raises TransientFailure. Raises the
         StoreError of the last one."""
         deadline = time.monotonic() + seconds
-        backoff = _FIRST_BACKOFF_SECONDS
+        backoff = Backoff(_FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, random.random)
         for retries_left in range(self._retries, -1, -1):
             try:
                 return attempt()
             except TransientFailure as failure:
-                pause = max(failure.pause, backoff * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the load
+                pause = max(failure.pause, backoff.fail())
                 if not retries_left or time.monotonic() + pause > deadline:
                     raise failure.error from failure
             time.sleep(pause)
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from lookupdb import manifest, shard_name
+from lookupdb.backoff import Backoff
 from lookupdb.errors import CorruptFile, GenerationExists, GenerationMissing, StoreDenied, StoreError, UsageError
 from lookupdb.manifest import Manifest
 
@@ -147,15 +148,15 @@ T = TypeVar("T")
 def call_with_retries(request: Callable[[], T], seconds: float) -> T:
     """Return the result of ``request``; retry for at most ``seconds`` while it raises a StoreError that may pass."""
     deadline = time.monotonic() + seconds
-    delay = _FIRST_DELAY_SECONDS
+    backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS)
     while True:
         try:
             return request()
         except _FINAL:
             raise
         except StoreError as error:
+            delay = backoff.fail()
             if time.monotonic() + delay > deadline:
                 raise
             log.warning("the store failed, retrying the request", extra={"reason": error.message, "delay": delay})
         time.sleep(delay)
-        delay = min(2 * delay, _MAX_DELAY_SECONDS)

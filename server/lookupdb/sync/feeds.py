@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
+from lookupdb.backoff import delay_after, spread
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, StoreError, UsageError
 from lookupdb.manifest import Manifest
 from lookupdb.router.table.cutover import diagnose_refusal
@@ -117,8 +118,7 @@ def _identify(manifest: Manifest) -> tuple[object, ...]:
 
 def pause_seconds(failures: int, longest: float) -> float:
     """Return the seconds to wait after ``failures`` in a row: doubling, with jitter."""
-    pause = min(longest, FIRST_PAUSE_SECONDS * float(1 << min(failures - 1, 16)))
-    return pause * random.uniform(0.5, 1.0)  # noqa: S311
+    return spread(delay_after(failures, FIRST_PAUSE_SECONDS, longest), random.random())  # noqa: S311 - no secret
 
 
 # Find the active generation in the store: the announced one, else the newest whole one that passed its gates. In a

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from lookupdb.backoff import Backoff
 from lookupdb.errors import LookupdbError
 from lookupdb.up.run_state import NotWritten
 
@@ -146,7 +147,7 @@ class Child:
     async def _run_until_cancelled(self) -> None:
         """Run it, and start it again whenever it ends. Only the first start may fail for good."""
         assert self._first_ready is not None
-        backoff = FIRST_BACKOFF_SECONDS
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
         while True:
             ready_at = failure = None
             try:
@@ -163,10 +164,11 @@ class Child:
                 return
             if ready_at is None:
                 self.failed_starts += 1
-            lifetime = asyncio.get_running_loop().time() - ready_at if ready_at else 0.0
-            backoff = FIRST_BACKOFF_SECONDS if lifetime > STEADY_SECONDS else min(backoff * 2, LONGEST_BACKOFF_SECONDS)
-            log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, backoff, self.log_path)
-            await asyncio.sleep(backoff)
+            if ready_at and asyncio.get_running_loop().time() - ready_at > STEADY_SECONDS:
+                backoff.reset()
+            delay = backoff.fail()
+            log.warning("%s ended; starting it again in %.1f s (log: %s)", self.name, delay, self.log_path)
+            await asyncio.sleep(delay)
 
     async def _start_process(self) -> asyncio.subprocess.Process:
         """Raises OSError or NotWritten, and then no process runs."""

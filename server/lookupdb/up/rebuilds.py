@@ -51,6 +51,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from lookupdb.backoff import delay_after
+
 # The growing pause between two attempts at what has failed. Nothing fails for good: what an attempt has read may have
 # been half written, or away for a moment, though it looks the same before and after.
 
@@ -61,8 +63,6 @@ LONGEST_SECONDS: Final = 300.0
 FIRST_PERSISTENT_SECONDS: Final = 30.0
 LONGEST_PERSISTENT_SECONDS: Final = 1800.0
 """Of all else, a bad source say: as the operator waits in a cluster."""
-_MAX_DOUBLINGS: Final = 30
-"""More than any pause needs."""
 
 
 class Backoff:
@@ -80,8 +80,8 @@ class Backoff:
         first, longest = (
             (FIRST_SECONDS, LONGEST_SECONDS) if may_pass else (FIRST_PERSISTENT_SECONDS, LONGEST_PERSISTENT_SECONDS)
         )
-        pause: float = min(first * 2 ** min(self._failures[may_pass], _MAX_DOUBLINGS), longest)
         self._failures[may_pass] += 1
+        pause = delay_after(self._failures[may_pass], first, longest)
         self._due_at = self._now() + pause
         return pause
 

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from lookupdb.backoff import Backoff
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.counters import INDEX
 from lookupdb.router.servers.connection import Heartbeat, ServerAddress, ServerConnection
@@ -168,7 +169,7 @@ class Link:
             self._connection.close(why)
 
     async def _live(self) -> None:
-        backoff = FIRST_BACKOFF_SECONDS
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, self._settings.random.random)
         while True:
             connection = await self._connect()
             if connection:
@@ -176,9 +177,8 @@ class Link:
                 self._use(connection)
                 await self._lost.wait()
                 if self._loop.time() - ready_at > STEADY_SECONDS:
-                    backoff = FIRST_BACKOFF_SECONDS
-            await asyncio.sleep(backoff * (1 - self._settings.random.random() / 2))
-            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+                    backoff.reset()
+            await asyncio.sleep(backoff.fail())
             self._enter(LinkEvent.RETRY, self.last_failure)
 
     async def _connect(self) -> ServerConnection | None:
