@@ -85,38 +85,12 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 collect_ignore_glob = (
     [
         f"server/tests/test_native_{module}.py"
-        for module in ("batch", "lookups", "mapped", "packing", "reader", "resp", "rows", "values", "warmer")
+        for module in ("batch", "lookups", "mapped", "packing", "reader", "resp", "rows", "sort", "values", "warmer")
     ]
     if native.kernels() is None
     else []
 )
-"""Modules that compare native kernels with their twins: without kernels there is nothing to compare."""
-
-_NATIVE_AT_FIRST = os.environ.get(native.VARIABLE)
-
-NATIVE_TESTS: tuple[str, ...] = (
-    "test_build_csv",
-    "test_build_json",
-    "test_build_slices",
-    "test_build_sort",
-    "test_build_write",
-    "test_mapped",
-    "test_route_connection",
-    "test_route_lookup_core",
-    "test_route_mixed_table",
-    "test_route_resp_clients",
-    "test_route_resp_commands",
-    "test_route_resp_connection",
-    "test_route_resp_reader",
-    "test_route_resp_transactions",
-    "test_route_scatter_gather",
-    "test_serve_connection",
-    "test_serve_damage",
-    "test_serve_slow",
-)
-"""How the modules begin whose tests run twice: with the native kernels, if they are installed, and with their twins.
-So do tests, in any module, that ask for ``kernels``, or for a fixture that does.
-"""
+"""Modules that compare native kernels with the Python fallback: without kernels there is nothing to compare."""
 
 
 TLS_TESTS: tuple[str, ...] = (
@@ -133,16 +107,13 @@ module asks for ``transport``, to be made again."""
 
 def pytest_report_header() -> str:
     """Say which kernels are tested."""
-    return native.describe() + (", and their twins" if native.kernels() is not None else "")
+    return native.describe()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makemodule(module_path: Path) -> Generator[None, pytest.Module, pytest.Module]:
-    """Have the tests of what native kernels do ask for both kinds, and those of what TLS carries for both transports,
-    by which they run twice."""
+    """Have the tests of what TLS carries ask for both transports, by which they run twice."""
     module = yield
-    if module_path.stem.startswith(NATIVE_TESTS):
-        module.add_marker(pytest.mark.usefixtures("kernels"))
     if module_path.stem in TLS_TESTS:
         module.add_marker(pytest.mark.usefixtures("transport"))
     return module
@@ -152,25 +123,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what asks for them with both."""
     if "transport" in metafunc.fixturenames:
         metafunc.parametrize("transport", ("plain", "tls"), indirect=True, scope="module")
-    if "kernels" in metafunc.fixturenames:
-        kinds = ("native", "python") if native.kernels() is not None else ("python",)
-        metafunc.parametrize("kernels", kinds, indirect=True, scope="module")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> None:
-    """What a test's name says that it is run with, it is run with."""
-    callspec = getattr(item, "callspec", None)
-    kind = callspec.params.get("kernels") if callspec is not None else None
-    assert kind is None or (kind == "python") == (native.kernels() is None)
-
-
-@pytest.fixture(scope="module")
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernels of this test and of the processes that it starts: ``native`` or ``python``."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(native.VARIABLE, "1" if request.param == "native" else "0")
-        yield str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -181,33 +133,6 @@ def transport(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as changes:
         changes.setattr(http, "speaks_tls", request.param == "tls")
         yield str(request.param)
-
-
-_asked_for: pytest.StashKey[str] = pytest.StashKey()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that does not ask for ``kernels`` has those of the environment, whichever kind a test of its module that
-    ran before it has asked for: the fixture lives until the module ends."""
-    asked_for = os.environ.get(native.VARIABLE)
-    if asked_for != _NATIVE_AT_FIRST and "kernels" not in getattr(item, "fixturenames", ()):
-        item.stash[_asked_for] = str(asked_for)
-        _set_kernels(_NATIVE_AT_FIRST)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """The module's tests that follow have the kernels that they asked for."""
-    if _asked_for in item.stash:
-        _set_kernels(item.stash[_asked_for])
-
-
-def _set_kernels(kind: str | None) -> None:
-    if kind is None:
-        os.environ.pop(native.VARIABLE, None)
-    else:
-        os.environ[native.VARIABLE] = kind
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from benchmarks.results import (
     ONE_WORKER,
     OURS,
     PYTHON,
-    PYTHON_UNCOMPRESSED,
     REDIS,
     REDIS_PY,
     REDIS_PY_DECODED,
@@ -108,7 +107,7 @@ _MANY_OF_ONE: Final = "Client.get_many(100), one shard : redis-py mget(100), one
 _MANY_OF_FOUR: Final = "Client.get_many(100), four shards : redis-py mget(100), four Redis"
 _MANY_OF_FOUR_TO_ONE: Final = "Client.get_many(100), four shards : redis-py mget(100), one Redis"
 
-NATIVE_TARGETS: Final = (
+TARGETS: Final = (
     Target("shard GET : Redis, not compressed", 1.3, True, _ratio("get", UNCOMPRESSED, REDIS)),
     Target("shard GET : Redis", 1.15, True, _ratio("get", OURS, REDIS)),
     Target("pipelined by 16 : Redis, not compressed", 1.9, True, _ratio("pipeline", UNCOMPRESSED, REDIS)),
@@ -153,68 +152,15 @@ NATIVE_TARGETS: Final = (
 )
 """With native kernels, in the order of the report. One core for each server; see benchmarks/README.md."""
 
-PYTHON_TARGETS: Final = (
-    Target("Python kernels: shard GET : Redis, not compressed", 0.81, True, _ratio("get", PYTHON_UNCOMPRESSED, REDIS)),
-    Target("Python kernels: shard GET : Redis", 0.78, True, _ratio("get", PYTHON, REDIS)),
-    Target(
-        "Python kernels: pipelined by 16 : Redis, not compressed",
-        0.60,
-        True,
-        _ratio("pipeline", PYTHON_UNCOMPRESSED, REDIS),
-    ),
-    Target("Python kernels: pipelined by 16 : Redis", 0.56, True, _ratio("pipeline", PYTHON, REDIS)),
-    Target(
-        "Python kernels: MGET of 100 : Redis, not compressed", 0.74, True, _ratio("mget", PYTHON_UNCOMPRESSED, REDIS)
-    ),
-    Target("Python kernels: MGET of 100 : Redis", 0.68, True, _ratio("mget", PYTHON, REDIS)),
-    Target("Python kernels: routed GET : webdis", 0.95, True, _ratio("routed-get", PYTHON, WEBDIS)),
-    Target("Python kernels: routed batch of 100 : nutcracker", 0.48, True, _ratio("sharded-batch", PYTHON, NUTCRACKER)),
-    Target("Python kernels: build : loading Redis", 0.78, False, _ratio("build-time", PYTHON, REDIS)),
-)
-"""Nine tenths of what Python's kernels reached when they were alone: work on the native ones must not slow them down.
-
-Ratios to Redis of the same code depend on the machine. For pipelined GETs and for MGETs, which cost Redis least, the
-reached value is therefore an estimate for the machine of the report: its own ratio, scaled by what
-``benchmarks.against`` found there for the last code before the native kernels (8931e01).
-"""
-
-TARGETS: Final = NATIVE_TARGETS + PYTHON_TARGETS
 
 _FIRST_DAY: Final = "perf of 2026-11-21 (two cores, AMD EPYC): "
 
-_KERNEL: Final = (
-    _FIRST_DAY
-    + "of a worker's time 69 % is the kernel's without compression, 62 % with it (one read, one write and a part "
-    "of an epoll turn a request); of Redis' it is 71 %. The rest is the interpreter (14 %), LMDB (11 %, 10 %: half of "
-    "that waits for pages of the map to come from memory), copying and memory management (6 %, 10 %) and zstd (0, 3 "
-    "%). The kernel's part, 7 to 8 µs a request, is the same on both sides; what is left is 3 to 4 µs here, 3 in Redis."
-)
-_BATCH: Final = (
-    _FIRST_DAY + "compressed: LMDB 31 %, interpreter 27 %, copying and memory management 18 %, kernel 12 %, zstd 11 %; "
-    "without compression LMDB takes 46 %. Half of LMDB's part waits for memory: a key's page is seldom in a cache of "
-    "the CPU. A value costs one call to find it, about 1.1 µs, and one to decompress it, 0.6 µs."
-)
-_PIPELINE: Final = (
-    "perf of 2026-11-22 (two cores, Intel Xeon, other work beside it): without compression LMDB takes 33 %, nearly all "
-    "of it searching pages and nodes, the kernel 30 %, the interpreter 23 %, copying, comparing and memory management "
-    "13 %; compressed the kernel 28 %, the interpreter 25 %, LMDB 22 %, copying and so on 19 %, zstd 6 %."
-)
 _POD: Final = (
     "smaps and imports of 2026-11-22: each process holds 3.3 MB of Python itself. Of a supervisor's other 8 to 9.5 MB "
     "asyncio and what it imports take 4.5, a shard's checksum (OpenSSL) 0.5; of a worker's, typing, dataclasses, "
     "logging, pathlib and what these import take nearly 4, and what is left is mostly code of its own. TLS, tokens and "
     "the RESP port have added 1.7 MB to a router since then."
 )
-_ROUTER: Final = (
-    _FIRST_DAY
-    + "of the router's core 54 % is the kernel's (a recv and a send a lookup to its client, of which the send does "
-    "the loopback's work for the receiver too; webdis pays for two of each and little else), 36 % the interpreter's, "
-    "4 % uvloop's (taken just before the last changes). In that day's run the other core was the limit: the load "
-    "generator took 13.6 µs a request of it and the four shards 9.8, which was all of it at 42,800 requests/s, while "
-    "the router had a tenth of its core left. The load generator alone would have filled its core at 73,000/s, less "
-    "than twice webdis: two cores could not show the goal."
-)
-
 _ROUTED: Final = (
     "perf of 2026-11-22 (two cores, Intel Xeon): of the router's core 54 % is the kernel's (41 % writes, nearly "
     "all to clients, which do the loopback's work for the receiver too; a request takes one read and one write, "
@@ -236,13 +182,6 @@ _COLD: Final = (
     "time is the disk's doorbell, which leaves the virtual machine, once a page. Pages that are asked for together "
     "ring as often: the kernel gathers requests within one madvise alone, and what could ring once for all of them, "
     "io_uring, is forbidden to restricted pods. Runs of that morning had 3.86 to 4.27."
-)
-
-_BUILD: Final = (
-    "py-spy of 2026-11-21 (two cores, AMD EPYC): both cores are busy all along. Reading (half of the time, two "
-    "processes) is Python and orjson, 7 µs a row: parsing, checking that no number lost its text, copying, "
-    "sorting. Writing (a third) is bound by zstd on one core, and by merging and LMDB on the other. Training and "
-    "starting take the rest."
 )
 
 _NATIVE_BUILD: Final = (
@@ -302,14 +241,6 @@ LIMITS: Final[dict[str, str]] = {
     "build of persons": _NATIVE_BUILD,
     "private memory of a shard's pod": _POD,
     "private memory of a router's pod": _POD,
-    "Python kernels: pipelined by 16 : Redis": _PIPELINE,
-    "Python kernels: pipelined by 16 : Redis, not compressed": _PIPELINE,
-    "Python kernels: shard GET : Redis": _KERNEL,
-    "Python kernels: shard GET : Redis, not compressed": _KERNEL,
-    "Python kernels: MGET of 100 : Redis": _BATCH,
-    "Python kernels: MGET of 100 : Redis, not compressed": _BATCH,
-    "Python kernels: routed GET : webdis": _ROUTER,
-    "Python kernels: build : loading Redis": _BUILD,
 }
 """``what`` → its limit, from a profile; printed if the target is missed."""
 

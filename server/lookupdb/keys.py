@@ -114,9 +114,3 @@ def make_sampler(halvings: int) -> Callable[[bytes], bool]:
     """
     digest, end = xxhash.xxh3_64_intdigest, 1 << (64 - halvings)
     return lambda key: digest(key) < end
-
-
-def shard_numbers(encoded: Sequence[bytes], shards: int) -> list[int]:
-    """Return the ``shard_number`` of each key, at a lower cost per key."""
-    digest = xxhash.xxh3_64_intdigest
-    return [digest(key) % shards for key in encoded]

@@ -20,7 +20,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
@@ -30,7 +30,6 @@ import zstandard
 
 from lookupdb.disk import OPEN_FILES_ERRNOS, opening_error
 from lookupdb.errors import CorruptFile
-from lookupdb.resp.requests import prefix_end
 from lookupdb.shard_name import FORMAT_VERSION
 from lookupdb.wording import check_path
 
@@ -42,8 +41,6 @@ META_DICTIONARY: Final = b"dictionary"
 
 FRAMED: Final = 0x24
 """The first byte, ``$``, of a stored value that is not compressed."""
-NIL: Final = b"$-1\r\n"
-"""RESP's answer for a missing key."""
 
 _NOT_A_SHARD: Final = "shard files are called shard-NNNNN-of-NNNNN.lmdb; if this was one, fetch or build it again"
 
@@ -59,12 +56,9 @@ MAX_COMPRESSED_WINDOW: Final = 1 << 27
 MAX_VALUE_BYTES: Final = 64 << 20
 """The maximum of ``spec.value.maxBytes``."""
 
-CLAIMS_SIZE: Final = 0x80
+_CLAIMS_SIZE: Final = 0x80
 """A compressed value whose first byte is at least this has its size in four or eight bytes of the frame's header (RFC
 8878, 3.1.1.1). All others are smaller than 66 KB."""
-
-_SHORT_BYTES: Final = 4096
-"""``bulk_bounds`` has the first lines of shorter bulk strings: of all that LMDB keeps within a page."""
 
 
 def frame(value: bytes) -> bytes:
@@ -81,22 +75,6 @@ def unframe_start(framed: bytes, max_bytes: int) -> bytes:
     """Return at most ``max_bytes`` of the value inside ``framed``, without a copy of the rest."""
     start = framed.index(b"\r\n") + 2
     return framed[start : min(len(framed) - 2, start + max_bytes)]
-
-
-@cache
-def bulk_bounds() -> tuple[list[bytes], list[bytes]]:
-    """Return, by the size of a whole bulk string, its first line, which the size determines, and the ``prefix_end`` of
-    that.
-
-    Made when first needed: they take half a MB, and the native kernels do not need them.
-    """
-    heads, ends = [b""] * _SHORT_BYTES, [b""] * _SHORT_BYTES  # nothing is less than b""
-    for length in range(_SHORT_BYTES):
-        head = b"$%d\r\n" % length
-        size = len(head) + length + 2
-        if size < _SHORT_BYTES:
-            heads[size], ends[size] = head, prefix_end(head)
-    return heads, ends
 
 
 def is_framed(reply: bytes) -> bool:
@@ -123,7 +101,7 @@ def expand(stored: bytes, inflate: Callable[[bytes], bytes]) -> bytes:
 def _check_claimed_size(compressed: bytes) -> bytes:
     """Return ``compressed``, unless its header claims a size that no value has. Raises DamagedValue."""
     descriptor = compressed[0]
-    if descriptor >= CLAIMS_SIZE:
+    if descriptor >= _CLAIMS_SIZE:
         start = 1 + (descriptor & 0x20 == 0) + (0, 1, 2, 4)[descriptor & 3]
         size = int.from_bytes(compressed[start : start + (4 if descriptor < 0xC0 else 8)], "little")
         if size > MAX_VALUE_BYTES + len(b"$67108864\r\n\r\n"):

@@ -23,11 +23,7 @@ MODULE: Final = CRATE.parent / "lookupdb" / "_native.abi3.so"
 VARIABLE: Final = "LOOKUPDB_NATIVE"
 SOURCES_VARIABLE: Final = "LOOKUPDB_NATIVE_SOURCES"
 """Tells the crate the digest of its sources, which the module then has as ``SOURCES``."""
-COST: Final = (
-    "lookups, batches and builds run in Python, which takes two to four times their processor time, for single keys "
-    "less than twice"
-)
-"""As docs/benchmarks.md has it."""
+COST: Final = "lookups, batches and builds run in plain Python, which takes several times their processor time"
 
 
 class NoKernels(Exception):

@@ -131,7 +131,6 @@ class TestMemory:
         peak = int(done.stderr.splitlines()[-1])
         assert result["peakMemoryBytes"] <= peak <= self.LEAST, f"{peak // MIB} MiB"
 
-    @pytest.mark.usefixtures("kernels")
     def test_the_limit_holds_for_values_of_megabytes(self, tmp_path: Path) -> None:
         chance = random.Random(1)
         with (tmp_path / "source.jsonl").open("w") as out:

@@ -252,7 +252,7 @@ def test_a_file_that_is_no_text_is_named_by_its_first_bytes(
 @pytest.mark.parametrize(
     "mark", ["ORC", "PAR1", "PARE", "BZh9", "BZh91AY&SY", "FEA1", "ARROW1", "Obj", "Rar!", "7z", "PK", "Salted__"]
 )
-def test_text_that_begins_as_another_format_is_text(tmp_path: Path, kernels: str, mark: str) -> None:
+def test_text_that_begins_as_another_format_is_text(tmp_path: Path, mark: str) -> None:
     assert read_file(tmp_path, "f.csv", f"{mark},v\na,1\n", key=mark).values == {"a": '{"v":"1"}'}
     source = {"csv": {"delimiter": "\x01"}}
     assert read_file(tmp_path, "f.csv", f"{mark}\x01v\na\x011\n", key=mark, source=source).values == {"a": '{"v":"1"}'}

@@ -34,7 +34,7 @@ def catalogue(count: int) -> list[bytes]:
 
 
 def stored(values: Iterable[bytes], dictionary: bytes) -> int:
-    return sum(map(len, Compressor(dictionary, 1).store([frame(value) for value in values])))
+    return sum(map(len, Compressor(dictionary).store([frame(value) for value in values])))
 
 
 @pytest.fixture

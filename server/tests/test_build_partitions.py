@@ -27,7 +27,7 @@ def write(folder: Path, form: str, *places: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "json", "parquet"])
-def test_a_column_of_the_path_is_read_if_the_spec_names_it(tmp_path: Path, kernels: str, form: str) -> None:
+def test_a_column_of_the_path_is_read_if_the_spec_names_it(tmp_path: Path, form: str) -> None:
     write(tmp_path, form, "t/country=DE/year=2026", "t/country=a%2Fb/year=__HIVE_DEFAULT_PARTITION__")
     one = '"1"' if form == "csv" else "1"
     url = f"t/**/*.{form}"
@@ -44,7 +44,7 @@ def test_a_column_of_the_path_is_read_if_the_spec_names_it(tmp_path: Path, kerne
     assert read(dataset(tmp_path, f"t/country=DE/*/*.{form}"), tmp_path / "scratch").values == {"a": f'{{"v":{one}}}'}
 
 
-def test_the_files_own_column_comes_first(tmp_path: Path, kernels: str) -> None:
+def test_the_files_own_column_comes_first(tmp_path: Path) -> None:
     for form in ("csv", "jsonl", "json", "parquet"):
         write(tmp_path, form, f"{form}/k=b")
         assert list(read(dataset(tmp_path, f"{form}/*/*.{form}"), tmp_path / "scratch").values) == ["a"]

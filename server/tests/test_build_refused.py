@@ -217,7 +217,7 @@ class TestMaxChangedPercent:
         assert project.report("--unless-refused", "g2")["outcome"] == "built"
 
 
-def test_the_largest_value_is_counted_by_both_kinds_of_kernels(project: Project, kernels: str) -> None:
+def test_the_largest_value_is_counted_by_both_kinds_of_kernels(project: Project) -> None:
     project.rows(1000, "x" * 300)
     project.describe(gates={"maxValueBytes": 200})
     message = project.report("--threads", "2")["message"]

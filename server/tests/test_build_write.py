@@ -79,20 +79,20 @@ class TestCompression:
     def test_every_value_comes_back(self) -> None:
         values = [frame(value) for value in people(2000).values()]
         dictionary = choose_dictionary(list(people(4000).values()), records=1_000_000, shards=1)
-        stored = Compressor(dictionary, threads=2).store(values)
+        stored = Compressor(dictionary).store(values)
         inflate = make_inflater(dictionary)
         assert [one if one[0] == FRAMED else inflate(one) for one in stored] == values
 
     def test_what_is_stored_does_not_depend_on_how_values_are_batched(self) -> None:
         values = [frame(value) for value in people(2000).values()]
         dictionary = choose_dictionary(list(people(4000).values()), records=1_000_000, shards=1)
-        at_once = Compressor(dictionary, threads=2).store(values)
-        one_by_one = Compressor(dictionary, threads=1)
+        at_once = Compressor(dictionary).store(values)
+        one_by_one = Compressor(dictionary)
         assert [one_by_one.store([value])[0] for value in values] == at_once
 
     def test_what_does_not_get_smaller_is_stored_as_it_is(self) -> None:
         noise = frame(random.Random(1).randbytes(300))
-        assert Compressor(b"", threads=1).store([noise, frame(b"x" * 300)])[0] == noise
+        assert Compressor(b"").store([noise, frame(b"x" * 300)])[0] == noise
 
 
 class TestShardFiles:

@@ -160,11 +160,6 @@ def test_the_hash_is_xxh3_64_as_published() -> None:
     assert keys.shard_number(b"", 1 << 64) == 0x2D06800538D394C2
 
 
-def test_many_keys_find_the_same_shards_as_one() -> None:
-    encoded = [b"%d" % number for number in range(100)]
-    assert keys.shard_numbers(encoded, 7) == [keys.shard_number(key, 7) for key in encoded]
-
-
 @pytest.mark.parametrize(
     ("steps", "version", "alike"),
     [

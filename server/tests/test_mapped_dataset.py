@@ -27,11 +27,11 @@ RECORDS = {f"key-{number}": b"value %d" % number for number in range(500)}
 
 
 @pytest.fixture
-def mapping(tmp_path: Path, kernels: str) -> MappedDataset:
+def mapping(tmp_path: Path) -> MappedDataset:
     return open_dataset(write_generation(tmp_path, RECORDS, shards=4))
 
 
-def test_lookupdb_open_is_it(tmp_path: Path, kernels: str) -> None:
+def test_lookupdb_open_is_it(tmp_path: Path) -> None:
     folder = write_generation(tmp_path, RECORDS)
     mapping = lookupdb.open(folder)
     assert mapping["key-7"] == b"value 7"
@@ -158,7 +158,7 @@ def test_facts_of_the_generation(mapping: MappedDataset, tmp_path: Path) -> None
     assert mapping.reload() is False, "one generation stays"
 
 
-def test_json_is_decoded_at_each_access(tmp_path: Path, kernels: str) -> None:
+def test_json_is_decoded_at_each_access(tmp_path: Path) -> None:
     values = {"a": {"x": [1, 2.5, "é"]}, "b": None, "c": [], "large": ["v" * 9000] * 3}
     records = {key: orjson.dumps(value) for key, value in values.items()}
     mapping = open_dataset(write_generation(tmp_path, records, shards=2, value_format="json"))
@@ -180,7 +180,7 @@ NUMBERS = (
 
 
 @pytest.mark.parametrize("form", ["%s", "[%s]", '{"a":[1,"0123456789012345678901234567890",%s]}', '[" %s ",%s]'])
-def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, kernels: str, form: str) -> None:
+def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, form: str) -> None:
     """And so those of the client: an integer is exact, however long, and beyond a float's range is an infinity."""
     texts = [form.replace("%s", number) for number in NUMBERS]
     records = {f"key-{place}": text.encode() for place, text in enumerate(texts)}
@@ -191,7 +191,7 @@ def test_numbers_of_json_are_those_that_python_reads(tmp_path: Path, kernels: st
         assert repr(sorted(found.items())) == repr(sorted(expected.items())), "2 ** 64 == 2.0 ** 64"
 
 
-def test_a_deep_value_with_a_long_number_is_not_damaged(tmp_path: Path, kernels: str) -> None:
+def test_a_deep_value_with_a_long_number_is_not_damaged(tmp_path: Path) -> None:
     """It is the caller's stack that has no room."""
     records = {"a": b"[" * 1000 + b"1" * 23 + b"]" * 1000, "b": b"[" * 100 + b"1" * 23 + b"]" * 100}
     mapping = open_dataset(write_generation(tmp_path, records, value_format="json"))
@@ -201,7 +201,7 @@ def test_a_deep_value_with_a_long_number_is_not_damaged(tmp_path: Path, kernels:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])
-def test_values_of_any_size(tmp_path: Path, kernels: str, compression: Any) -> None:
+def test_values_of_any_size(tmp_path: Path, compression: Any) -> None:
     sizes = [0, 1, 100, 2000, 2025, 4096, 5000, 70_000, 3 << 20]
     records = {f"{size}-{kind}": (b"%d " % size * size)[:size] for size in sizes for kind in range(3)}
     mapping = open_dataset(write_generation(tmp_path, records, shards=3, compression=compression))
@@ -210,7 +210,7 @@ def test_values_of_any_size(tmp_path: Path, kernels: str, compression: Any) -> N
     assert dict(mapping.items()) == records
 
 
-def test_no_records_at_all(tmp_path: Path, kernels: str) -> None:
+def test_no_records_at_all(tmp_path: Path) -> None:
     mapping = open_dataset(write_generation(tmp_path, {}, shards=3))
     assert len(mapping) == 0
     assert not mapping
@@ -219,7 +219,7 @@ def test_no_records_at_all(tmp_path: Path, kernels: str) -> None:
     assert "a" not in mapping
 
 
-def test_shards_of_different_depths(tmp_path: Path, kernels: str) -> None:
+def test_shards_of_different_depths(tmp_path: Path) -> None:
     """Some have a leaf, some none, some more levels: many keys of all are looked up together."""
     records = {f"{number:0>300}": b"%d" % number for number in range(3000)}
     few = {key: value for key, value in records.items() if keys.shard_number(key.encode(), 8) == 3}
@@ -230,7 +230,7 @@ def test_shards_of_different_depths(tmp_path: Path, kernels: str) -> None:
 
 
 @pytest.mark.parametrize("normalize", [(), ("strip",), ("lowercase",), ("strip", "casefold"), ("nfc", "strip")])
-def test_keys_are_normalised_as_everywhere(tmp_path: Path, kernels: str, normalize: tuple[str, ...]) -> None:
+def test_keys_are_normalised_as_everywhere(tmp_path: Path, normalize: tuple[str, ...]) -> None:
     texts = [
         "ABC",
         "straße",
@@ -265,7 +265,7 @@ def test_keys_are_normalised_as_everywhere(tmp_path: Path, kernels: str, normali
 
 
 @pytest.mark.parametrize("normalize", [["nfc", "lowercase"], ["nfc", "casefold"], ["casefold", "nfc"]])
-def test_what_a_mapping_lists_is_in_it(tmp_path: Path, kernels: str, normalize: list[str]) -> None:
+def test_what_a_mapping_lists_is_in_it(tmp_path: Path, normalize: list[str]) -> None:
     names = ["H\u0331asan", "J\u030cane", "Ada"]
     (tmp_path / "names.csv").write_text("k\n" + "".join(f"{name}\n" for name in names))
     spec = dataset(tmp_path, "names.csv", normalize=tuple(normalize))
@@ -291,7 +291,6 @@ TEXTS = st.one_of(st.text(max_size=8), st.text("abAB \t\x1cßİ", max_size=6), s
 )
 def test_random_content_is_as_in_a_dict(
     tmp_path_factory: pytest.TempPathFactory,
-    kernels: str,
     content: dict[str, bytes],
     absent: list[str],
     normalize: tuple[str, ...],

@@ -36,14 +36,14 @@ def synced(tmp_path: Path) -> SyncedDataset:
 
 
 @pytest.fixture
-def mapping(synced: SyncedDataset, kernels: str) -> Iterator[MappedDataset]:
+def mapping(synced: SyncedDataset) -> Iterator[MappedDataset]:
     """One that looks at each access."""
     with open_dataset(synced.path, refresh_seconds=0) as mapping:
         yield mapping
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.1])
-def test_another_generation_answers_soon(synced: SyncedDataset, kernels: str, seconds: float) -> None:
+def test_another_generation_answers_soon(synced: SyncedDataset, seconds: float) -> None:
     mapping = open_dataset(synced.path, refresh_seconds=seconds)
     assert mapping["k1"] == b"g1"
     synced.publish("g2", content("g2", 60), shards=3)
@@ -71,7 +71,7 @@ def test_any_use_looks(synced: SyncedDataset, mapping: MappedDataset, use: str) 
 
 
 @pytest.mark.parametrize("seconds", [None, 3600, float("inf"), 1e300])
-def test_it_looks_no_more_often_than_it_was_told(synced: SyncedDataset, kernels: str, seconds: float | None) -> None:
+def test_it_looks_no_more_often_than_it_was_told(synced: SyncedDataset, seconds: float | None) -> None:
     mapping = open_dataset(synced.path, refresh_seconds=seconds)
     synced.publish("g2", content("g2"))
     assert {mapping["k1"] for _ in range(200)} == {b"g1"}
@@ -147,16 +147,14 @@ def test_a_removed_generation_goes_on_answering(synced: SyncedDataset, mapping: 
     assert dict(mapping.items()) == content("g1")
 
 
-def test_what_is_being_removed_is_not_opened(synced: SyncedDataset, kernels: str) -> None:
+def test_what_is_being_removed_is_not_opened(synced: SyncedDataset) -> None:
     with (synced.path / "g1" / "manifest.json").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(GenerationMissing, match="is being removed"):
             open_dataset(synced.path)
 
 
-def test_who_finds_the_target_gone_looks_again(
-    synced: SyncedDataset, kernels: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_finds_the_target_gone_looks_again(synced: SyncedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is removed between the look at the link and the opening of what that names."""
     synced.add("g2", content("g2"))
     opens = Opener.open
@@ -217,7 +215,7 @@ class TestFailures:
             mapping.reload()
         self.keeps(mapping, caplog, "has lost its link current")
 
-    def test_a_stores_folder_that_is_gone(self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_stores_folder_that_is_gone(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         folder = tmp_path / "people-local"
         write_generation(folder, content("g1"))
         with open_dataset(folder, refresh_seconds=0) as mapping:
@@ -226,9 +224,7 @@ class TestFailures:
                 mapping.reload()
             self.keeps(mapping, caplog, "people-local is gone")
 
-    def test_a_stores_folder_that_cannot_be_read(
-        self, tmp_path: Path, kernels: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_stores_folder_that_cannot_be_read(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         folder = tmp_path / "people-local"
         write_generation(folder, content("g1"))
         with open_dataset(folder, refresh_seconds=0) as mapping:
@@ -268,7 +264,7 @@ class TestFailures:
             assert len(self.warnings(caplog)) == number
 
     def test_a_damaged_one_is_refused_where_checksums_are_proven(
-        self, synced: SyncedDataset, kernels: str, caplog: pytest.LogCaptureFixture
+        self, synced: SyncedDataset, caplog: pytest.LogCaptureFixture
     ) -> None:
         mapping = open_dataset(synced.path, refresh_seconds=0, verify=True)
         folder = synced.add("g2", content("g2"))
@@ -291,7 +287,7 @@ def test_a_sound_generation_replaces_a_damaged_one_of_its_name(synced: SyncedDat
 class TestStoreFolders:
     """A dataset's folder of a directory store."""
 
-    def test_the_newest_generation_that_may_answer(self, tmp_path: Path, kernels: str) -> None:
+    def test_the_newest_generation_that_may_answer(self, tmp_path: Path) -> None:
         write_generation(tmp_path, content("g9"), generation="g9")
         write_generation(tmp_path, content("g10"), generation="g10")
         mapping = open_dataset(tmp_path, refresh_seconds=0)
@@ -306,7 +302,7 @@ class TestStoreFolders:
         shutil.rmtree(tmp_path / "g12")
         assert mapping["k1"] == b"g10"
 
-    def test_two_that_come_within_a_tick_of_the_clock(self, tmp_path: Path, kernels: str) -> None:
+    def test_two_that_come_within_a_tick_of_the_clock(self, tmp_path: Path) -> None:
         write_generation(tmp_path, content("g1"), generation="g1")
         mapping = open_dataset(tmp_path, refresh_seconds=0)
         for number in range(2, 30):
@@ -316,7 +312,7 @@ class TestStoreFolders:
             assert mapping["k1"] == name.encode()
 
 
-def test_no_read_mixes_generations_while_they_change(synced: SyncedDataset, kernels: str) -> None:
+def test_no_read_mixes_generations_while_they_change(synced: SyncedDataset) -> None:
     """Readers in threads, against a folder that changes as fast as it can."""
     rounds, readers = 120, 4
     errors: list[BaseException] = []
@@ -370,7 +366,7 @@ def test_a_failure_that_is_no_trouble_of_files_reaches_the_caller(
         mapping["k1"]
 
 
-def test_refused_files_of_a_fixed_generation(tmp_path: Path, kernels: str) -> None:
+def test_refused_files_of_a_fixed_generation(tmp_path: Path) -> None:
     folder = write_generation(tmp_path, content("g1"))
     with open_dataset(folder, refresh_seconds=0) as mapping:
         (folder / "manifest.json").unlink()

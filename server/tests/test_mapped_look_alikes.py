@@ -18,7 +18,7 @@ VALUES = [b"value %d" % number for number in range(300)]
 RECORDS = {str(number): value for number, value in enumerate(VALUES)}
 
 
-def test_a_set_of_keys(tmp_path: Path, kernels: str) -> None:
+def test_a_set_of_keys(tmp_path: Path) -> None:
     records = {"ada": b"", "bob": b"", "eve": b""}
     names: Set[object] = open_dataset(
         write_generation(tmp_path, records, shards=2, normalize=("strip", "lowercase"))
@@ -39,7 +39,7 @@ def test_a_set_of_keys(tmp_path: Path, kernels: str) -> None:
 
 
 @pytest.fixture
-def values(tmp_path: Path, kernels: str) -> ValueSequence:
+def values(tmp_path: Path) -> ValueSequence:
     return open_dataset(write_generation(tmp_path, RECORDS, shards=3)).as_sequence()
 
 
@@ -89,14 +89,14 @@ def test_slices_are_lists(values: ValueSequence, part: slice) -> None:
         {"00": b""},
     ],
 )
-def test_other_keys_are_no_sequence(tmp_path: Path, kernels: str, records: dict[str, bytes]) -> None:
+def test_other_keys_are_no_sequence(tmp_path: Path, records: dict[str, bytes]) -> None:
     mapping = open_dataset(write_generation(tmp_path, records, shards=2))
     assert not mapping.is_sequence()
     with pytest.raises(UsageError, match=f"is not a sequence: expected the keys 0 to {len(records) - 1} for "):
         mapping.as_sequence()
 
 
-def test_none_at_all_is_an_empty_one(tmp_path: Path, kernels: str) -> None:
+def test_none_at_all_is_an_empty_one(tmp_path: Path) -> None:
     values = open_dataset(write_generation(tmp_path, {}, shards=2)).as_sequence()
     assert list(values) == []
     assert values[:] == []
@@ -104,7 +104,7 @@ def test_none_at_all_is_an_empty_one(tmp_path: Path, kernels: str) -> None:
         values[0]
 
 
-def test_they_follow_and_an_iteration_stays(tmp_path: Path, kernels: str) -> None:
+def test_they_follow_and_an_iteration_stays(tmp_path: Path) -> None:
     dataset = SyncedDataset(tmp_path)
     dataset.publish("g1", RECORDS)
     mapping = open_dataset(dataset.path, refresh_seconds=0)

@@ -16,6 +16,7 @@ import pytest
 from support.mapped import SyncedDataset, run_python
 from support.shards import write_generation
 
+from lookupdb import native
 from lookupdb.errors import GenerationMissing
 from lookupdb.mapped import MappedDataset, open_dataset
 
@@ -43,7 +44,7 @@ def in_child(do: Callable[[], object]) -> str:
 
 
 @pytest.fixture
-def mapping(tmp_path: Path, kernels: str) -> MappedDataset:
+def mapping(tmp_path: Path) -> MappedDataset:
     return open_dataset(write_generation(tmp_path, RECORDS, shards=3, compression="zstd"))
 
 
@@ -62,7 +63,7 @@ def test_children_of_a_fork_use_it(mapping: MappedDataset) -> None:
     assert mapping["k7"] == RECORDS["k7"], "nothing that children do is seen here"
 
 
-def test_children_follow_by_themselves(tmp_path: Path, kernels: str) -> None:
+def test_children_follow_by_themselves(tmp_path: Path) -> None:
     dataset = SyncedDataset(tmp_path)
     dataset.publish("g1", {"a": b"1"})
     mapping = open_dataset(dataset.path, refresh_seconds=0)
@@ -89,11 +90,11 @@ def test_a_child_of_a_process_whose_threads_look_keys_up(mapping: MappedDataset)
             reader.result(60)
 
 
-def test_a_child_that_finds_its_files_gone(mapping: MappedDataset, kernels: str, tmp_path: Path) -> None:
+def test_a_child_that_finds_its_files_gone(mapping: MappedDataset, tmp_path: Path) -> None:
     """The native maps are inherited; py-lmdb opens files again, and never takes what is gone for missing."""
     shutil.rmtree(tmp_path / "g1")
     said = in_child(lambda: mapping["k9"])
-    assert said == repr(RECORDS["k9"]) if kernels == "native" else said.startswith("raised CorruptFile")
+    assert said == repr(RECORDS["k9"]) if native.kind() == "native" else said.startswith("raised CorruptFile")
     assert mapping["k9"] == RECORDS["k9"]
 
 
@@ -120,7 +121,7 @@ class TestPickle:
         code = "import pickle, sys; m = pickle.loads(bytes.fromhex(sys.argv[1])); print(m['k7'], len(m))"
         assert run_python(code, pickled.hex()) == f"{RECORDS['k7']!r} 2000\n"
 
-    def test_of_one_that_follows(self, tmp_path: Path, kernels: str) -> None:
+    def test_of_one_that_follows(self, tmp_path: Path) -> None:
         dataset = SyncedDataset(tmp_path)
         dataset.publish("g1", {"0": b"1"})
         mapping = open_dataset(dataset.path, refresh_seconds=0, verify=True)
@@ -136,7 +137,7 @@ class TestPickle:
         assert list(pickle.loads(pickle.dumps(mapping.as_sequence()))) == [b"3"]
         assert set(pickle.loads(pickle.dumps(mapping.as_set()))) == {"0"}
 
-    def test_of_what_is_gone_or_closed(self, tmp_path: Path, kernels: str) -> None:
+    def test_of_what_is_gone_or_closed(self, tmp_path: Path) -> None:
         mapping = open_dataset(write_generation(tmp_path, {"a": b"1"}))
         pickled = pickle.dumps(mapping)
         (tmp_path / "g1").rename(tmp_path / "g2")
@@ -180,7 +181,7 @@ print(json.dumps({"sums": sums, **{name: sum(one[name] for one in found) for nam
 """
 
 
-def test_64_processes_have_one_copy(tmp_path: Path, kernels: str) -> None:
+def test_64_processes_have_one_copy(tmp_path: Path) -> None:
     records = {f"k{number}": b"v" * 400 for number in range(5000)}
     folder = write_generation(tmp_path, records, shards=2)
     size = sum(path.stat().st_size for path in folder.glob("*.lmdb")) // 1024
@@ -205,7 +206,7 @@ print(seconds)
 """
 
 
-def test_it_is_light(tmp_path: Path, kernels: str) -> None:
+def test_it_is_light(tmp_path: Path) -> None:
     folder = write_generation(tmp_path, {"a": b"1"})
     fastest = 60.0
     for _ in range(5):
@@ -219,7 +220,7 @@ def test_it_is_light(tmp_path: Path, kernels: str) -> None:
     assert not rooms & {"build", "serve", "route", "cli", "local", "runtime", "store", "spec", "schema"}
     foreign = {"click", "duckdb", "aiohttp", "asyncio", "uvloop", "obstore", "yaml", "jsonschema", "kopf", "rich"}
     assert not foreign & {*loaded}
-    if kernels == "native":
+    if native.kind() == "native":
         assert not {"lmdb", "zstandard"} & {*loaded}
     assert fastest <= 0.25, "of processor time; it is less than 0.05 on a machine that does nothing else"
 
@@ -241,8 +242,6 @@ def test_1024_shards_take_one_descriptor(tmp_path: Path) -> None:
     records = {str(number): b"%d" % number for number in range(3000)}
     folder = write_generation(tmp_path, records, shards=1024)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    from lookupdb import native
-
     if native.kernels() is None:
         pytest.skip("py-lmdb keeps a descriptor for each file")
     assert int(run_python(_MANY, folder)) <= 6
@@ -271,7 +270,7 @@ print(len(__import__("os").listdir("/proc/self/fd")))
     assert int(count) < 20, "those that were opened are closed"
 
 
-def test_a_generation_that_is_replaced_leaves_nothing(tmp_path: Path, kernels: str) -> None:
+def test_a_generation_that_is_replaced_leaves_nothing(tmp_path: Path) -> None:
     """Descriptors and maps, after many swaps."""
     dataset = SyncedDataset(tmp_path)
     dataset.publish("g1", {"a": b"1"}, shards=4)

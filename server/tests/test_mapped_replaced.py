@@ -54,7 +54,7 @@ def exchange_while_opening(monkeypatch: pytest.MonkeyPatch, path: Path, other: P
 
 
 def test_a_manifest_and_the_files_of_another_are_never_taken_together(
-    synced: SyncedDataset, other: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
+    synced: SyncedDataset, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = exchange_while_opening(monkeypatch, synced.path / "g1", other, times=1)
     mapping = open_dataset(synced.path)
@@ -64,7 +64,7 @@ def test_a_manifest_and_the_files_of_another_are_never_taken_together(
 
 
 def test_what_is_replaced_again_and_again_is_no_generation(
-    synced: SyncedDataset, other: Path, kernels: str, monkeypatch: pytest.MonkeyPatch
+    synced: SyncedDataset, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchange_while_opening(monkeypatch, synced.path / "g1", other, times=1 << 30)
     with pytest.raises(GenerationMissing, match="was replaced, or removed, while it was opened"):
@@ -72,7 +72,7 @@ def test_what_is_replaced_again_and_again_is_no_generation(
 
 
 def test_a_child_reads_what_its_parent_has_opened_or_nothing(
-    synced: SyncedDataset, other: Path, kernels: str, tmp_path: Path
+    synced: SyncedDataset, other: Path, tmp_path: Path
 ) -> None:
     mapping = open_dataset(synced.path, refresh_seconds=None)
     disk.exchange(synced.path / "g1", other)
@@ -90,7 +90,7 @@ def test_a_child_reads_what_its_parent_has_opened_or_nothing(
     assert mapping["k1"] == b"old"
 
 
-def test_a_pickled_snapshot_is_of_its_generation_or_an_error(synced: SyncedDataset, other: Path, kernels: str) -> None:
+def test_a_pickled_snapshot_is_of_its_generation_or_an_error(synced: SyncedDataset, other: Path) -> None:
     with open_dataset(synced.path) as mapping, mapping.snapshot() as view:
         pickled = pickle.dumps(view)
     assert pickle.loads(pickled)["k1"] == b"old"
@@ -116,7 +116,7 @@ class _ClosedBehindTheLook:
         self._mapping.put(generation)
 
 
-def test_what_is_closed_while_it_changes_over_stays_closed(synced: SyncedDataset, kernels: str) -> None:
+def test_what_is_closed_while_it_changes_over_stays_closed(synced: SyncedDataset) -> None:
     mapping = open_dataset(synced.path, refresh_seconds=0)
     synced.publish("g2", content(b"g2"))
     assert mapping.follower is not None
@@ -126,7 +126,7 @@ def test_what_is_closed_while_it_changes_over_stays_closed(synced: SyncedDataset
     assert mapping.newest() is None
 
 
-def test_a_descriptor_that_is_another_files_by_now_is_not_closed(synced: SyncedDataset, kernels: str) -> None:
+def test_a_descriptor_that_is_another_files_by_now_is_not_closed(synced: SyncedDataset) -> None:
     """A program that becomes a daemon closes all descriptors, and opens others."""
     mapping = open_dataset(synced.path / "g1")
     descriptor = mapping.facts._descriptor
@@ -140,7 +140,7 @@ def test_a_descriptor_that_is_another_files_by_now_is_not_closed(synced: SyncedD
         os.close(descriptor)
 
 
-def test_an_announcement_without_end_is_read_no_further(tmp_path: Path, kernels: str) -> None:
+def test_an_announcement_without_end_is_read_no_further(tmp_path: Path) -> None:
     write_generation(tmp_path, content(b"g1"), generation="g1")
     with (tmp_path / "active.json").open("wb") as file:
         file.truncate(1 << 40)

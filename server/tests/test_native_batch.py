@@ -15,9 +15,9 @@ from support.examples import SAME
 
 from lookupdb import batch_frames, native
 from lookupdb.keys import NORMALIZATIONS, make_key_encoder
-from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues
 from lookupdb.router.budget import RouterBudget
-from lookupdb.router.http.batches import Batches, ListedBatches, PackedBatches
+from lookupdb.router.http.batches import Batches, PackedBatches
 from lookupdb.router.http.problems import HttpProblem
 from lookupdb.router.lookups import ServedGeneration
 from lookupdb.router.servers.connection import ServerConnection
@@ -37,12 +37,12 @@ values = st.one_of(st.none(), st.binary(max_size=12), st.sampled_from([b"", b'{"
 
 def kinds() -> list[Batches]:
     assert KERNELS is not None
-    return [ListedBatches(), PackedBatches(KERNELS)]
+    return [Batches(), PackedBatches(KERNELS)]
 
 
 def keys_of_both(keys: list[str]) -> list[BatchKeys]:
     assert KERNELS is not None
-    return [ListedKeys(keys), KERNELS.PackedKeys(keys)]
+    return [BatchKeys(keys), KERNELS.PackedKeys(keys)]
 
 
 @contextmanager
@@ -303,7 +303,7 @@ def gather(keys: BatchKeys, records: list[Any], slice_keys: int, in_one_reply: b
 
 
 def reply_of(keys: BatchKeys, values: list[bytes | None]) -> Any:
-    if isinstance(keys, ListedKeys) or len(values) % 2:
+    if isinstance(keys, BatchKeys) or len(values) % 2:
         return values  # also the kernels get lists: of replies that come in several pieces
     assert KERNELS is not None
     data = b"*%d\r\n" % len(values) + b"".join(map(bulk, values))

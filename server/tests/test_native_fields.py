@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from lookupdb import native
-from lookupdb.resp.commands import PythonFields
+from lookupdb.resp.commands import FieldReader
 from lookupdb.resp.requests import bulk
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason="there are no native kernels")
-PYTHON = PythonFields()
+PYTHON = FieldReader()
 PIECES = [
     *(b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\", b"\\u00e9", b"\\ud83d", b"\\udeeb", b"\\u12", b"\\n", b"\\/"),
     *(b" ", b"\n", b"null", b"true", b"1", b"-2.5e3", b'"a"', b'"b"', b'"a":', b'"b":', b'{"a":1}', b"\xff", b"\x00"),

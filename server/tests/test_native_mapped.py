@@ -113,6 +113,13 @@ def test_of_random_content(
     assert_equal(*both, [*content, *absent])
 
 
+def stored_in(mapping: MappedDataset, key: str) -> bytes:
+    """What is stored under ``key``."""
+    found = mapping.current().find(key)
+    assert found is not None
+    return found[1]
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_of_damaged_values(tmp_path: Path, compression: Any) -> None:
     """Bytes of values are changed, not those of pages: there LMDB may end the process."""
@@ -121,12 +128,12 @@ def test_of_damaged_values(tmp_path: Path, compression: Any) -> None:
     (path,) = folder.glob("*.lmdb")
     sound, chance = path.read_bytes(), random.Random(3)
     both = open_both(folder)
-    stored = [both[1].current().find(key) for key in records]  # type: ignore[attr-defined]
+    stored = [stored_in(both[1], key) for key in records]
     path.chmod(0o644)
     changed = 0
     for _ in range(60):
         content = bytearray(sound)
-        for _, value in chance.sample(stored, 5):
+        for value in chance.sample(stored, 5):
             at = content.find(value)
             if at >= 0:
                 content[at + chance.randrange(len(value))] ^= 1 << chance.randrange(8)

@@ -18,7 +18,7 @@ from test_build_write import people
 
 from lookupdb import native
 from lookupdb.builder.sort import Record
-from lookupdb.builder.write import ListPacker, NativePacker, choose_dictionary, make_packer
+from lookupdb.builder.write import NativePacker, choose_dictionary, make_packer
 from lookupdb.errors import UsageError
 from lookupdb.manifest import ShardFile, Totals
 
@@ -33,8 +33,8 @@ DICTIONARIES = {
 
 def pack(kind: str, batch: Sequence[Record], dictionary: bytes, compressed: bool) -> list[Any]:
     with patch.dict(os.environ, {native.VARIABLE: kind}):
-        packer = make_packer(SHARDS, compressed=compressed, dictionary=dictionary, threads=1)
-    assert isinstance(packer, NativePacker if kind == "1" else ListPacker)
+        packer = make_packer(SHARDS, compressed=compressed, dictionary=dictionary)
+    assert isinstance(packer, NativePacker) is (kind == "1")
     packed = packer.pack(list(batch))
     return [packed.items(shard) for shard in range(SHARDS)]
 
@@ -78,17 +78,17 @@ class TestAnotherVersionOfZstd:
         monkeypatch.delenv(native.VARIABLE, raising=False)
 
     def test_is_not_used_and_that_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
-        packer = make_packer(SHARDS, compressed=True, dictionary=b"", threads=2)
-        assert isinstance(packer, ListPacker)
+        packer = make_packer(SHARDS, compressed=True, dictionary=b"")
+        assert not isinstance(packer, NativePacker)
         assert "zstd 1.4.9" in caplog.text
 
     def test_is_refused_where_native_kernels_are_demanded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(native.VARIABLE, "1")
         with pytest.raises(UsageError, match="requires native kernels: it compresses with zstd 1"):
-            make_packer(SHARDS, compressed=True, dictionary=b"", threads=2)
+            make_packer(SHARDS, compressed=True, dictionary=b"")
 
     def test_changes_nothing_where_values_are_not_compressed(self) -> None:
-        assert isinstance(make_packer(SHARDS, compressed=False, dictionary=b"", threads=2), NativePacker)
+        assert isinstance(make_packer(SHARDS, compressed=False, dictionary=b""), NativePacker)
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])

@@ -101,7 +101,7 @@ class TestWholeFiles:
     def test_that_the_builder_wrote_in_many_transactions(self, tmp_path: Path) -> None:
         writer = ShardWriter(tmp_path / "f", transaction_bytes=5000)
         items = [(key, shardfile.frame(value)) for key, value in numbered(3000).items()]
-        writer.append(items, sum_items(items, 0, 0))
+        writer.append(items, sum_items(items, []))
         writer.finish(ShardMeta("default/things", 0, 1, 3000, (), "raw", "none", "content"), b"")
         file = assert_equal_to_lmdb(tmp_path / "f")
         assert (file.records, file.dictionary) == (3000, b"")

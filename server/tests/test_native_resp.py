@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import SAME
 from support.shards import write_generation
-from support.two_kinds import InProcessWorker
+from support.two_kinds import KINDS, InProcessWorker
 from support.waiting import until
 from test_resp import ODD_KEYS, request
 
@@ -25,7 +25,6 @@ from lookupdb.shard.limits import CHUNK_BYTES, READ_BYTES, ServerLimits
 from lookupdb.shard_name import file_name
 from lookupdb.shardfile import ShardReader, frame
 
-KINDS = ("native", "python")
 VALUES = {f"key {number}": b"value %d of the sample " % number * (number % 60) for number in range(500)}
 VALUES |= {f"large {number}": bytes([65 + number]) * 70_000 for number in range(5)}
 DAMAGED_KEYS = ("key 59", "key 118", "large 3")
@@ -222,6 +221,7 @@ def _take_a_turn(worker: InProcessWorker) -> int:
     return worker.counters()["lookups"]
 
 
+@pytest.mark.parametrize("kernels", KINDS)
 def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str
 ) -> None:
@@ -230,7 +230,6 @@ def test_large_values_of_many_clients_take_many_turns_and_reach_each_of_them_who
     monkeypatch.setattr(loop, "TIME_SLICE_SECONDS", -1.0)
     with InProcessWorker(path, kernels, ServerLimits(max_held_bytes=1 << 30)) as worker:
         sockets = [worker.connect() for _ in range(clients)]
-        worker.take_a_turn()  # the twin makes its tables
         for client in sockets:
             client.sendall(request(b"GET", b"large"))
         # In the first turn there may be nothing yet: a busy machine delivers late.

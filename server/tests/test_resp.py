@@ -1,8 +1,7 @@
-"""The wire: what the fast shapes recognise is what the general parser reads, and nothing but RESP is taken."""
+"""The wire: a lone GET is recognised, and nothing but RESP is taken."""
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
@@ -17,8 +16,6 @@ from lookupdb.resp.requests import (
     RequestParser,
     bulk,
     error,
-    keys_of_gets,
-    keys_of_mget,
     mapping,
 )
 from lookupdb.shard.limits import ServerLimits
@@ -47,57 +44,6 @@ def test_commands_arrive_in_any_pieces(pieces: int | None) -> None:
     commands = [[b"GET", key] for key in ODD_KEYS] + [[b"MGET", *ODD_KEYS], [b"PING"], [b"GET", b""]]
     data = b"".join(request(*command) for command in commands)
     assert parse(data, pieces=pieces) == commands
-
-
-def test_the_fast_shapes_agree_with_the_general_parser() -> None:
-    """Random mixtures of harmless and treacherous keys: a shape is recognised rightly or not at all."""
-    chance = random.Random(7)
-    recognised = 0
-    for _ in range(3000):
-        keys = chance.choices([b"a", b"key:1", b"", *ODD_KEYS], weights=[20, 20, 1, *[1] * len(ODD_KEYS)], k=3)
-        keys = keys[: chance.randint(1, 3)]
-        if chance.random() < 0.5:
-            data, name, fast = b"".join(request(b"GET", key) for key in keys), b"GET", keys_of_gets
-        else:
-            data, name, fast = request(b"MGET", *keys), b"MGET", keys_of_mget
-        if chance.random() < 0.3:
-            data = data[: chance.randint(0, len(data))]
-        found = fast(data)
-        if found is not None:
-            recognised += 1
-            parsed = parse(data)
-            assert {command[0] for command in parsed} == {name}
-            assert found == [key for command in parsed for key in command[1:]]
-            assert b"".join(request(*command) for command in parsed) == data
-    assert recognised > 500
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\r\n",
-        b"GET a\r\n",
-        request(b"SET", b"a"),
-        request(b"GET", b"a") + request(b"SET", b"a"),
-        request(b"GET", b"a") + b"*2\r\n$3\r\nGET\r\n$1\r\n",
-        request(b"GET", b"a", b"b"),
-        b"*2\r\n$3\r\nGET\r\n$01\r\na\r\n",
-        request(b"GET", b""),
-        request(b"MGET", b"a", b""),
-        b"*2\r\n$3\r\nGET\r\n\r\n\r\n",
-        b"*2\r\n$3\r\nGET\r\n$600\r\n" + b"k" * 600 + b"\r\n",
-        b"*3\r\n$3\r\nGET\r\n$1\r\na\r\n",
-        b"*2\r\n$4\r\nGET\r\n$1\r\na\r\n",
-        b"*3\r\n$4\r\nMGET\r\n$1\r\na\r\n$0\r\n",
-        b"*3\r\n$4\r\nMGET\r\n$1\r\na\r\n",
-        b"*1\r\n$4\r\nMGET\r\n",
-        request(b"MGET", b"a") + request(b"MGET", b"b"),
-    ],
-)
-def test_what_is_not_whole_gets_or_one_mget_is_left_to_the_general_parser(data: bytes) -> None:
-    assert keys_of_gets(data) is None
-    assert keys_of_mget(data) is None
 
 
 @pytest.mark.parametrize("key", [*ODD_KEYS, *(b"k" * length for length in (9, 10, 11, 98, 99, 100, 101, 510))])

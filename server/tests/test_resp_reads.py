@@ -55,7 +55,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["router", "shard"])
-def port(request: pytest.FixtureRequest, kernels: str, generation: Path, tmp_path_factory: Any) -> Iterator[int]:
+def port(request: pytest.FixtureRequest, generation: Path, tmp_path_factory: Any) -> Iterator[int]:
     """Where RESP is spoken, by native kernels and by Python."""
     if request.param == "shard":
         with serving(generation) as server:
@@ -237,7 +237,7 @@ def test_the_commands_of_transactions_are_those_of_redis(client: Any) -> None:
     ask.close()
 
 
-def test_a_raw_dataset_has_no_fields(kernels: str, tmp_path: Path) -> None:
+def test_a_raw_dataset_has_no_fields(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, {"k": b'{"a":1}'})
     with fleet(generation) as shards:
         table = tmp_path / "table.json"

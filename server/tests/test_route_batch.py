@@ -68,8 +68,8 @@ MakeReply = Callable[[list[bytes | None]], ReplyValues]
 
 
 @pytest.fixture
-def reply(kernels: str) -> MakeReply:
-    """Has a connection read values, as the kernels of the test do: a list, or what they have for one."""
+def reply() -> MakeReply:
+    """Has a connection read values, as the installed kernels do: a list, or what they have for one."""
 
     def read(values: list[bytes | None]) -> ReplyValues:
         replies: list[Any] = []

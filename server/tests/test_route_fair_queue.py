@@ -6,7 +6,7 @@ from typing import Any
 
 from support.batches import make_keys
 
-from lookupdb.router.batch_keys import ListedShardKeys
+from lookupdb.router.batch_keys import ShardKeys
 from lookupdb.router.budget import RouterBudget
 from lookupdb.router.lookups import ScatterGather, ShardSlice
 from lookupdb.router.shards.lane import FairQueue
@@ -15,7 +15,7 @@ from lookupdb.router.shards.lane import FairQueue
 def parts_of(name: str, count: int) -> list[ShardSlice]:
     none: Any = None
     gather = ScatterGather(make_keys([f"{name}{number}" for number in range(count)]), none, none, RouterBudget(1))
-    keys = [ListedShardKeys(0, [f"{name}{number}".encode()], [number]) for number in range(count)]
+    keys = [ShardKeys(0, [f"{name}{number}".encode()], [number]) for number in range(count)]
     return [ShardSlice(key, gather, none, 0) for key in keys]
 
 

@@ -32,7 +32,7 @@ ODD_KEYS = {
 
 
 @pytest.fixture(scope="module")
-def server(kernels: str, transport: str) -> Iterator[Server]:
+def server(transport: str) -> Iterator[Server]:
     lookups = ScriptedLookups(
         values={"KJFK": KENNEDY, "big": b'"' + b"x" * 1_000_000 + b'"', **ODD_KEYS},
         unavailable={"lost", "gone"},
@@ -43,7 +43,7 @@ def server(kernels: str, transport: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def mixed_server(kernels: str, transport: str) -> Iterator[Server]:
+def mixed_server(transport: str) -> Iterator[Server]:
     old, new = generation("g9"), generation("g12")
     values = {"old": b"1", "new": b"2", "big": b'"' + b"x" * 1_000_000 + b'"'}
     of_key = {"old": old, "new": new, "gone": old}
@@ -249,7 +249,7 @@ class TestCaches:
     TAG = '"g1-0123456789abcdef"'
 
     @pytest.fixture
-    def tagged(self, kernels: str, transport: str) -> Iterator[Client]:
+    def tagged(self, transport: str) -> Iterator[Client]:
         values = {"a": b"1", "b": b"2", "c": b"3"}
         active, other = replace(generation("g1"), etag=self.TAG), replace(generation("g2"), etag='"g2-0"')
         lookups = ScriptedLookups(
@@ -322,7 +322,7 @@ class TestProbes:
         answer = client.send(b"GET /readyz HTTP/1.0\r\n\r\n").response()
         assert (answer.status, answer.body) == (200, b"ready\n"), "as some load balancers ask"
 
-    def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self, kernels: str, transport: str) -> None:
+    def test_readiness_is_that_of_the_worker_and_ends_with_the_drain(self, transport: str) -> None:
         with serving() as server:
             server.service.is_ready = lambda: False
             with server.connect() as client:

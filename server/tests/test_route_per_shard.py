@@ -159,9 +159,9 @@ async def confirmed(router: Router, version: int) -> None:
 
 
 async def test_sixteen_steps_there_and_back_lose_no_answer_and_give_no_wrong_one(
-    generations: Generations, kernels: str, tmp_path: Path
+    generations: Generations, tmp_path: Path
 ) -> None:
-    """With routers of both kinds."""
+    """Each step is a table of mixed generations."""
     path = tmp_path / "table.json"
     with routed(path, generations.table(1, "g13", 0)) as router:
         async with Load(router.port) as load:

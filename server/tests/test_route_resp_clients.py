@@ -58,7 +58,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, generation: Path, shards: Sh
 
 
 @pytest.fixture(scope="module")
-def router(kernels: str, table: Path) -> Iterator[Router]:
+def router(table: Path) -> Iterator[Router]:
     with routing(table, *RESP, "--max-keys", "600") as router:
         yield router
 
@@ -179,7 +179,7 @@ def _is_refused(client: redis.Redis, key: str) -> bool:
 
 
 class TestFaults:
-    def test_a_shard_that_is_gone_is_an_error_for_its_keys_and_never_nil(self, kernels: str, tmp_path: Path) -> None:
+    def test_a_shard_that_is_gone_is_an_error_for_its_keys_and_never_nil(self, tmp_path: Path) -> None:
         generation = write_generation(tmp_path, {f"k{number}": b"v" for number in range(100)}, shards=2)
         path = tmp_path / "table.json"
         with fleet(generation) as shards:
@@ -225,7 +225,7 @@ class TestFaults:
                     with pytest.raises(redis.ResponseError, match=r"^UNAVAILABLE "):
                         client.get("a")
 
-    def test_no_mget_mixes_generations_while_tables_change_under_load(self, kernels: str, tmp_path: Path) -> None:
+    def test_no_mget_mixes_generations_while_tables_change_under_load(self, tmp_path: Path) -> None:
         keys = [f"k{number}" for number in range(64)]
         first = write_generation(tmp_path, dict.fromkeys(keys, b"1"), shards=2, generation="g1")
         second = write_generation(tmp_path, dict.fromkeys(keys, b"2"), shards=3, generation="g2")
@@ -313,7 +313,7 @@ class TestStop:
 TOKEN = "a-token-of-a-client-of-redis-0123456789"
 
 
-def test_tokens_and_tls(kernels: str, table: Path, tmp_path: Path) -> None:
+def test_tokens_and_tls(table: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     (tokens / "web").write_text(hash_token(TOKEN.encode()))

@@ -18,7 +18,7 @@ def _frequent_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def module_server(kernels: str, transport: str) -> Iterator[RespServer]:
+def module_server(transport: str) -> Iterator[RespServer]:
     lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away"})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
@@ -96,7 +96,7 @@ class TestCommonCommands:
             *("# Lookupdb", "dataset:default/airports", "generation:g1"),
         ]
 
-    def test_info_of_a_mixed_table_and_of_none(self, kernels: str) -> None:
+    def test_info_of_a_mixed_table_and_of_none(self) -> None:
         lookups = ScriptedLookups(active=generation("g1", "g2"), candidates=(generation("g3"),))
         with serving_resp(lookups) as server, server.connect() as client:
             assert "shard_generations:g1=2,g2=2" in client.ask("INFO", "lookupdb").decode()

@@ -30,7 +30,7 @@ def _frequent_sweeps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def module_server(kernels: str, transport: str) -> Iterator[RespServer]:
+def module_server(transport: str) -> Iterator[RespServer]:
     lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away", "gone"}, delays={"late": 0.02})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
@@ -216,7 +216,7 @@ class TestLimits:
         assert client.refusal() == "ERR wrong number of arguments for 'get' command"
         assert client.refusal().startswith("ERR unknown command 'Host:'")
 
-    def test_values_that_are_too_many_bytes_together(self, kernels: str) -> None:
+    def test_values_that_are_too_many_bytes_together(self) -> None:
         """Of an MGET they are refused; GETs are answered one by one."""
         large = b"v" * 5_000_000
         lookups = ScriptedLookups(values={"large": large, "a": b"1"}, unavailable={"away"})
@@ -231,7 +231,7 @@ class TestLimits:
             assert str(found[3]).startswith("UNAVAILABLE Unreachable")
             eventually(lambda: lookups.budget.used == 0)
 
-    def test_gets_of_which_each_is_answered_at_once_do_not_nest(self, kernels: str) -> None:
+    def test_gets_of_which_each_is_answered_at_once_do_not_nest(self) -> None:
         lookups = ScriptedLookups(values={"large": b"v" * 600})
         lookups.budget.answer_bytes = 1000
         with serving_resp(lookups) as server, server.connect() as client:
@@ -322,7 +322,7 @@ class TestEnds:
         assert server.lookups.budget.used == 0
 
     @pytest.mark.parametrize("part", [command("GET", "a")[:-1], b"PIN", command("ECHO", "x" * 1000)[:500], b"*"])
-    def test_a_command_that_is_not_whole_in_time(self, kernels: str, part: bytes) -> None:
+    def test_a_command_that_is_not_whole_in_time(self, part: bytes) -> None:
         with (
             serving_resp(ScriptedLookups(values=dict(VALUES)), header_timeout_seconds=0.2) as server,
             server.connect() as client,
@@ -333,7 +333,7 @@ class TestEnds:
             assert client.ended()
             assert server.count("clients_timed_out") == 1
 
-    def test_an_idle_client_is_closed(self, kernels: str) -> None:
+    def test_an_idle_client_is_closed(self) -> None:
         with (
             serving_resp(ScriptedLookups(values=dict(VALUES)), idle_timeout_seconds=0.3) as server,
             server.connect() as client,
@@ -341,14 +341,14 @@ class TestEnds:
             assert client.ask("GET", "a") == b"1"
             assert client.ended()
 
-    def test_a_slow_reader_is_cut_off(self, kernels: str) -> None:
+    def test_a_slow_reader_is_cut_off(self) -> None:
         lookups = ScriptedLookups(values={"huge": b"v" * 20_000_000})
         with serving_resp(lookups, write_timeout_seconds=0.3) as server, server.connect(receive_buffer=4096) as client:
             client.send(command("GET", "huge"))
             eventually(lambda: server.count("clients_timed_out") == 1)
             eventually(lambda: lookups.budget.used == 0)
 
-    def test_an_error_in_a_lookup_core_is_no_wrong_answer(self, kernels: str) -> None:
+    def test_an_error_in_a_lookup_core_is_no_wrong_answer(self) -> None:
         """Nothing is answered of a lookup that never ends: its connection waits, and others do not."""
 
         class Silent(ScriptedLookups):
@@ -362,7 +362,7 @@ class TestEnds:
 
 
 class TestDrain:
-    def test_the_next_reply_is_the_last(self, kernels: str) -> None:
+    def test_the_next_reply_is_the_last(self) -> None:
         with (
             serving_resp(ScriptedLookups(values=dict(VALUES))) as server,
             server.connect() as client,
@@ -377,7 +377,7 @@ class TestDrain:
             assert other.replies(21)[-1] == [b"1", b'{"x": 2}']
             assert other.ended()
 
-    def test_what_is_in_flight_is_answered_before_the_front_closes(self, kernels: str) -> None:
+    def test_what_is_in_flight_is_answered_before_the_front_closes(self) -> None:
         lookups = ScriptedLookups(values=dict(VALUES), held={"held"})
         with serving_resp(lookups) as server, server.connect() as client, server.connect() as idle:
             idle.ask("PING")

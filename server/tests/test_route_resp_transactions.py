@@ -26,7 +26,7 @@ PIPELINE = (("GET", "a"), ("HGET", "b", "x"), ("MGET", "a", "none", "away"), ("E
 
 
 @pytest.fixture(scope="module")
-def module_server(kernels: str) -> Iterator[RespServer]:
+def module_server() -> Iterator[RespServer]:
     lookups = ScriptedLookups(values=dict(VALUES), unavailable={"away"})
     with serving_resp(lookups, max_keys=100, max_body_bytes=1 << 20) as server:
         yield server
@@ -167,7 +167,7 @@ class TestBounds:
             eventually(lambda: budget.used > 50_000)
         eventually(lambda: budget.used == 0)
 
-    def test_many_open_transactions_do_not_pass_the_budget(self, kernels: str) -> None:
+    def test_many_open_transactions_do_not_pass_the_budget(self) -> None:
         lookups = ScriptedLookups(values=dict(VALUES), budget=RouterBudget(8 << 20))
         with serving_resp(lookups, max_body_bytes=1 << 20) as server, contextlib.ExitStack() as stack:
             clients = [stack.enter_context(server.connect()) for _ in range(40)]
@@ -212,7 +212,7 @@ class TestWatch:
 KEYS = [f"k{number}" for number in range(60)]
 
 
-async def test_every_transaction_is_of_one_generation_while_tables_change(kernels: str, tmp_path: Path) -> None:
+async def test_every_transaction_is_of_one_generation_while_tables_change(tmp_path: Path) -> None:
     entries = {}
     with contextlib.ExitStack() as stack:
         for name, shards in (("g1", 2), ("g2", 3)):

@@ -38,7 +38,7 @@ def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(generation: Path, kernels: str) -> Iterator[Running]:
+def server(generation: Path) -> Iterator[Running]:
     with serving(generation, "--max-connections", "40", by_command_line=True) as running:
         yield running
 
@@ -256,7 +256,6 @@ def test_a_worker_imports_nothing_it_does_not_need() -> None:
     assert unwanted & set(loaded) == set()
 
 
-@pytest.mark.usefixtures("kernels")
 def test_values_of_any_size_compressed_or_not_are_answered_alike(tmp_path: Path) -> None:
     records = {f"k{number}": bytes([65 + number % 26]) * (3 ** (number % 14)) for number in range(100)}
     records["empty"] = b""
@@ -295,7 +294,6 @@ def test_the_log_tells_which_ports_were_free(generation: Path, capfd: pytest.Cap
         assert f"ready ports={server.ports} admin={server.admin} kernels={native.kind()}\n" in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("kernels")
 def test_a_password_is_asked_for_before_anything_else(generation: Path, tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("s3cret\n")
@@ -308,7 +306,6 @@ def test_a_password_is_asked_for_before_anything_else(generation: Path, tmp_path
             assert client.get("key 1") == b"value 1"
 
 
-@pytest.mark.usefixtures("kernels")
 def test_a_client_that_does_not_read_costs_little_memory_and_is_cut(tmp_path: Path) -> None:
     generation = write_generation(tmp_path, {"big": b"x" * 1_000_000})
     with serving(generation, "--slow-seconds", "1") as server, connect(server) as slow:
@@ -321,7 +318,6 @@ def test_a_client_that_does_not_read_costs_little_memory_and_is_cut(tmp_path: Pa
         until(lambda: metrics(server)["lookupdb_shard_connections_cut_total"] == 1, "the slow client is cut")
 
 
-@pytest.mark.usefixtures("kernels")
 def test_a_client_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
     value = os.urandom(1_000_000)
     generation = write_generation(tmp_path, {"big": value})
@@ -332,7 +328,6 @@ def test_a_client_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
         assert client.makefile("rb").read() == (b"$1000000\r\n%b\r\n" % value) * 20 + b"+PONG\r\n"
 
 
-@pytest.mark.usefixtures("kernels")
 def test_a_reply_that_is_being_read_is_whole_although_the_server_stops(tmp_path: Path) -> None:
     value = os.urandom(20_000_000)
     with serving(write_generation(tmp_path, {"big": value})) as server, connect(server) as client:
@@ -411,7 +406,6 @@ class Asker(threading.Thread):
             self.broken = repr(error)
 
 
-@pytest.mark.usefixtures("kernels")
 def test_stopping_under_load_loses_no_reply(generation: Path) -> None:
     with serving(generation, drain_seconds=6) as server:
         askers = [Asker(server.ports[0]) for _ in range(8)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.shards import write_generation
-from support.two_kinds import InProcessWorker
+from support.two_kinds import KINDS, InProcessWorker
 from test_serve import request
 
 from lookupdb.shard_name import file_name
@@ -33,6 +33,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("kernels", KINDS)
 @pytest.mark.parametrize(
     "asked",
     [GET * 5, MGET, (PING + GET) * 5, PING + MGET, request(b"ECHO", bytes(VALUE_BYTES))],

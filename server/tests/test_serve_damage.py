@@ -34,7 +34,7 @@ Served = tuple[Path, Running]
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, kernels: str) -> Iterator[Served]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """VALUES as they are, served to all tests that damage them one after the other, and mend them."""
     generation = write_generation(tmp_path_factory.mktemp("plain"), VALUES)
     with serving(generation) as server:
@@ -42,7 +42,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, kernels: str) -> Iterator[Se
 
 
 @pytest.fixture(scope="module")
-def compressed(tmp_path_factory: pytest.TempPathFactory, kernels: str) -> Iterator[Served]:
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The same of VALUES compressed."""
     generation, _ = compressed_sample(tmp_path_factory.mktemp("compressed"))
     with serving(generation) as server:

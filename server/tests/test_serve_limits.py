@@ -130,7 +130,6 @@ _BIG = [b"big"] * 50
 _FIELDS = b'{"a":"%b"}' % (b"x" * 2_999_992)
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -157,7 +156,6 @@ def test_slow_readers_of_large_replies_hold_no_more_together_than_the_budget(tmp
         assert metrics(server)[MEMORY] < before + 2 * HELD + 16e6  # half of it is what the allocator keeps
 
 
-@pytest.mark.usefixtures("kernels")
 def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
@@ -170,7 +168,6 @@ def test_requests_that_do_not_end_hold_no_more_together_than_the_budget(generati
         assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
 
 
-@pytest.mark.usefixtures("kernels")
 def test_transactions_that_do_not_end_hold_no_more_together_than_the_budget(generation: Path) -> None:
     with serving(generation) as server, contextlib.ExitStack() as exit_stack:
         before = metrics(server)[MEMORY]
@@ -193,7 +190,6 @@ def test_transactions_that_do_not_end_hold_no_more_together_than_the_budget(gene
         assert metrics(server)[MEMORY] < before + 3 * HELD + 16e6
 
 
-@pytest.mark.usefixtures("kernels")
 def test_one_clients_large_request_does_not_keep_others_waiting(tmp_path: Path) -> None:
     """50,000 values of 100 KB are looked at for it: a second of work."""
     keys = [b"key %d" % number for number in range(100)]

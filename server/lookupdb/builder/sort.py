@@ -9,13 +9,11 @@ The parts: runs, the buffer, the sample for the compression dictionary, and the 
 
 from __future__ import annotations
 
+import heapq
 import struct
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from io import FileIO
-from itertools import accumulate, pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +25,7 @@ from lookupdb import native
 from lookupdb.builder.options import scratch_errors
 from lookupdb.process.limits import enough_descriptors, free_descriptors
 
-# Runs: files of sorted records, written, read and merged a block at a time.
-#
-# Comparing, slicing and joining happen in C, for a whole block of records.
+# Runs: files of sorted records.
 
 
 Record = tuple[bytes, int, bytes]
@@ -43,13 +39,12 @@ class Batch(Protocol):
     def __iter__(self) -> Iterator[Record]: ...
 
 
-BLOCK_BYTES: Final = 256 << 10
-"""Approximate size of a run's block. A merge holds one block of each run, and Python's objects for it."""
-BLOCK_MEMORY: Final = 4 * BLOCK_BYTES
+BLOCK_MEMORY: Final = 1 << 20
+"""Memory of a merge for each of its runs."""
 RECORD_MEMORY: Final = 200
 """Python's memory for a record, in addition to the bytes of its key and value."""
-_HEADER: Final = struct.Struct("<IQQ")
-"""The header of a block: the number of records, the bytes of their keys and of their values."""
+_HEADER: Final = struct.Struct("<IQI")
+"""The header of a record in a run: the size of its key, its place, and the size of its value."""
 _ROW_BITS: Final = 40
 _ROW_MASK: Final = (1 << _ROW_BITS) - 1
 
@@ -71,124 +66,30 @@ def as_native(kernels: Any, batch: Batch) -> Any:
     return batch if isinstance(batch, kernels.RecordBatch) else kernels.RecordBatch(list(batch))
 
 
-def write_run(run: IO[bytes], batches: Iterable[Sequence[Record]]) -> None:
-    """Append sorted records to ``run``, an unbuffered file."""
-    for batch in batches:
-        for block in _split_into_blocks(batch):
-            _write_block(run, block)
+def write_run(path: Path, records: Iterable[Record]) -> None:
+    """Write sorted records into the new file ``path``."""
+    with path.open("xb") as run:
+        for key, place, value in records:
+            run.write(_HEADER.pack(len(key), place, len(value)) + key + value)
 
 
-def read_run(run: IO[bytes]) -> Iterator[list[Record]]:
-    """Yield all records of ``run``, block by block."""
-    run.seek(0)
-    while block := _read_block(run):
-        yield block
+def read_run(run: IO[bytes]) -> Iterator[Record]:
+    """Yield the records of ``run``."""
+    while header := run.read(_HEADER.size):
+        key_bytes, place, value_bytes = _HEADER.unpack(header)
+        yield run.read(key_bytes), place, run.read(value_bytes)
 
 
-def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[list[Record]]:
-    """Yield the records of ``runs`` in key order; among equal keys, those of an earlier run first.
-
-    Each round takes from every run's block the records up to the smallest of the blocks' last keys: no unread record
-    can precede these. Each round uses up at least one block.
-    """
-    open_runs: list[tuple[IO[bytes], list[Record]]] = []
-    for run in runs:
-        run.seek(0)
-        if block := _read_block(run):
-            open_runs.append((run, block))
-    while open_runs:
-        bound = min(block[-1][0] for _, block in open_runs)
-        ready: list[Record] = []
-        remaining: list[tuple[IO[bytes], list[Record]]] = []
-        cut = bisect_right
-        for run, block in open_runs:
-            end = cut(block, bound, key=record_key)
-            ready += block[:end]
-            rest = block[end:]
-            if cut is bisect_right and block[-1][0] == bound:
-                cut = bisect_left  # this run may have more records of the bound's key: those of later runs must wait
-            if rest or (rest := _read_block(run)):
-                remaining.append((run, rest))
-        open_runs = remaining
-        ready.sort(key=record_key)  # it consists of sorted pieces, which the sort merges
-        yield ready
-
-
-def _split_into_blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Split ``records`` into blocks of about ``BLOCK_BYTES``."""
-    start = block_bytes = 0
-    for number, (key, _, value) in enumerate(records, 1):
-        block_bytes += len(key) + len(value) + RECORD_MEMORY // 4
-        if block_bytes > BLOCK_BYTES:
-            yield records[start:number]
-            start, block_bytes = number, 0
-    if start < len(records):
-        yield records[start:]
-
-
-def _write_block(run: IO[bytes], block: Sequence[Record]) -> None:
-    keys, places, values = zip(*block, strict=True)
-    key_bytes, value_bytes = b"".join(keys), b"".join(values)
-    parts = (
-        _HEADER.pack(len(block), len(key_bytes), len(value_bytes)),
-        array("Q", places).tobytes(),
-        array("I", map(len, keys)).tobytes(),
-        array("I", map(len, values)).tobytes(),
-        key_bytes,
-        value_bytes,
-    )
-    rest = memoryview(b"".join(parts))
-    while rest:
-        rest = rest[run.write(rest) :]
-
-
-def _read_block(run: IO[bytes]) -> list[Record]:
-    """Read the next block; empty at the run's end."""
-    header = run.read(_HEADER.size)
-    if not header:
-        return []
-    count, key_bytes, value_bytes = _HEADER.unpack(header)
-    places, key_sizes, value_sizes = array("Q"), array("I"), array("I")
-    for numbers in (places, key_sizes, value_sizes):
-        numbers.frombytes(read_exactly(run, count * numbers.itemsize))
-    keys, values = read_exactly(run, key_bytes), read_exactly(run, value_bytes)
-    return list(
-        zip(
-            [keys[start:end] for start, end in pairwise(accumulate(key_sizes, initial=0))],
-            places,
-            [values[start:end] for start, end in pairwise(accumulate(value_sizes, initial=0))],
-            strict=True,
-        )
-    )
-
-
-def read_exactly(run: IO[bytes], size: int) -> bytes:
-    """Read exactly ``size`` bytes from a file of our own, which holds them."""
-    data = run.read(size)
-    while len(data) < size:
-        data += run.read(size - len(data))
-    return data
+def merge_runs(runs: Iterable[IO[bytes]]) -> Iterator[Record]:
+    """Yield the records of ``runs`` in key order; among equal keys, those of an earlier run first."""
+    return heapq.merge(*map(read_run, runs), key=record_key)
 
 
 # The buffer: records in memory until they are written as a run.
 
 
-class RecordBuffer(Protocol):
-    """Unsorted records."""
-
-    @property
-    def memory(self) -> int:
-        """The bytes of memory that they take."""
-
-    def put(self, key: bytes, place: int, value: bytes, /) -> None:
-        """Add a record."""
-
-    def write_run(self, path: Path, /) -> None:
-        """Write the records, sorted, as a run into the new file ``path``, and forget them."""
-
-
-class RecordList:
-    """The Python fallback of the native buffer."""
+class RecordBuffer:
+    """Unsorted records: the Python fallback of the native buffer."""
 
     def __init__(self) -> None:
         self._records: list[Record] = []
@@ -201,8 +102,7 @@ class RecordList:
 
     def write_run(self, path: Path) -> None:
         """Write the records, sorted, as a run into the new file ``path``, and forget them."""
-        with FileIO(path, "x") as run:
-            write_run(run, [self.take_sorted()])
+        write_run(path, self.take_sorted())
 
     def take_sorted(self) -> list[Record]:
         """Return the records, sorted, and forget them."""
@@ -214,7 +114,7 @@ class RecordList:
 def make_record_buffer() -> RecordBuffer:
     """Return an empty buffer."""
     kernels = native.kernels()
-    return RecordList() if kernels is None else kernels.RecordBuffer()
+    return RecordBuffer() if kernels is None else kernels.RecordBuffer()
 
 
 # The sample of values to train the compression dictionary on. It depends on the records, not on their order.
@@ -227,24 +127,9 @@ _AMPLE: Final = 8
 """The sample fills up if values are more than an eighth of the source; otherwise it stays proportionally smaller."""
 
 
-class Sample(Protocol):
-    """Keep the values whose keys have the smallest hashes, up to a number of bytes."""
-
-    def offer(self, key: bytes, place: int, value: bytes, /) -> None:
-        """Keep ``value`` if its key's hash is small enough; ``place`` orders equal keys."""
-
-    def write_run(self, path: Path, /) -> None:
-        """Write the sample as a run into the new file ``path``, with hashes as keys."""
-
-    def add_run(self, path: Path, /) -> None:
-        """Add another sample, written as the run at ``path``."""
-
-    def take_values(self) -> list[bytes]:
-        """Return the sampled values, ordered by their keys' hashes, and forget them."""
-
-
-class SampleList:
-    """The Python fallback of the native sample."""
+class Sample:
+    """Keeps the values whose keys have the smallest hashes, up to a number of bytes: the Python fallback of the native
+    sample."""
 
     def __init__(self, max_bytes: int, last_rank: int | None) -> None:
         """``last_rank`` is the largest hash to keep; None keeps nothing."""
@@ -255,11 +140,11 @@ class SampleList:
 
     def offer(self, key: bytes, place: int, value: bytes) -> None:
         """Keep ``value`` if its key's hash is small enough; ``place`` orders equal keys."""
-        rank = rank_key(key)
-        if rank < self._bound:
-            self._keep(rank, place, value)
+        self._keep(rank_key(key), place, value)
 
     def _keep(self, rank: int, place: int, value: bytes) -> None:
+        if rank >= self._bound:
+            return
         self._entries.append((rank, place, value))
         self._bytes += len(value)
         if self._bytes > 2 * self._max_bytes or len(self._entries) > 2 * _MAX_VALUES:
@@ -281,20 +166,13 @@ class SampleList:
     def write_run(self, path: Path) -> None:
         """Write the sample as a run into the new file ``path``, with hashes as keys."""
         self._trim()
-        records: list[Record] = [
-            (rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._entries
-        ]
-        with FileIO(path, "x") as run:
-            write_run(run, [records])
+        write_run(path, ((rank.to_bytes(_RANK_BYTES, "big"), place, value) for rank, place, value in self._entries))
 
     def add_run(self, path: Path) -> None:
         """Add another sample, written as the run at ``path``."""
-        with FileIO(path) as run:
-            for block in read_run(run):
-                for rank_bytes, place, value in block:
-                    rank = int.from_bytes(rank_bytes, "big")
-                    if rank < self._bound:
-                        self._keep(rank, place, value)
+        with path.open("rb") as run:
+            for rank_bytes, place, value in read_run(run):
+                self._keep(int.from_bytes(rank_bytes, "big"), place, value)
 
     def take_values(self) -> list[bytes]:
         """Return the sampled values, ordered by their keys' hashes, and forget them."""
@@ -312,7 +190,7 @@ def make_sample(max_bytes: int, source_bytes: int = 0) -> Sample:
     bound = min(_RANKS, _RANKS * _AMPLE * max_bytes // max(1, source_bytes)) if max_bytes else 0
     last_rank = bound - 1 if bound else None
     kernels = native.kernels()
-    return SampleList(max_bytes, last_rank) if kernels is None else kernels.Sample(max_bytes, last_rank)
+    return Sample(max_bytes, last_rank) if kernels is None else kernels.Sample(max_bytes, last_rank)
 
 
 SPOOL_BYTES: Final = 32 << 10
@@ -431,8 +309,8 @@ class Sorter:
             if self._kernels is not None:
                 self._start_merge(group).write_run(merged)
             else:
-                with self._open_runs(group) as files, FileIO(merged, "x") as run:
-                    write_run(run, merge_runs(files))
+                with self._open_runs(group) as files:
+                    write_run(merged, merge_runs(files))
         for path in group:
             path.unlink()
         return merged
@@ -443,15 +321,15 @@ class Sorter:
             return self._kernels.Merge(group, self._spools)
 
     @contextmanager
-    def _open_runs(self, group: Sequence[Path]) -> Iterator[list[FileIO]]:
+    def _open_runs(self, group: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         with ExitStack() as stack, enough_descriptors("merge what it has sorted"):
-            yield [stack.enter_context(FileIO(path)) for path in group]
+            yield [stack.enter_context(path.open("rb")) for path in group]
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches of at most a few MiB, in key order. Raises NotEnoughRoom if scratch is full."""
         if not self._runs:
-            if isinstance(self.records, RecordList):
-                yield from self._split_into_batches([self.records.take_sorted()])
+            if isinstance(self.records, RecordBuffer):
+                yield from self._make_batches(self.records.take_sorted())
             else:
                 buffer: Any = self.records
                 yield from buffer.take_sorted(self._spools)
@@ -462,35 +340,28 @@ class Sorter:
             yield from self._start_merge(self._runs)
             return
         with self._open_runs(self._runs) as files:
-            yield from self._split_into_batches(merge_runs(files))
+            yield from self._make_batches(merge_runs(files))
 
-    def _split_into_batches(self, pieces: Iterable[list[Record]]) -> Iterator[list[Record]]:
-        for piece in pieces:
-            for start in range(0, len(piece), _BATCH_RECORDS):
-                batch = piece[start : start + _BATCH_RECORDS]
-                if self._spools:
-                    yield from self._load_spooled(batch)
-                else:
-                    yield batch
-
-    def _load_spooled(self, records: list[Record]) -> Iterator[list[Record]]:
-        batch, loaded_bytes = [], 0
+    def _make_batches(self, records: Iterable[Record]) -> Iterator[list[Record]]:
+        batch: list[Record] = []
+        batch_bytes = 0
         for record in records:
-            key, place, value = record
-            if place & _SPOOLED:
-                place ^= _SPOOLED
-                start, length = _REFERENCE.unpack(value)
-                with FileIO(self._spools[decode_place(place)[0]]) as spool:
-                    spool.seek(start)
-                    batch.append((key, place, read_exactly(spool, length)))
-                loaded_bytes += length
-            else:
-                batch.append(record)
-            if loaded_bytes > _BATCH_BYTES:
+            loaded = self._load(record) if record[1] & _SPOOLED else record
+            batch.append(loaded)
+            batch_bytes += len(loaded[2])
+            if len(batch) == _BATCH_RECORDS or batch_bytes > _BATCH_BYTES:
                 yield batch
-                batch, loaded_bytes = [], 0
+                batch, batch_bytes = [], 0
         if batch:
             yield batch
+
+    def _load(self, record: Record) -> Record:
+        key, place, reference = record
+        place ^= _SPOOLED
+        start, length = _REFERENCE.unpack(reference)
+        with self._spools[decode_place(place)[0]].open("rb") as spool:
+            spool.seek(start)
+            return key, place, spool.read(length)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import lmdb
 import zstandard
@@ -49,26 +49,19 @@ def compression_parameters() -> zstandard.ZstdCompressionParameters:
 
 
 class Compressor:
-    """Compress batches of values on ``threads`` cores."""
+    """Compresses values."""
 
-    def __init__(self, dictionary: bytes, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, dictionary: bytes) -> None:
         parameters = compression_parameters()
         prepared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         if prepared:
-            # Otherwise each batch would digest it again: 3 ms for 1 MiB, the cost of a thousand values.
+            # Otherwise each value would digest it again: 3 ms for 1 MiB, the cost of a thousand values.
             prepared.precompute_compress(compression_params=parameters)
         self._zstd = zstandard.ZstdCompressor(dict_data=prepared, compression_params=parameters)
 
     def store(self, framed: Sequence[bytes]) -> list[bytes]:
         """Return what to store for each RESP bulk string: its zstd frame if that is smaller, else the string."""
-        if not framed:
-            return []
-        frames = self._zstd.multi_compress_to_buffer(list(framed), threads=self._threads)
-        return [
-            packed.tobytes() if len(packed := frames[number]) < len(value) else value
-            for number, value in enumerate(framed)
-        ]
+        return [min(value, self._zstd.compress(value), key=len) for value in framed]
 
 
 # Choose the compression dictionary that makes the shard files smallest.
@@ -185,7 +178,7 @@ def _train(size: int, training: Sequence[bytes]) -> bytes:
 
 
 def _stored_bytes(values: Sequence[bytes], dictionary: bytes) -> int:
-    return sum(map(len, Compressor(dictionary, threads=1).store(values)))
+    return sum(map(len, Compressor(dictionary).store(values)))
 
 
 # Rows with the same key: fail, keep the first, or keep the last.
@@ -236,32 +229,24 @@ class DuplicateFilter:
             yield last
 
     def _drop_in_lists(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        pending: list[Record] = []
+        last: Record | None = None
         for batch in batches:
-            records = [*pending, *batch]
-            if len({record[0] for record in records}) != len(records):
-                records = self._remove_duplicates(records)
-            pending = records[-1:]
-            if len(records) > 1:
-                yield records[:-1]
-        if pending:
-            yield pending
-
-    def _remove_duplicates(self, records: list[Record]) -> list[Record]:
-        unique = records[:1]
-        for record in records[1:]:
-            key, place, _ = record
-            _, last_place, _ = unique[-1]
-            if key != unique[-1][0]:
-                unique.append(record)
-                continue
-            self._count += 1
-            if self._policy == "last":
-                self._sample_drop(key, last_place, place)
-                unique[-1] = record
-            else:
-                self._sample_drop(key, place, last_place)
-        return unique
+            unique: list[Record] = []
+            for record in batch:
+                if last is None or record[0] != last[0]:
+                    unique += [] if last is None else [last]
+                    last = record
+                    continue
+                self._count += 1
+                if self._policy == "last":
+                    self._sample_drop(record[0], last[1], record[1])
+                    last = record
+                else:
+                    self._sample_drop(record[0], record[1], last[1])
+            if unique:
+                yield unique
+        if last is not None:
+            yield [last]
 
     def _sample_drop(self, key: bytes, place: int, survivor: int) -> None:
         if self._policy == "fail":
@@ -304,22 +289,8 @@ class ShareSums(NamedTuple):
     """Bytes of the largest value before compression."""
 
 
-class PackedRecords(Protocol):
-    """A batch as shards store it."""
-
-    def items(self, shard: int, /) -> tuple[list[Item], tuple[int, int, int, int, int, int]]:
-        """Return the records of ``shard`` in key order, and their ``ShareSums``."""
-
-
-class Packer(Protocol):
-    """Pack batches; several threads may do so at once."""
-
-    def pack(self, batch: Batch, /) -> PackedRecords:
-        """Pack ``batch``."""
-
-
-class ListPacker:
-    """The Python fallback of the native packer."""
+class Packer:
+    """Packs batches: the Python fallback of the native packer."""
 
     def __init__(self, shards: int, compressor: Compressor | None) -> None:
         self._shards, self._compressor = shards, compressor
@@ -328,38 +299,37 @@ class ListPacker:
         """Pack ``batch``."""
         framed = [frame(record[2]) for record in batch]
         stored_values = self._compressor.store(framed) if self._compressor else framed
-        groups: list[list[Item]] = [[] for _ in range(self._shards)]
-        value_bytes = [0] * self._shards
-        largest = [0] * self._shards
+        items: list[list[Item]] = [[] for _ in range(self._shards)]
+        sizes: list[list[int]] = [[] for _ in range(self._shards)]
         for (key, _, value), stored in zip(batch, stored_values, strict=True):
             number = shard_number(key, self._shards)
-            groups[number].append((key, stored))
-            size = len(value)
-            value_bytes[number] += size
-            if size > largest[number]:
-                largest[number] = size
-        return _PackedLists(groups, value_bytes, largest)
+            items[number].append((key, stored))
+            sizes[number].append(len(value))
+        return PackedRecords(items, sizes)
 
 
-class _PackedLists:
-    def __init__(self, groups: list[list[Item]], value_bytes: list[int], largest: list[int]) -> None:
-        self._groups, self._value_bytes, self._largest = groups, value_bytes, largest
+class PackedRecords:
+    """A batch as shards store it."""
+
+    def __init__(self, items: list[list[Item]], sizes: list[list[int]]) -> None:
+        self._items, self._sizes = items, sizes
 
     def items(self, shard: int) -> tuple[list[Item], ShareSums]:
-        """Return the records of ``shard``, and their sums."""
-        return (items := self._groups[shard]), sum_items(items, self._value_bytes[shard], self._largest[shard])
+        """Return the records of ``shard`` in key order, and their sums."""
+        return self._items[shard], sum_items(self._items[shard], self._sizes[shard])
 
 
-def sum_items(items: Sequence[Item], value_bytes: int, largest: int) -> ShareSums:
-    """Return the sums over ``items``; their values had ``value_bytes`` bytes before compression, the largest
-    ``largest``."""
-    if not items:
-        return ShareSums(0, 0, 0, 0, 0, 0)
-    keys, stored = zip(*items, strict=True)
-    overflows = []
-    if max(map(len, stored)) + max(map(len, keys)) > LARGEST_RECORD:
-        overflows = [len(value) for key, value in items if overflows_page(key, value)]
-    return ShareSums(sum(map(len, keys)), value_bytes, sum(map(len, stored)), len(overflows), sum(overflows), largest)
+def sum_items(items: Sequence[Item], sizes: Sequence[int]) -> ShareSums:
+    """Return the sums over ``items``; ``sizes`` are those of their values before compression."""
+    overflows = [len(stored) for key, stored in items if overflows_page(key, stored)]
+    return ShareSums(
+        sum(len(key) for key, _ in items),
+        sum(sizes),
+        sum(len(stored) for _, stored in items),
+        len(overflows),
+        sum(overflows),
+        max(sizes, default=0),
+    )
 
 
 def overflows_page(key: bytes, stored: bytes) -> bool:
@@ -367,7 +337,7 @@ def overflows_page(key: bytes, stored: bytes) -> bool:
     return len(key) + len(stored) > LARGEST_RECORD
 
 
-class NativePacker:
+class NativePacker(Packer):
     """Pack batches natively."""
 
     def __init__(self, kernels: Any, shards: int, dictionary: bytes, compressed: bool) -> None:
@@ -380,13 +350,12 @@ class NativePacker:
         return packed
 
 
-def make_packer(shards: int, *, compressed: bool, dictionary: bytes, threads: int) -> Packer:
-    """Return the packer of a generation that ``threads`` build. The Python fallback leaves one thread to the rest of
-    the build; a native packer allows any number of callers. Raises UsageError if native kernels are required but would
-    write other bytes."""
+def make_packer(shards: int, *, compressed: bool, dictionary: bytes) -> Packer:
+    """Return the packer of a generation. A native one allows any number of callers. Raises UsageError if native kernels
+    are required but would write other bytes."""
     kernels = native.kernels()
     if kernels is None or (compressed and not _has_same_zstd(kernels)):
-        return ListPacker(shards, Compressor(dictionary, max(1, threads - 1)) if compressed else None)
+        return Packer(shards, Compressor(dictionary) if compressed else None)
     return NativePacker(kernels, shards, dictionary, compressed)
 
 
@@ -592,10 +561,8 @@ class GenerationWriter:
         self._meta = meta
         self._dictionary = dictionary
         self._threads = threads
-        self._packer = make_packer(
-            meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary, threads=threads
-        )
-        self._packing_threads = 1 if isinstance(self._packer, ListPacker) else packers
+        self._packer = make_packer(meta.shards, compressed=meta.compression == "zstd", dictionary=dictionary)
+        self._packing_threads = packers if isinstance(self._packer, NativePacker) else 1
         check_open_files(meta.shards)
         share = transaction_bytes(meta.shards)
         self._stack = ExitStack()

@@ -6,13 +6,16 @@ import os
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cache
 from types import TracebackType, new_class
-from typing import Any, Final, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, overload
 
 from lookupdb import native
 from lookupdb.errors import CorruptFile, GenerationMissing, LookupdbError, UsageError
 from lookupdb.manifest import Manifest
-from lookupdb.mapped.generation import Follower, MappedFiles, Opener, OpenGeneration, choose_make_files, open_target
+from lookupdb.mapped.generation import Follower, Opener, OpenGeneration, choose_make_files, open_target
 from lookupdb.mapped.location import GenerationFolder, Location, locate, unopened_error
+
+if TYPE_CHECKING:
+    from lookupdb.mapped.python_generation import PythonGeneration as MappedFiles
 
 # Views of a mapping: items, values, the set of its keys, and a sequence if its keys are the numbers from 0 on.
 
@@ -213,7 +216,8 @@ class MappedDataset(Mapping[str, Any]):
     @property
     def facts(self) -> OpenGeneration:
         """The folder and the manifest of the current generation."""
-        return self.current().facts
+        facts: OpenGeneration = self.current().facts
+        return facts
 
     @property
     def generation(self) -> str:

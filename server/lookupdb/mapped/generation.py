@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -26,6 +26,9 @@ from lookupdb.manifest import FILE_NAME, Manifest, ShardFile
 from lookupdb.mapped.decoders import JSON, Decoders
 from lookupdb.mapped.location import Identity, Location, unopened_error
 
+if TYPE_CHECKING:
+    from lookupdb.mapped.python_generation import PythonGeneration as MappedFiles
+
 log = logging.getLogger(__name__)
 
 MAX_MANIFEST_BYTES: Final = 16 << 20
@@ -34,24 +37,7 @@ _CHUNK_BYTES: Final = 1 << 20
 _AGAIN: Final = "fetch or build it again"
 
 
-class MappedFiles(Protocol):
-    """All shards of a generation, mapped: native, or in Python (``python_generation``)."""
-
-    @property
-    def facts(self) -> OpenGeneration:
-        """The open generation that the files belong to."""
-
-    def describe(self, shard: int, name: bytes) -> bytes | None:
-        """Return the metadata ``name`` of that shard's file; None if it has none."""
-
-    def count(self, shard: int) -> int:
-        """Return the number of records of that shard."""
-
-    def is_sequence(self) -> bool:
-        """Return whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
-
-
-MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decoders | None, Any], MappedFiles]
+MakeFiles = Callable[[list[Path], tuple[str, ...], Callable[[str], bytes], Decoders | None, Any], "MappedFiles"]
 """Maps files. Raises OSError, ValueError, CorruptFile."""
 
 

@@ -1,4 +1,4 @@
-"""The twin of the native ``MappedGeneration``: all shards of a generation, read by py-lmdb.
+"""All shards of a generation, read by py-lmdb: the Python fallback of the native ``mapped``.
 
 py-lmdb opens a file once in a process, and what it has opened must not be used behind a fork. So all generations of a
 process share one reader of each file, and a child opens its own when it first looks something up. Each takes a file
@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +22,6 @@ from lookupdb.errors import CorruptFile
 from lookupdb.keys import InvalidKey, shard_number
 from lookupdb.mapped.decoders import Decoders
 from lookupdb.shardfile import DamagedValue, ShardReader, expand, unframe
-
-_PIECE_BYTES: Final = 1 << 20
-_PIECE_RECORDS: Final = 256
-"""Of an iteration, so much is read at a time."""
-
 
 _LOCK: Final = threading.RLock()
 """Held during all use of py-lmdb and of decompressors, by one thread of this process at a time, and while it forks: a
@@ -69,35 +65,28 @@ def _identify(path: Path) -> tuple[int, int]:
     return (status.st_dev, status.st_ino)
 
 
-class _Readers:
-    """The shared readers of this process, by device and inode of their files. Whoever uses them holds the lock."""
-
-    def __init__(self) -> None:
-        self._readers: dict[tuple[int, int], _SharedReader] = {}
-
-    def take(self, path: Path) -> tuple[tuple[int, int], _SharedReader]:
-        """The reader of ``path``, and its name for ``give_back``. Raises as ``ShardReader``."""
-        name = _identify(path)
-        shared = self._readers.get(name)
-        if shared is None:
-            shared = self._readers[name] = _SharedReader(path, name)
-        shared.uses += 1
-        return name, shared
-
-    def give_back(self, name: tuple[int, int]) -> None:
-        """What was taken is not used any more."""
-        shared = self._readers[name]
-        shared.uses -= 1
-        if not shared.uses:
-            del self._readers[name]
-            shared.close()
+_READERS: Final[dict[tuple[int, int], _SharedReader]] = {}
+"""The readers of this process, by device and inode of their files. Whoever uses them holds the lock."""
 
 
-_READERS: Final = _Readers()
+def _take_reader(path: Path) -> _SharedReader:
+    name = _identify(path)
+    shared = _READERS.get(name)
+    if shared is None:
+        shared = _READERS[name] = _SharedReader(path, name)
+    shared.uses += 1
+    return shared
+
+
+def _give_back(shared: _SharedReader) -> None:
+    shared.uses -= 1
+    if not shared.uses:
+        del _READERS[shared.name]
+        shared.close()
 
 
 class PythonGeneration:
-    """See ``MappedFiles``."""
+    """All shards of a generation, mapped: the Python fallback of the native ``MappedGeneration``."""
 
     def __init__(
         self,
@@ -110,29 +99,25 @@ class PythonGeneration:
         self.facts = facts
         self.decode = decoders.exactly if decoders is not None else None
         self._encode = encode
-        self._names: list[tuple[int, int]] = []
         self._shared: list[_SharedReader] = []
         for path in paths:
             with _LOCK:
-                name, shared = _READERS.take(path)
-                self._names.append(name)
-            self._shared.append(shared)
+                self._shared.append(_take_reader(path))
         self.records = sum(map(self.count, range(len(paths))))
 
     def describe(self, shard: int, name: bytes) -> bytes | None:
-        """See ``MappedFiles``."""
+        """What the file of that shard says of itself under ``name``; None if it does not."""
         with _LOCK:
             return self._shared[shard].reader().describe(name)
 
     def count(self, shard: int) -> int:
-        """See ``MappedFiles``."""
+        """How many records that shard has."""
         with _LOCK:
             return self._shared[shard].reader().pages()["entries"]
 
     def is_sequence(self) -> bool:
-        """See ``MappedFiles``."""
-        places = map(_parse_place, (key for _, key, _ in self.iterate()))
-        return all(place is not None and place < self.records for place in places)
+        """Whether the keys are "0", "1" and so on, without a gap. Reads all keys. Raises CorruptFile."""
+        return all(_is_place(key, self.records) for _, key, _ in self.iterate())
 
     def find(self, key: object) -> tuple[int, bytes] | None:
         """The shard of ``key``, and what is stored under it; None if no record has it. Raises CorruptFile."""
@@ -146,7 +131,7 @@ class PythonGeneration:
         stored = self._read(shard, key, lambda reader: reader.txn.get(encoded))
         return None if stored is None else (shard, stored)
 
-    def make_value(self, shard: int, key: object, stored: bytes, raw: bool) -> Any:
+    def make_value(self, shard: int, stored: bytes, key: object, raw: bool) -> Any:
         """The value that ``stored`` is, or is compressed from; decoded unless ``raw``. Raises CorruptFile."""
         try:
             with _LOCK:
@@ -162,15 +147,9 @@ class PythonGeneration:
         CorruptFile."""
         for shard in range(len(self._shared)):
             last = b""
-            while piece := self._read_piece(shard, last):
-                last = piece[-1][0]
-                for key, stored in piece:
-                    yield shard, self._decode_key(shard, key), stored
-
-    def _read_piece(self, shard: int, last: bytes) -> list[tuple[bytes, bytes]]:
-        """Some of the records behind the key ``last``."""
-        piece: list[tuple[bytes, bytes]] = self._read(shard, None, lambda reader: _read_items(reader, last))
-        return piece
+            while item := self._read(shard, None, partial(_read_next, last)):
+                last, stored = item
+                yield shard, self._decode_key(shard, last), stored
 
     def _read(self, shard: int, key: object, read: Callable[[ShardReader], Any]) -> Any:
         with _LOCK:
@@ -189,31 +168,25 @@ class PythonGeneration:
 
     def __del__(self) -> None:
         with _LOCK:
-            for name in self._names:
-                _READERS.give_back(name)
+            for shared in self._shared:
+                _give_back(shared)
 
 
-def _read_items(reader: ShardReader, last: bytes) -> list[tuple[bytes, bytes]]:
-    items: list[tuple[bytes, bytes]] = []
-    size = 0
+def _read_next(last: bytes, reader: ShardReader) -> tuple[bytes, bytes] | None:
+    """The record behind the key ``last``; the first one behind an empty key."""
     with reader.txn.cursor() as cursor:
         is_there = cursor.set_range(last) if last else cursor.first()
-        while is_there and size < _PIECE_BYTES and len(items) < _PIECE_RECORDS:
-            key, stored = cursor.item()
-            if key != last:
-                items.append((key, stored))
-                size += len(stored)
+        if is_there and cursor.key() == last:
             is_there = cursor.next()
-    return items
+        return cursor.item() if is_there else None
 
 
-def _parse_place(key: str) -> int | None:
-    """The number that ``key`` is, as Python writes it; None if it is none."""
-    is_number = key.isascii() and key.isdecimal() and (key[0] != "0" or key == "0")
-    return int(key) if is_number and len(key) < 20 else None
+def _is_place(key: str, records: int) -> bool:
+    """Whether ``key`` is a number below ``records``, as Python writes it."""
+    return key.isascii() and key.isdecimal() and len(key) < 20 and str(int(key)) == key and int(key) < records
 
 
-# The twin of the native ``MappedView``: what a caller looks keys up in.
+# The Python fallback of the native ``MappedView``: what a caller looks keys up in.
 
 
 class PythonView:
@@ -256,26 +229,26 @@ class PythonView:
         return self.current().records
 
     def __getitem__(self, key: Any) -> Any:
-        return self._look_up(key, False)
+        return self._look_up(key, raw=False)
 
     def raw(self, key: Any) -> bytes:
         """The bytes of the value of ``key``, not decoded. Raises KeyError."""
-        value: bytes = self._look_up(key, True)
+        value: bytes = self._look_up(key, raw=True)
         return value
 
-    def _look_up(self, key: Any, raw: bool) -> Any:
+    def _look_up(self, key: Any, *, raw: bool) -> Any:
         generation = self.current()
         found = generation.find(key)
         if found is None:
             raise KeyError(key)
-        shard, stored = found
-        return generation.make_value(shard, key, stored, raw)
+        return generation.make_value(*found, key, raw)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of ``key``, or ``default`` if no record has it."""
-        generation = self.current()
-        found = generation.find(key)
-        return default if found is None else generation.make_value(found[0], key, found[1], False)
+        try:
+            return self._look_up(key, raw=False)
+        except KeyError:
+            return default
 
     def __contains__(self, key: Any) -> bool:
         return self.current().find(key) is not None
@@ -289,7 +262,7 @@ class PythonView:
         for key in keys:
             found = generation.find(key)
             if found is not None:
-                values[key] = generation.make_value(found[0], key, found[1], raw)
+                values[key] = generation.make_value(*found, key, raw)
         return values
 
     def __iter__(self) -> Iterator[str]:
@@ -307,5 +280,5 @@ def _iterate(generation: PythonGeneration, part: str, raw: bool) -> Iterator[Any
         if part == "keys":
             yield key
         else:
-            value = generation.make_value(shard, key, stored, raw)
+            value = generation.make_value(shard, stored, key, raw)
             yield value if part == "values" else (key, value)

@@ -22,34 +22,19 @@ from lookupdb.resp.requests import OK, PONG, Command, array, bulk, error, intege
 # of several members with the same name counts. The content of a member's value is skipped, not parsed.
 
 
-class FieldReader(Protocol):
-    """The module ``lookupdb._native``, or ``PythonFields``."""
+class FieldReader:
+    """Reads fields: the Python fallback of the functions of ``lookupdb._native``."""
 
     def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
         """Return the answers of the fields ``names``, None for a missing one; None if ``value`` is no JSON object."""
-
-    def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
-        """Return the number of fields in ``value``, and their ``names``, ``values`` or both alternately as bulk
-        strings. None if it is no JSON object."""
-
-
-def choose_fields() -> FieldReader:
-    """Return the native kernels if enabled, else the Python fallback."""
-    return native.kernels() or PythonFields()
-
-
-class PythonFields:
-    """Fields in Python: a ``FieldReader``."""
-
-    def select_fields(self, value: bytes, names: list[bytes], /) -> list[bytes | None] | None:
-        """See ``FieldReader``."""
         members = _read_members(value)
         if members is None:
             return None
         return [None if (text := members.get(name, _NULL)) == _NULL else _field_text(text) for name in names]
 
     def encode_fields(self, value: bytes, names: bool, values: bool, /) -> tuple[int, bytes] | None:
-        """See ``FieldReader``."""
+        """Return the number of fields in ``value``, and their ``names``, ``values`` or both alternately as bulk
+        strings. None if it is no JSON object."""
         members = _read_members(value)
         if members is None:
             return None
@@ -58,6 +43,12 @@ class PythonFields:
             (bulk(name) if names else b"") + (bulk(_field_text(text)) if values else b"") for name, text in fields
         )
         return len(fields), b"".join(replies)
+
+
+def choose_fields() -> FieldReader:
+    """Return the native kernels if enabled, else the Python fallback."""
+    kernels: Any = native.kernels()
+    return FieldReader() if kernels is None else kernels
 
 
 _NULL: Final = b"null"

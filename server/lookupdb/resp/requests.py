@@ -1,9 +1,8 @@
 """RESP requests: cuts a client's bytes into commands. Also encodes simple replies.
 
-Requests are read in two ways. ``GET_HEADS``, ``keys_of_gets`` and ``keys_of_mget`` recognise what most reads of a busy
-client contain: whole GETs, or one whole MGET, exactly as client libraries write them. They check it with a few
-operations at C speed. ``RequestParser`` reads everything else: any valid request in any pieces, also inline, with every
-limit. hiredis' parser is as fast, but allocates what a header announces (``*1000000000\r\n``) before it arrives.
+``GET_HEADS`` and the lists beside it recognise a lone GET with a few operations at C speed. ``RequestParser`` reads
+everything else: any valid request in any pieces, also inline, with every limit. hiredis' parser is as fast, but
+allocates what a header announces (``*1000000000\r\n``) before it arrives.
 """
 
 from __future__ import annotations
@@ -56,17 +55,8 @@ def error(message: str) -> bytes:
 _ONE_LINE: Final = {ord("\r"): " ", ord("\n"): " "}
 
 
-def prefix_end(prefix: bytes) -> bytes:
-    """Return the smallest bytes greater than all that begin with ``prefix``, which must not end in 0xff. ``prefix <=
-    data < end`` costs half of ``startswith``."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
-
-
 Command = list[bytes]
 """The name of a command, as sent, and its arguments."""
-
-_LENGTHS: Final = [None, *(b"$%d" % length for length in range(1, MAX_KEY_BYTES + 1))]
-"""The length line for each length of a key. Empty keys do not exist; the parser handles them."""
 
 MAX_QUOTED_BYTES: Final = 4 << 10
 """Limit of an inline command with quotes, which people type: parsing costs half a microsecond per byte."""
@@ -113,7 +103,6 @@ _LOOKUPS: Final = re.compile(rb"(?<![^\s\"'])(?:EXEC|%b)\b" % b"|".join(sorted(L
 """Matches such a name as a word of a request, inline or not."""
 _GET: Final = b"*2\r\n$3\r\nGET\r\n$"
 """The beginning of a GET up to the length of its key."""
-_NEXT_GET: Final = CRLF + _GET
 
 
 def list_keys(command: Command) -> Command:
@@ -129,47 +118,19 @@ def may_look_up(data: bytes) -> bool:
     return _LOOKUPS.search(data) is not None
 
 
-def _key_bounds(prefix_bytes: bytes, suffix_bytes: bytes) -> tuple[list[bytes], list[bytes], list[slice]]:
+def _get_bounds() -> tuple[list[bytes], list[bytes], list[slice]]:
     heads, ends, keys = [b""] * 600, [b""] * 600, [slice(0)] * 600  # nothing is less than b""
     for length in range(1, MAX_KEY_BYTES + 1):
-        head = b"%b%d\r\n" % (prefix_bytes, length)
+        head = b"%b%d\r\n" % (_GET, length)
         end = len(head) + length
-        heads[end + len(suffix_bytes)], ends[end + len(suffix_bytes)] = head, prefix_end(head)
-        keys[end + len(suffix_bytes)] = slice(len(head), end)
+        size = end + len(CRLF)
+        heads[size], ends[size], keys[size] = head, head[:-1] + b"\x0b", slice(len(head), end)
     return heads, ends, keys
 
 
-GET_HEADS, GET_ENDS, GET_KEYS = _key_bounds(_GET, CRLF)
-"""For each size of a read that is one GET: its beginning, the ``prefix_end`` of that, and the place of its key. The
-size determines the length of the key."""
-_PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS = _key_bounds(b"", b"")
-"""As ``GET_HEADS`` and the others, for a key and its length line between two ``_NEXT_GET``."""
-
-
-def keys_of_gets(data: bytes) -> list[bytes] | None:
-    """Return the keys if ``data`` is one or more whole GETs and nothing else."""
-    if not data.startswith(_GET) or not data.endswith(CRLF):
-        return None
-    heads, ends, slices, sizes, keys = _PAIR_HEADS, _PAIR_ENDS, _PAIR_KEYS, len(_PAIR_HEADS), []
-    for pair in data[len(_GET) : -2].split(_NEXT_GET):
-        size = len(pair)
-        if size >= sizes or pair < heads[size] or pair >= ends[size]:
-            return None
-        keys.append(pair[slices[size]])
-    return keys
-
-
-def keys_of_mget(data: bytes) -> list[bytes] | None:
-    """Return the keys if ``data`` is one whole MGET and nothing else."""
-    parts = data.split(CRLF)
-    count, odd = divmod(len(parts) - 2, 2)
-    if odd or count < 2 or parts[2] != b"MGET" or parts[1] != b"$4" or parts[0] != b"*%d" % count or parts[-1]:
-        return None
-    keys = parts[4::2]
-    try:
-        return keys if [_LENGTHS[len(key)] for key in keys] == parts[3:-1:2] else None
-    except IndexError:
-        return None
+GET_HEADS, GET_ENDS, GET_KEYS = _get_bounds()
+"""For each size of a read that is one GET: its beginning, the smallest bytes greater than all that begin so, and the
+place of its key. The size determines the length of the key. ``head <= data < end`` costs half of ``startswith``."""
 
 
 class RequestParser:

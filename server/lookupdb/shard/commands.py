@@ -27,7 +27,7 @@ from lookupdb.resp.requests import NIL, Command, bulk, integer
 from lookupdb.shard import limits
 from lookupdb.shard import limits as shard_counters
 from lookupdb.shard.limits import CHUNK_BYTES, ServerBudget, ServerIdentity, ServerLimits
-from lookupdb.shard.replies import DAMAGED, KeyReplies, StoredReplies, open_native_replies
+from lookupdb.shard.replies import DAMAGED, KeyReplies, open_native_replies
 from lookupdb.shardfile import ShardReader
 
 
@@ -55,7 +55,7 @@ class WorkerContext:
     last_id: int = 0
 
     def __post_init__(self) -> None:
-        self.replies = open_native_replies(self.shard, self.slot) or StoredReplies(self.shard, self.slot)
+        self.replies = open_native_replies(self.shard, self.slot) or KeyReplies(self.shard, self.slot)
         self.budget = ServerBudget(self.limits.max_held_bytes)
         self.limits_before_auth = self.limits.before_auth
 

@@ -252,11 +252,6 @@ class RespConnection:
             worker.unauthenticated[self.fd] = self
         self._settle()
 
-    @property
-    def nil(self) -> bytes:
-        """The reply for a missing key."""
-        return self._session.nil
-
     def receive(self, data: bytes) -> None:
         """Answer ``data``, read while nothing was pending. Empty ``data`` is the end of the client's stream."""
         if not data:
@@ -306,11 +301,6 @@ class RespConnection:
 
     def _awaited_events(self) -> int:
         return 0 if self.parked else EVENTS[self._state]
-
-    def keep_unsent(self, data: bytes, sent: int) -> None:
-        """Write the unsent part of the reply ``data`` later, without the first ``sent`` bytes."""
-        self._output.keep_unsent(data, sent, self._session.limits.output_high)
-        self._settle()
 
     def _read(self) -> None:
         try:

@@ -1,8 +1,7 @@
 """The worker's event loop: accepts clients, and passes each event on. A turn answers lookups, the hot path.
 
-In Python, a turn answers a lone GET without a call to our code: one read, one check of size and beginning, one lookup
-and one write. Everything else goes to the connection. The native turn reads from all ready clients before it looks
-their keys up together, and also answers pipelined GETs and MGETs.
+The native turn reads from all ready clients before it looks their keys up together; everything that is no lookup goes
+to the connection. The turn of the Python fallback leaves all events to the connections.
 
 The loop is our own, because the transports, protocols and write queues of an event loop would cost as much as a lookup.
 """
@@ -19,16 +18,14 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from lookupdb.resp.requests import CRLF, GET_ENDS, GET_HEADS, GET_KEYS, error
+from lookupdb.resp.requests import error
 from lookupdb.shard import limits
 from lookupdb.shard.cold import ColdData
 from lookupdb.shard.commands import WorkerContext
-from lookupdb.shard.connection import ACTIVE, Poller, RespConnection
-from lookupdb.shard.limits import READ_BYTES, TIME_SLICE_SECONDS
-from lookupdb.shard.replies import LOOKUP_FAILURES, MISSING, NativeReplies, StoredReplies
-from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, bulk_bounds
+from lookupdb.shard.connection import Poller, RespConnection
+from lookupdb.shard.limits import TIME_SLICE_SECONDS
+from lookupdb.shard.replies import NativeReplies
 
-_HEADS: Final = len(GET_HEADS)
 _EVENTS: Final = 256
 
 
@@ -47,20 +44,10 @@ class EventHandler(Protocol):
         """Check whether lookups wait for a disk."""
 
 
-class ShardTurn(Protocol):
-    """Answers lookups."""
-
-    def run(self, loop: EventHandler) -> None:
-        """Take turns until ``loop.until``."""
-
-
-def make_turn(worker: WorkerContext, poller: Poller) -> ShardTurn:
+def make_turn(worker: WorkerContext, poller: Poller) -> NativeTurn | PythonTurn:
     """Make the turn for the worker's replies."""
     replies = worker.replies
-    if isinstance(replies, NativeReplies):
-        return NativeTurn(worker, poller, replies)
-    assert isinstance(replies, StoredReplies)
-    return PythonTurn(worker, poller, replies)
+    return NativeTurn(worker, poller, replies) if isinstance(replies, NativeReplies) else PythonTurn(poller)
 
 
 class LateEvents:
@@ -105,7 +92,7 @@ class NativeTurn:
         self._late = LateEvents()
 
     def run(self, loop: EventHandler) -> None:
-        """See ``ShardTurn``."""
+        """Take turns until ``loop.until``."""
         run, report_damage, now = self._replies.kernel.run, self._replies.report_damage, time.monotonic
         epoll, poller, connections, late = self._poller.epoll.fileno(), self._poller, self._connections, self._late
         while (remaining := loop.until - now()) > 0:
@@ -128,79 +115,17 @@ class NativeTurn:
 
 
 class PythonTurn:
-    """Polls, reads and answers lone GETs with as few calls as possible."""
+    """Leaves every event to its connection: the Python fallback of ``NativeTurn``."""
 
-    def __init__(self, worker: WorkerContext, poller: Poller, replies: StoredReplies) -> None:
-        self._worker = worker
-        self._poller = poller
-        self._replies = replies
+    def __init__(self, poller: Poller) -> None:
+        self._epoll = poller.epoll
         self._late = LateEvents()
 
     def run(self, loop: EventHandler) -> None:
-        """See ``ShardTurn``."""
-        worker, replies, now = self._worker, self._replies, time.monotonic
-        poll, read, write = self._poller.epoll.poll, os.read, os.write
-        fast_path, connections, slot = self._poller.fast_path, worker.connections, worker.slot
-        get, inflate = worker.shard.txn.get, worker.shard.inflate
-        heads, ends, keys, sizes = GET_HEADS, GET_ENDS, GET_KEYS, _HEADS  # local names are the fastest
-        bulk_heads, bulk_ends = bulk_bounds()
-        bulk_sizes = len(bulk_heads)
-        tail, crlf, framed, claims_size, missing = slice(-2, None), CRLF, FRAMED, CLAIMS_SIZE, MISSING
-        late = self._late
-        while (remaining := loop.until - now()) > 0:
-            lookups = sent = fd = 0
-            polled = iter(poll(0.0 if late else remaining, _EVENTS))
-            end = now() + TIME_SLICE_SECONDS
-            try:
-                for fd, events in polled:
-                    if not fast_path[fd]:
-                        late.add(((fd, events),))
-                        continue
-                    fast_path[fd] = ACTIVE
-                    data = read(fd, READ_BYTES)
-                    size = len(data)
-                    if size >= sizes or data < heads[size] or data >= ends[size] or data[tail] != crlf:
-                        connections[fd].receive(data)
-                        if now() > end:
-                            late.add(polled)
-                        continue
-                    lookups += 1
-                    try:
-                        key = data[keys[size]]
-                        reply = get(key, missing)
-                        first = reply[0]
-                        if first != framed and first < claims_size:
-                            reply = inflate(reply)
-                        size = len(reply)
-                        if (
-                            size >= bulk_sizes
-                            or reply < bulk_heads[size]
-                            or reply >= bulk_ends[size]
-                            or reply[tail] != crlf
-                        ):
-                            # missing, large or damaged
-                            reply = replies.verify(key, reply) or connections[fd].nil
-                            size = len(reply)
-                    except LOOKUP_FAILURES:
-                        reply = replies.find_after_failure(key) or connections[fd].nil
-                        get, size = worker.shard.txn.get, len(reply)
-                    try:
-                        written = write(fd, reply)
-                    except BlockingIOError:
-                        written = 0
-                    sent += written
-                    if written != size:
-                        connections[fd].keep_unsent(reply, written)
-                    if size >= bulk_sizes and now() > end:
-                        late.add(polled)
-            except Exception as problem:  # ends one connection, never the worker
-                loop.close_broken(fd, problem)
-            if lookups:
-                slot[limits.LOOKUPS] += lookups
-                slot[limits.COMMANDS] += lookups
-                slot[limits.SENT_BYTES] += sent
-            if late:
-                late.handle(loop)
+        """Take turns until ``loop.until``."""
+        while (remaining := loop.until - time.monotonic()) > 0:
+            self._late.add(self._epoll.poll(0.0 if self._late else remaining, _EVENTS))
+            self._late.handle(loop)
 
 
 log = logging.getLogger(__name__)

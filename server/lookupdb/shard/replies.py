@@ -1,8 +1,7 @@
 """The RESP replies to keys of the shard, checked for damage. A damaged value or page is an error for its key alone.
 
-``NativeReplies`` looks many keys up together in a fraction of the time; ``StoredReplies`` is the Python fallback.
-Nearly every batch passes one cheap check of the size and beginning of each reply. A batch that does not is looked up
-again key by key, with every reply checked to its end.
+``NativeReplies`` looks many keys up together in a fraction of the time; ``KeyReplies`` is the Python fallback, which
+looks up one key after the other.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import lmdb
-from zstandard import ZstdError
 
 from lookupdb import native
-from lookupdb.resp.requests import error, keys_of_gets, keys_of_mget
+from lookupdb.resp.requests import error
 from lookupdb.shard import limits
 from lookupdb.shard.limits import CHUNK_BYTES, READ_BYTES, TIME_SLICE_SECONDS
-from lookupdb.shardfile import CLAIMS_SIZE, FRAMED, DamagedValue, ShardReader, bulk_bounds, expand, is_framed
+from lookupdb.shardfile import DamagedValue, ShardReader, expand
 
 if TYPE_CHECKING:
     from lookupdb._native import ShardKernel
@@ -65,33 +62,11 @@ class DamageReport:
 
 CHUNK_KEYS: Final = 512
 """Keys per lookup of a batch that is larger than a read."""
-MISSING: Final = b"\xff\xff"
-"""The place of a missing key. It begins neither like a plain value nor, below CLAIMS_SIZE, like a compressed one. It
-has two bytes, because Python shares one object for each single byte, and a stored value could be the same object.
-"""
-LOOKUP_FAILURES: Final = (lmdb.Error, ZstdError, DamagedValue, IndexError, MemoryError)
-"""Errors of an unchecked lookup of damaged data. ``find_after_failure`` then looks the key up again."""
-
 
 Answer = tuple[bytes, list[bytes], bytes, bool]
 """Replies to lookups; counted keys that are still to be answered; the bytes of other requests behind these lookups; and
 whether these bytes are only the beginning of a lookup, to be passed again with more.
 """
-
-
-class KeyReplies(Protocol):
-    """Reads replies from a worker's shard, and counts lookups, misses and commands."""
-
-    def answer(self, data: bytes, nil: bytes) -> Answer:
-        """Answer the lookups at the beginning of ``data``, with ``nil`` for missing keys."""
-
-    def find(self, key: bytes) -> bytes | None:
-        """Count the lookup, and return the reply to ``key``: the stored bulk string, or an error if it is damaged. None
-        if it is missing, like every key that cannot exist.
-        """
-
-    def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
-        """Yield the replies to ``keys``, which were counted, in chunks."""
 
 
 class RemainingReplies:
@@ -119,68 +94,44 @@ class RemainingReplies:
         return replies
 
 
-class StoredReplies:
-    """Replies with py-lmdb and zstandard: the Python fallback of ``NativeReplies``."""
+class KeyReplies:
+    """Reads replies from a worker's shard, and counts lookups and misses: the Python fallback."""
 
     def __init__(self, shard: ShardReader, slot: memoryview) -> None:
         self._shard = shard
         self._slot = slot
         self._damage = DamageReport(shard.path, slot)
-        self._small = shard.meta.compression == "none" and shard.pages()["overflow_pages"] == 0
-        """Whether every reply is small: without compression, and with no value on pages of its own (about 2 KB)."""
 
     def answer(self, data: bytes, nil: bytes) -> Answer:
-        """See ``KeyReplies``. Answers only if all of ``data`` is GETs or one MGET."""
-        keys = keys_of_gets(data)
-        if keys is not None:
-            self._slot[limits.COMMANDS] += len(keys)
-            return self._first_replies(b"", keys, nil)
-        keys = keys_of_mget(data)
-        if keys is not None:
-            self._slot[limits.COMMANDS] += 1
-            return self._first_replies(b"*%d\r\n" % len(keys), keys, nil)
+        """Answer the lookups at the beginning of ``data``, with ``nil`` for missing keys. This class leaves all of them
+        to the parser of requests."""
         return b"", [], data, False
 
-    def _first_replies(self, head: bytes, keys: list[bytes], nil: bytes) -> Answer:
-        """Return ``head`` and the replies to the first of ``keys``, or to all if they fit one write."""
-        self._slot[limits.LOOKUPS] += len(keys)
-        replies = self._next_replies(keys, nil)
-        remaining = keys[len(replies) :]
-        if head:
-            replies.insert(0, head)
-        return b"".join(replies), remaining, b"", False
-
     def find(self, key: bytes) -> bytes | None:
-        """See ``KeyReplies``."""
+        """Count the lookup, and return the reply to ``key``: the stored bulk string, or an error if it is damaged. None
+        if it is missing, like every key that cannot exist.
+        """
         self._slot[limits.LOOKUPS] += 1
         return self._find(key)
 
     def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
-        """See ``KeyReplies``."""
+        """Yield the replies to ``keys``, which were counted, in chunks."""
         return RemainingReplies(keys, partial(self._make_chunk, nil))
 
     def _make_chunk(self, nil: bytes, keys: list[bytes]) -> tuple[bytes, int]:
-        replies = self._next_replies(keys, nil)
+        size, replies = 0, []
+        for key in keys:
+            reply = self._find(key) or nil
+            replies.append(reply)
+            size += len(reply)
+            if size > CHUNK_BYTES:
+                break
         return b"".join(replies), len(replies)
-
-    def verify(self, key: bytes, reply: bytes) -> bytes | None:
-        """Return what ``find`` would for a counted key for which ``reply`` was read: MISSING, a bulk string, or
-        anything else if the value is large or damaged.
-        """
-        if reply is MISSING:
-            self._slot[limits.MISSES] += 1
-            return None
-        return reply if is_framed(reply) else self._find(key)
-
-    def find_after_failure(self, key: bytes) -> bytes | None:
-        """Return what ``find`` would for a counted key after one of LOOKUP_FAILURES."""
-        self._shard.renew()
-        return self._find(key)
 
     def _find(self, key: bytes) -> bytes | None:
         try:
-            stored = self._shard.txn.get(key, MISSING) if key else MISSING
-            if stored is not MISSING:
+            stored = self._shard.txn.get(key) if key else None
+            if stored is not None:
                 return expand(stored, self._shard.inflate)
         except lmdb.Error as problem:
             self._shard.renew()
@@ -191,71 +142,6 @@ class StoredReplies:
             return DAMAGED
         self._slot[limits.MISSES] += 1
         return None
-
-    def _next_replies(self, keys: list[bytes], nil: bytes) -> list[bytes]:
-        """Return the replies to the first of ``keys``, or to all if they fit one write."""
-        try:
-            replies = list(map(self._shard.txn.get, keys, repeat(MISSING))) if self._small else self._expand_chunk(keys)
-            misses = _count_misses(replies)
-        except LOOKUP_FAILURES:
-            self._shard.renew()
-            return self._find_each(keys, nil)
-        if misses:
-            self._slot[limits.MISSES] += misses
-            return [nil if reply is MISSING else reply for reply in replies]
-        return replies
-
-    def _expand_chunk(self, keys: list[bytes]) -> list[bytes]:
-        """Return replies, decompressed and unchecked, to all of ``keys`` or to the first, about CHUNK_BYTES."""
-        inflate, size, replies = self._shard.inflate, 0, []
-        for stored in map(self._shard.txn.get, keys, repeat(MISSING)):
-            first = stored[0]
-            if first == FRAMED:
-                reply = stored
-            elif first < CLAIMS_SIZE:
-                reply = inflate(stored)
-            else:
-                reply = stored if stored is MISSING else expand(stored, inflate)
-            replies.append(reply)
-            size += len(reply)
-            if size > CHUNK_BYTES:
-                break
-        return replies
-
-    def _find_each(self, keys: list[bytes], nil: bytes) -> list[bytes]:
-        size, replies = 0, []
-        for key in keys:
-            reply = self._find(key) or nil
-            replies.append(reply)
-            size += len(reply)
-            if size > CHUNK_BYTES:
-                break
-        return replies
-
-
-def _count_misses(replies: list[bytes]) -> int:
-    """Count MISSING in ``replies``. Raises DamagedValue unless each other reply is exactly one bulk string, which
-    cannot disturb those behind it.
-    """
-    (heads, ends), misses = bulk_bounds(), 0
-    try:
-        for reply in replies:
-            size = len(reply)
-            if not heads[size] <= reply < ends[size]:
-                if reply is not MISSING:
-                    raise DamagedValue("a reply is not one RESP bulk string")
-                misses += 1
-    except IndexError:  # a large reply
-        return _count_misses_with_large(replies)
-    return misses
-
-
-def _count_misses_with_large(replies: list[bytes]) -> int:
-    """Like ``_count_misses``, for replies that include large ones."""
-    found = [reply for reply in replies if reply is not MISSING]
-    if not all(map(is_framed, found)):
-        raise DamagedValue("a reply is not one RESP bulk string")
-    return len(replies) - len(found)
 
 
 _PLACES = (limits.LOOKUPS, limits.MISSES, limits.COMMANDS, limits.SENT_BYTES)
@@ -284,7 +170,7 @@ def open_native_replies(shard: ShardReader, slot: memoryview) -> NativeReplies |
     return NativeReplies(kernel, DamageReport(shard.path, slot))
 
 
-class NativeReplies:
+class NativeReplies(KeyReplies):
     """Replies with ``kernel``, which counts in the worker's slot."""
 
     def __init__(self, kernel: ShardKernel, damage: DamageReport) -> None:
@@ -301,10 +187,6 @@ class NativeReplies:
         """See ``KeyReplies``."""
         reply = self.kernel.find(key)
         return DAMAGED if self.report_damage() else reply
-
-    def remaining_replies(self, keys: list[bytes], nil: bytes) -> Iterator[bytes]:
-        """See ``KeyReplies``."""
-        return RemainingReplies(keys, partial(self._make_chunk, nil))
 
     def _make_chunk(self, nil: bytes, keys: list[bytes]) -> tuple[bytes, int]:
         chunk = self.kernel.replies(keys, nil)

@@ -6,13 +6,13 @@ from typing import Any
 
 from lookupdb import native
 from lookupdb.keys import make_key_encoder
-from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, ListedKeys, Values
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, Values
 
 
 def make_keys(texts: list[str]) -> BatchKeys:
     """The keys of a batch. One may stand there more than once."""
     kernels = native.kernels()
-    keys: BatchKeys = ListedKeys(texts) if kernels is None else kernels.PackedKeys(texts)
+    keys: BatchKeys = BatchKeys(texts) if kernels is None else kernels.PackedKeys(texts)
     return keys
 
 

@@ -26,6 +26,9 @@ from lookupdb.shard.limits import ServerIdentity, ServerLimits
 from lookupdb.shard.loop import make_turn
 from lookupdb.shardfile import ShardReader
 
+KINDS = ("python",) if native.kernels() is None else ("native", "python")
+"""The kinds of kernels that can be compared."""
+
 
 class InProcessWorker:
     """Everything of a worker but its process and its listener. It is also the loop that its turn leaves events to."""

@@ -1,6 +1,6 @@
 """Batches: parses the JSON of a request, and encodes the answer as JSON or frames.
 
-``PackedBatches`` uses the native kernels; ``ListedBatches`` is the Python fallback. ``parse_batch`` handles unusual
+``PackedBatches`` uses the native kernels; ``Batches`` is the Python fallback. ``parse_batch`` handles unusual
 bodies, right or wrong, for both.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import re
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
 from lookupdb import batch_frames, native
-from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, ListedKeys, ListedValues, Values
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues, Values
 from lookupdb.router.http import problems
 from lookupdb.router.http.problems import HttpProblem
 from lookupdb.router.lookups import ServedGeneration
@@ -23,47 +23,47 @@ _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 """A JSON string. Possessive, so that the matcher keeps nothing for backtracking."""
 
 
-class Batches(Protocol):
-    """Parses and answers batches with one implementation."""
+class Batches:
+    """Parses and answers batches with orjson."""
 
     def parse(self, body: bytes, max_keys: int) -> tuple[BatchKeys, bool]:
         """Return the distinct keys in order of first appearance, and whether a partial answer is allowed. Raises
         HttpProblem."""
+        keys, partial = parse_batch(body, max_keys)
+        return BatchKeys(keys), partial
 
     def encode(
         self,
         head: bytes,
         fields: bytes,
         generation: ServedGeneration,
-        keys: Any,
-        values: Any,
+        keys: BatchKeys,
+        values: BatchValues,
         *,
         partial: bool,
         framed: bool,
     ) -> bytes:
-        """Return the answer to a batch of ``keys`` (BatchKeys) with its values (BatchValues).
+        """Return the answer to a batch of ``keys`` with its values.
 
         The size of the body follows ``head``; ``fields`` end the head. In JSON, raw values are base64. ``partial`` adds
         the member ``unavailable``; without it no value may be unavailable. ``framed`` selects ``batch_frames`` instead
         of JSON.
         """
+        pieces = _make_pieces(generation, keys, list(values.values), partial=partial, framed=framed)
+        body = b"".join(pieces)
+        return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
 
     def encode_in_pieces(
-        self, generation: ServedGeneration, keys: Any, values: Any, *, partial: bool, framed: bool
+        self, generation: ServedGeneration, keys: BatchKeys, values: BatchValues, *, partial: bool, framed: bool
     ) -> list[bytes]:
         """Return the body of that answer in consecutive pieces, copying no large values except into base64.
 
         Empties ``values``, so that raw values in JSON exist only as base64.
         """
+        return _make_pieces(generation, keys, values.values, partial=partial, framed=framed)
 
 
-def choose_batches() -> Batches:
-    """Return batches of the native kernels if enabled, else the Python fallback."""
-    kernels = native.kernels()
-    return ListedBatches() if kernels is None else PackedBatches(kernels)
-
-
-class PackedBatches:
+class PackedBatches(Batches):
     """Batches with the native kernels."""
 
     def __init__(self, kernels: ModuleType) -> None:
@@ -110,81 +110,46 @@ class PackedBatches:
         return pieces
 
 
+def choose_batches() -> Batches:
+    """Return batches of the native kernels if enabled, else the Python fallback."""
+    kernels = native.kernels()
+    return Batches() if kernels is None else PackedBatches(kernels)
+
+
 def _beginning(generation: ServedGeneration) -> bytes:
     return b'%b,"found":{' % orjson.dumps(generation.members)[:-1]
 
 
-class ListedBatches:
-    """Batches with orjson."""
-
-    def parse(self, body: bytes, max_keys: int) -> tuple[BatchKeys, bool]:
-        """Return the distinct keys, and whether a partial answer is allowed."""
-        keys, partial = parse_batch(body, max_keys)
-        return ListedKeys(keys), partial
-
-    def encode(
-        self,
-        head: bytes,
-        fields: bytes,
-        generation: ServedGeneration,
-        keys: ListedKeys,
-        values: ListedValues,
-        *,
-        partial: bool,
-        framed: bool,
-    ) -> bytes:
-        """Return the answer to a batch."""
-        if framed:
-            body = b"".join(_encode_frames(keys, values.values))
-            return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
-        raw = generation.value_format == "raw"
-        found: dict[str, object] = {}
-        missing: list[str] = []
-        unavailable: list[str] = []
-        for key, value in zip(keys.texts, values.values, strict=True):
-            if value is None:
-                missing.append(key)
-            elif value is UNAVAILABLE:
-                unavailable.append(key)
-            else:
-                found[key] = base64.b64encode(value).decode() if raw else orjson.Fragment(value)
-        document = {**generation.members, "found": found, "missing": missing}
-        if partial:
-            document["unavailable"] = unavailable
-        body = orjson.dumps(document)
-        return b"%b%d\r\n%b\r\n%b" % (head, len(body), fields, body)
-
-    def encode_in_pieces(
-        self, generation: ServedGeneration, keys: ListedKeys, values: ListedValues, *, partial: bool, framed: bool
-    ) -> list[bytes]:
-        """Return its body in pieces."""
-        gathered = values.values
-        if framed:
-            values.values = []
-            return _encode_frames(keys, gathered)
-        raw = generation.value_format == "raw"
-        pieces = [_beginning(generation)]
-        missing: list[str] = []
-        unavailable: list[str] = []
-        comma = b""
-        for place, key in enumerate(keys.texts):
-            value, gathered[place] = gathered[place], None
-            if value is None:
-                missing.append(key)
-            elif value is UNAVAILABLE:
-                unavailable.append(key)
-            else:
-                pieces.append(b"%b%b:" % (comma, orjson.dumps(key)))
-                pieces += (b'"', base64.b64encode(value), b'"') if raw else (value,)
-                comma = b","
-        pieces.append(b'},"missing":' + orjson.dumps(missing))
-        if partial:
-            pieces.append(b',"unavailable":' + orjson.dumps(unavailable))
-        pieces.append(b"}")
-        return pieces
+def _make_pieces(
+    generation: ServedGeneration, keys: BatchKeys, values: Values, *, partial: bool, framed: bool
+) -> list[bytes]:
+    """Return the body in pieces. Empties ``values``."""
+    if framed:
+        frames = _encode_frames(keys, values)
+        values.clear()
+        return frames
+    pieces = [_beginning(generation)]
+    missing: list[str] = []
+    unavailable: list[str] = []
+    comma = b""
+    for place, key in enumerate(keys.texts):
+        value, values[place] = values[place], None
+        if value is None:
+            missing.append(key)
+        elif value is UNAVAILABLE:
+            unavailable.append(key)
+        else:
+            pieces.append(b"%b%b:" % (comma, orjson.dumps(key)))
+            pieces += (b'"', base64.b64encode(value), b'"') if generation.value_format == "raw" else (value,)
+            comma = b","
+    pieces.append(b'},"missing":' + orjson.dumps(missing))
+    if partial:
+        pieces.append(b',"unavailable":' + orjson.dumps(unavailable))
+    pieces.append(b"}")
+    return pieces
 
 
-def _encode_frames(keys: ListedKeys, values: Values) -> list[bytes]:
+def _encode_frames(keys: BatchKeys, values: Values) -> list[bytes]:
     """Return the body as frames, in consecutive pieces."""
     sizes = [
         batch_frames.MISSING if value is None else batch_frames.UNAVAILABLE if value is UNAVAILABLE else len(value)

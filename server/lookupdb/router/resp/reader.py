@@ -1,21 +1,19 @@
 """Cuts a client's RESP bytes into lookups and other commands. Does no I/O.
 
-``LookupCodec`` cuts GETs and MGETs and encodes replies, with the native kernels or as a Python fallback.
+``LookupCodec`` cuts GETs and MGETs and encodes replies with the native kernels; the Python fallback only encodes.
 ``RequestParser`` reads everything else, and lookups behind it in the same read; it accepts any valid command and checks
 every limit. ``CommandReader`` combines the two.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lookupdb import native
-from lookupdb.keys import MAX_KEY_BYTES
-from lookupdb.resp.requests import CRLF, Command, CommandLimits, ProtocolError, RequestParser, keys_of_mget
-from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, ListedKeys, ListedValues
+from lookupdb.resp.requests import CRLF, Command, CommandLimits, ProtocolError, RequestParser
+from lookupdb.router.batch_keys import UNAVAILABLE, BatchKeys, BatchValues
 from lookupdb.tokens import MAX_TOKEN_BYTES
 
 # Limits of RESP that no dataset sets. ``clients.life`` has those of all protocols.
@@ -66,7 +64,7 @@ def make_read_limits(max_body_bytes: int) -> ReadLimits:
     return ReadLimits(MAX_ARGUMENTS, max_body_bytes, MAX_INLINE_BYTES)
 
 
-# Lookups as bytes. Both codecs leave other commands, and unusual spellings of lookups, to the same code.
+# Lookups as bytes. The native codec leaves other commands, and unusual spellings of lookups, to the parser.
 
 OTHER: Final = 0
 """Anything else, or nothing."""
@@ -76,47 +74,51 @@ GETS: Final = 2
 MGET: Final = 3
 
 MAX_WORDS: Final = 16_384
-"""Limit of an MGET that a codec reads."""
-_GET: Final = re.compile(rb"\*2\r\n\$3\r\n[Gg][Ee][Tt]\r\n\$([1-9][0-9]{0,2})\r\n")
-_LINE: Final = re.compile(rb".?(0|[1-9][0-9]{0,5})?(?:(?<=[0-9])(\r\n)|(?<=[0-9])\r\Z|\Z)", re.DOTALL)
-"""A line with a number after its first byte, or the beginning of one."""
-_MAX_LINE_BYTES: Final = 9
-"""More bytes than any such line has."""
+"""Limit of an MGET that the native codec reads."""
 
 
-class LookupCodec(Protocol):
-    """Reads and answers lookups with one implementation."""
+class LookupCodec:
+    """Leaves lookups to the parser, and encodes replies in Python."""
 
     def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
         """Return the kind of what is at ``start``, its end, and its keys: at most ``most`` of GETs, or those of an
         MGET. The end of anything else is ``start``."""
+        return OTHER, start, None
 
     def make_keys(self, keys: list[bytes]) -> BatchKeys:
         """Return the keys of a command from the parser. No record has a key that is not UTF-8."""
+        return BatchKeys([key.decode("utf-8", "surrogateescape") for key in keys])
 
-    def count_found(self, values: Any) -> int:
-        """Return the number of keys in ``values`` (BatchValues) that exist."""
+    def count_found(self, values: BatchValues) -> int:
+        """Return the number of keys in ``values`` that exist."""
+        return len(values.values) - values.values.count(None) - values.unavailable_count
 
-    def encode(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
+    def encode(self, values: BatchValues, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
         """Return the replies to lookups: a bulk string for each value, ``nil`` if missing, ``error`` if unavailable.
         ``is_list`` makes them one list."""
+        return b"".join(self.encode_in_pieces(values, nil, error, is_list=is_list))
 
-    def encode_in_pieces(self, values: Any, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
+    def encode_in_pieces(self, values: BatchValues, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
         """Return the replies in consecutive pieces, without copies of large values. Empties ``values``."""
+        gathered = values.values
+        pieces = [b"*%d\r\n" % len(gathered)] if is_list else []
+        for place, value in enumerate(gathered):
+            gathered[place] = None
+            if value is None:
+                pieces.append(nil)
+            elif value is UNAVAILABLE:
+                pieces.append(error)
+            else:
+                pieces += (b"$%d\r\n" % len(value), value, CRLF)
+        return pieces
 
 
-def choose_codec() -> LookupCodec:
-    """Return the codec of the native kernels if enabled, else the Python fallback."""
-    kernels = native.kernels()
-    return ListedCodec() if kernels is None else PackedCodec(kernels)
-
-
-class PackedCodec:
-    """Lookups with the native kernels: a ``LookupCodec``."""
+class PackedCodec(LookupCodec):
+    """Lookups with the native kernels."""
 
     def __init__(self, kernels: ModuleType) -> None:
-        self.cut = kernels.PackedKeys.cut
-        self.make_keys = kernels.PackedKeys.from_bytes
+        self.cut = kernels.PackedKeys.cut  # type: ignore[method-assign]
+        self.make_keys = kernels.PackedKeys.from_bytes  # type: ignore[method-assign]
 
     def count_found(self, values: Any) -> int:
         """Return the number of keys that exist."""
@@ -134,106 +136,10 @@ class PackedCodec:
         return pieces
 
 
-class ListedCodec:
-    """Lookups in Python: a ``LookupCodec``."""
-
-    def cut(self, data: bytes, start: int, most: int) -> tuple[int, int, BatchKeys | None]:
-        """Return the kind of what is at ``start``, its end, and its keys."""
-        keys, end = _read_gets(data, start, most)
-        if keys:
-            return GETS, end, self.make_keys(keys)
-        if start == len(data):
-            return OTHER, start, None
-        whole = keys_of_mget(data) if not start else None
-        if whole is not None and len(whole) < MAX_WORDS:
-            return MGET, len(data), self.make_keys(whole)
-        try:
-            keys, end = _read_mget(data, start)
-        except _Stop as stop:
-            return stop.kind, start, None
-        return MGET, end, self.make_keys(keys)
-
-    def make_keys(self, keys: list[bytes]) -> BatchKeys:
-        """Return the keys of a command."""
-        return ListedKeys([key.decode("utf-8", "surrogateescape") for key in keys])
-
-    def count_found(self, values: ListedValues) -> int:
-        """Return the number of keys that exist."""
-        return len(values.values) - values.values.count(None) - values.unavailable_count
-
-    def encode(self, values: ListedValues, nil: bytes, error: bytes, *, is_list: bool) -> bytes:
-        """Return the replies."""
-        return b"".join(self.encode_in_pieces(values, nil, error, is_list=is_list))
-
-    def encode_in_pieces(self, values: ListedValues, nil: bytes, error: bytes, *, is_list: bool) -> list[bytes]:
-        """Return the replies in pieces."""
-        gathered = values.values
-        pieces = [b"*%d\r\n" % len(gathered)] if is_list else []
-        for place, value in enumerate(gathered):
-            gathered[place] = None
-            if value is None:
-                pieces.append(nil)
-            elif value is UNAVAILABLE:
-                pieces.append(error)
-            else:
-                pieces += (b"$%d\r\n" % len(value), value, CRLF)
-        return pieces
-
-
-class _Stop(Exception):
-    """There is no complete MGET."""
-
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
-
-
-def _read_gets(data: bytes, start: int, most: int) -> tuple[list[bytes], int]:
-    keys: list[bytes] = []
-    while len(keys) < most and (head := _GET.match(data, start)) is not None:
-        end = head.end() + int(head[1])
-        if end - head.end() > MAX_KEY_BYTES or data[end : end + 2] != CRLF:
-            break
-        keys.append(data[head.end() : end])
-        start = end + 2
-    return keys, start
-
-
-def _read_mget(data: bytes, start: int) -> tuple[list[bytes], int]:
-    """Return the keys of the MGET at ``start``, and its end. Raises _Stop."""
-    count, start = _read_number(data, start, b"*", MAX_WORDS)
-    if count < 2:
-        raise _Stop(OTHER)  # at once: no words follow an empty command
-    name, start = _read_word(data, start)
-    if name.upper() != b"MGET" and (count, name.upper()) != (2, b"GET"):
-        raise _Stop(OTHER)
-    keys = []  # a GET gets none: it is incomplete or unusual
-    for _ in range(1, count):
-        key, start = _read_word(data, start)
-        keys.append(key)
-    return keys, start
-
-
-def _read_word(data: bytes, start: int) -> tuple[bytes, int]:
-    """Return the bulk string at ``start``, which may be a key, and its end. Raises _Stop."""
-    length, start = _read_number(data, start, b"$", MAX_KEY_BYTES)
-    end = start + length
-    line_end = data[end : end + 2]
-    if not length or not CRLF.startswith(line_end):
-        raise _Stop(OTHER)
-    if line_end != CRLF:
-        raise _Stop(PART)
-    return data[start:end], end + 2
-
-
-def _read_number(data: bytes, start: int, prefix: bytes, most: int) -> tuple[int, int]:
-    """Return the number up to ``most`` in the line with ``prefix`` at ``start``, and its end. Raises _Stop."""
-    line = data[start : start + _MAX_LINE_BYTES]
-    found = _LINE.match(line)
-    if found is None or line[:1] not in (prefix, b"") or int(found[1] or b"0") > most:
-        raise _Stop(OTHER)
-    if not found[2]:
-        raise _Stop(PART if found.end() == len(line) else OTHER)
-    return int(found[1]), start + found.end()
+def choose_codec() -> LookupCodec:
+    """Return the codec of the native kernels if enabled, else the Python fallback."""
+    kernels = native.kernels()
+    return LookupCodec() if kernels is None else PackedCodec(kernels)
 
 
 _EMPTY: Final = b""
